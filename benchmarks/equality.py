@@ -16,7 +16,7 @@ from fixtures.quantized.judge import distance
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import generate
-from passes.core.base import Exactness
+from passes.rewriting.base import Exactness
 
 _MOST = 1e-5
 """Of the output's scale."""

@@ -23,7 +23,7 @@ from fixtures.zoo import run
 from fixtures.zoo.registry import Architecture
 from onnx_bridge.benchmark.operators import per_operator
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.precision import BY_CALIBRATION, PRECISIONS
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, PRECISIONS
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.samples.inputs import generate
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_ROLES = {"onnx_bridge.migraphx.server": "MIGraphX", "passes.core.isolation.server": "ONNX Runtime"}
+_ROLES = {"onnx_bridge.migraphx.server": "MIGraphX", "passes.isolation.server": "ONNX Runtime"}
 """Child processes of this project, by the module that they run."""
 
 

@@ -21,28 +21,28 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from onnx_bridge.batch.convert_all import convert_all as convert_all
     from onnx_bridge.benchmark.bench import bench as bench
-    from onnx_bridge.benchmark.mixed_precision import mixed_precision as mixed_precision
-    from onnx_bridge.benchmark.tune import tune as tune
     from onnx_bridge.bundle.decoding.generate import generate as generate
     from onnx_bridge.bundle.difference import diff as diff
+    from onnx_bridge.bundle.files.pack import pack as pack
+    from onnx_bridge.bundle.files.pack import unpack as unpack
+    from onnx_bridge.bundle.files.verify import verify as verify
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
     from onnx_bridge.bundle.load import load as load
-    from onnx_bridge.bundle.pack import pack as pack
-    from onnx_bridge.bundle.pack import unpack as unpack
-    from onnx_bridge.bundle.verify import verify as verify
     from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
     from onnx_bridge.conversion.clean import clean as clean
     from onnx_bridge.conversion.convert import convert as convert
-    from onnx_bridge.conversion.decoder import convert_decoder as convert_decoder
-    from onnx_bridge.conversion.doctor import doctor as doctor
-    from onnx_bridge.conversion.explain import explain as explain
+    from onnx_bridge.conversion.decoders.decoder import convert_decoder as convert_decoder
+    from onnx_bridge.conversion.diagnosis.doctor import doctor as doctor
+    from onnx_bridge.conversion.diagnosis.explain import explain as explain
     from onnx_bridge.model.int8_forecast import forecast as forecast
     from onnx_bridge.parity.bisect.bisect import bisect as bisect
-    from onnx_bridge.parity.check import check as check
-    from onnx_bridge.parity.check_data import check_data as check_data
+    from onnx_bridge.parity.checking.check import check as check
+    from onnx_bridge.parity.checking.check_data import check_data as check_data
     from onnx_bridge.parity.reduce.reduce import reduce as reduce
     from onnx_bridge.quantization.quantize import quantize as quantize
+    from onnx_bridge.search.mixed_precision import mixed_precision as mixed_precision
+    from onnx_bridge.search.tune import tune as tune
     from onnx_bridge.torch.export.export import export as export
     from onnx_bridge.torch.lowering.lower import lower as lower
 
@@ -50,29 +50,29 @@ _MODULES = {
     "as_gpu": "onnx_bridge.bundle.gpu_preview",
     "bench": "onnx_bridge.benchmark.bench",
     "bisect": "onnx_bridge.parity.bisect.bisect",
-    "check": "onnx_bridge.parity.check",
-    "check_data": "onnx_bridge.parity.check_data",
+    "check": "onnx_bridge.parity.checking.check",
+    "check_data": "onnx_bridge.parity.checking.check_data",
     "clean": "onnx_bridge.conversion.clean",
     "convert": "onnx_bridge.conversion.convert",
     "convert_all": "onnx_bridge.batch.convert_all",
     "convert_buckets": "onnx_bridge.conversion.buckets",
-    "convert_decoder": "onnx_bridge.conversion.decoder",
+    "convert_decoder": "onnx_bridge.conversion.decoders.decoder",
     "diff": "onnx_bridge.bundle.difference",
-    "doctor": "onnx_bridge.conversion.doctor",
-    "explain": "onnx_bridge.conversion.explain",
+    "doctor": "onnx_bridge.conversion.diagnosis.doctor",
+    "explain": "onnx_bridge.conversion.diagnosis.explain",
     "export": "onnx_bridge.torch.export.export",
     "forecast": "onnx_bridge.model.int8_forecast",
     "generate": "onnx_bridge.bundle.decoding.generate",
     "inspect": "onnx_bridge.bundle.inspect",
     "load": "onnx_bridge.bundle.load",
     "lower": "onnx_bridge.torch.lowering.lower",
-    "mixed_precision": "onnx_bridge.benchmark.mixed_precision",
-    "pack": "onnx_bridge.bundle.pack",
+    "mixed_precision": "onnx_bridge.search.mixed_precision",
+    "pack": "onnx_bridge.bundle.files.pack",
     "quantize": "onnx_bridge.quantization.quantize",
     "reduce": "onnx_bridge.parity.reduce.reduce",
-    "tune": "onnx_bridge.benchmark.tune",
-    "unpack": "onnx_bridge.bundle.pack",
-    "verify": "onnx_bridge.bundle.verify",
+    "tune": "onnx_bridge.search.tune",
+    "unpack": "onnx_bridge.bundle.files.pack",
+    "verify": "onnx_bridge.bundle.files.verify",
 }
 """The public functions, one a verb, with the module of each. Types of arguments and results live in these modules."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from onnx_ir.passes import PassBase
 
-    from passes.core.base import Pass
+    from passes.rewriting.base import Pass
 
 __all__ = ["PIPELINES", "QUANTIZED_ONLY", "describe", "get", "load_file", "names", "register"]
 
@@ -183,7 +183,7 @@ def _load_offered(name: str) -> type[Pass]:
 
 def _as_pass(found: object, *, where: str, name: str | None = None) -> type[Pass]:
     """A class as that of a pass, whether it is one of this package or of `onnx_ir`."""
-    module = importlib.import_module("passes.core.onnx_ir_passes")  # deferred, since it waits for onnx
+    module = importlib.import_module("passes.rewriting.onnx_ir_passes")  # deferred, since it waits for onnx
     loaded: type[Pass] | None = module.as_pass(found, name)
     if loaded is None:
         raise InputError("it is not a pass", where=where, hint="a pass is a Pass, or a PassBase of onnx_ir")

@@ -1,4 +1,4 @@
-"""The named pipelines, as specifications (`passes.core.spec` defines their syntax)."""
+"""The named pipelines, as specifications (`passes.rewriting.spec` defines their syntax)."""
 
 _QUANTIZATION_TO_QDQ = "decompose-quark,qoperator-to-qdq,fold-qdq,fold-constants"
 _QDQ_TO_INT8 = (
@@ -9,7 +9,7 @@ _QDQ_TO_INT8 = (
 QUANTIZED_ONLY = frozenset(("check-quantization," + _QUANTIZATION_TO_QDQ + "," + _QDQ_TO_INT8).split(",")) - {
     "fold-constants"
 }
-"""Passes that find nothing in a model without quantized operators (`passes.core.quantized.is_quantized`)."""
+"""Passes that find nothing in a model without quantized operators (`passes.graphs.quantized.is_quantized`)."""
 
 PIPELINES = {
     "none": "",

@@ -17,7 +17,7 @@ from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import RunHistory
 from onnx_bridge.batch.scheduler import Scheduler
-from onnx_bridge.core.locations import RemotePath, parse_location
+from onnx_bridge.core.files.locations import RemotePath, parse_location
 
 
 def convert_all(  # noqa: PLR0913

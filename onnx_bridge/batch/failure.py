@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_bridge.core.errors import BridgeError, ProgramLost, Unreachable, WorkerCrashed
 from onnx_bridge.core.progress import Stage
-from passes.core.isolation.failure import NativeFailure
+from passes.isolation.failure import NativeFailure
 
 _TRANSIENT = {
     errno.ENOSPC,

@@ -29,8 +29,8 @@ from onnx_bridge.batch.journal import STATE_FOLDER
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.locations import Location, RemotePath, parse_location
-from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.requests import field_value
 from onnx_bridge.parity.request import CheckRequest
 

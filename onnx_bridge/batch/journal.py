@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.core.atomic_write import synchronize
-from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.regular_file import LARGE, read_regular
+from onnx_bridge.core.files.atomic_write import synchronize
+from onnx_bridge.core.files.digest import canonical_json
+from onnx_bridge.core.files.regular_file import LARGE, read_regular
 from onnx_bridge.core.schema import parse_json
 
 STATE_FOLDER = ".batch"

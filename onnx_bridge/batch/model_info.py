@@ -11,10 +11,10 @@ from typing import Any
 
 from onnx_bridge.batch import transfer
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.known_digests import State, file_state, is_recent
-from onnx_bridge.core.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.files.known_digests import State, file_state, is_recent
+from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
 from onnx_bridge.model.file import ModelFile
-from passes.core.declarations import names_a_size
+from passes.shapes.declarations import names_a_size
 
 _MEMORY_PER_BYTE, _BASE_MEMORY = 4.1, 150 << 20
 """Measured memory of a conversion: bytes for each byte of the model, and for the process itself."""

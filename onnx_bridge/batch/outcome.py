@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.batch.failure import Failure
-from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.core.console import plain_table
-from onnx_bridge.core.locations import Location
+from onnx_bridge.core.files.locations import Location
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -26,18 +26,18 @@ from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import bundle_files
 from onnx_bridge.bundle.buckets import has_buckets
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_text import MANIFEST, is_manifest, manifest_path, sealed
-from onnx_bridge.bundle.verify import is_intact
+from onnx_bridge.bundle.files.verify import is_intact
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, is_manifest, manifest_path, sealed
 from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
-from onnx_bridge.core.atomic_write import synchronize
-from onnx_bridge.core.digest import file_digest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
-from onnx_bridge.core.known_digests import State, known_digest, recorded
-from onnx_bridge.core.locations import Location, RemotePath
+from onnx_bridge.core.files.atomic_write import synchronize
+from onnx_bridge.core.files.digest import file_digest
+from onnx_bridge.core.files.known_digests import State, known_digest, recorded
+from onnx_bridge.core.files.locations import Location, RemotePath
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.schema import parse_json
-from onnx_bridge.core.user_cache import cache_dir
 
 _STAGING = "staging"
 
@@ -69,7 +69,7 @@ class Output(abc.ABC):
         Args:
             name: of the bundle.
             key: the content key.
-            prove: how it must be proven (`onnx_bridge.bundle.proof.Prove`).
+            prove: how it must be proven (`onnx_bridge.bundle.manifest.proof.Prove`).
             whole: whether to read also files that have not changed since they were last read.
         """
 
@@ -123,7 +123,7 @@ def intact_manifest(
     Args:
         bundle: its folder.
         key: the content key.
-        prove: how it must be proven (`onnx_bridge.bundle.proof.Prove`).
+        prove: how it must be proven (`onnx_bridge.bundle.manifest.proof.Prove`).
         digest: the SHA-256 of a file.
     """
     manifest: Manifest | BucketsManifest

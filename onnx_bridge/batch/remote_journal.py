@@ -22,7 +22,7 @@ from pathlib import Path
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record, decode_record
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.locations import RemotePath
+from onnx_bridge.core.files.locations import RemotePath
 
 _COPY_SECONDS = 2.0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.locations import Location
+from onnx_bridge.core.files.locations import Location
 from onnx_bridge.parity.request import CheckRequest
 
 

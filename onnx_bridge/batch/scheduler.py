@@ -28,13 +28,13 @@ from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import Limits, RunHistory
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.proof import BundleProof
-from onnx_bridge.conversion.encoder_decoder.files import digest_with_encoder
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.conversion.decoders.encoder_decoder.files import digest_with_encoder
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
-from onnx_bridge.core.locations import Location, RemotePath
+from onnx_bridge.core.files.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.machine import Machine

@@ -21,13 +21,13 @@ import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from onnx_bridge.bundle.buckets import has_buckets
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_text import MANIFEST, manifest_path, resealed
-from onnx_bridge.core.atomic_write import synchronize
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, manifest_path, resealed
 from onnx_bridge.core.errors import InputError, Unreachable
-from onnx_bridge.core.locations import Location, RemotePath, parse_location
-from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.files.atomic_write import synchronize
+from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
 from onnx_bridge.model.message import parse
 from onnx_bridge.model.storage import Source

@@ -22,15 +22,15 @@ from onnx_bridge.benchmark.request import BenchRequest
 from onnx_bridge.benchmark.subject import Subject, export_factory
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion import convert
-from onnx_bridge.conversion.precision import BY_CALIBRATION
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.torch.export import factories
-from passes.core.isolation.limits import Limits, limited
+from onnx_bridge.torch.modules import factories
+from passes.isolation.limits import Limits, limited
 
 Model = str | os.PathLike[str] | ir.Model | Bundle
 _KEEPS_FP32 = ("fp16", "bf16", "int8")

@@ -32,11 +32,11 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.reference.reference import SECONDS
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.torch.export import factories
-from passes.core.isolation import limits, value_messages
-from passes.core.isolation.messages import Message
-from passes.core.isolation.process import Child
-from passes.core.isolation.worker import Worker
+from onnx_bridge.torch.modules import factories
+from passes.isolation import limits, value_messages
+from passes.isolation.messages import Message
+from passes.isolation.process import Child
+from passes.isolation.worker import Worker
 
 Call = Callable[[Mapping[str, Value]], object]
 

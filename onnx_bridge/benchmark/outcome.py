@@ -13,7 +13,7 @@ from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
 
 if TYPE_CHECKING:

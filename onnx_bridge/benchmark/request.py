@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnx_bridge.conversion.precision import PRECISIONS, Precision
+from onnx_bridge.conversion.precision.precision import PRECISIONS, Precision
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.parity.request import ParityRequest
-from onnx_bridge.reference.tolerances import PartialTolerance
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance
 from onnx_bridge.samples.files import SampleSource
 
 CompileOptions = Mapping[str, bool | str]

@@ -1,4 +1,4 @@
-"""A session of ONNX Runtime as it is deployed, with all its optimizations, for `passes.core.isolation.worker`."""
+"""A session of ONNX Runtime as it is deployed, with all its optimizations, for `passes.isolation.worker`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import onnxruntime
 
-from passes.core.isolation import value_messages
-from passes.core.isolation.messages import Array, Message
+from passes.isolation import value_messages
+from passes.isolation.messages import Array, Message
 
 _sessions: list[Any] = []
 """The session of this process, once there is one."""

@@ -16,8 +16,8 @@ from onnx_bridge.model import io as models
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample, TensorSpec
-from onnx_bridge.torch.export import factories
 from onnx_bridge.torch.export.export import export
+from onnx_bridge.torch.modules import factories
 
 
 @dataclass(frozen=True)

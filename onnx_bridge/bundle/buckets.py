@@ -22,15 +22,21 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from onnx_bridge.bundle.buckets_manifest import BucketInfo, BucketsManifest, BucketTensor, label, manifest_digest
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import BUCKETS
-from onnx_bridge.bundle.manifest_text import manifest_path
-from onnx_bridge.bundle.pack import unpacked
+from onnx_bridge.bundle.files.pack import unpacked
+from onnx_bridge.bundle.manifest.buckets_manifest import (
+    BucketInfo,
+    BucketsManifest,
+    BucketTensor,
+    label,
+    manifest_digest,
+)
+from onnx_bridge.bundle.manifest.manifest import BUCKETS
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.padding import Padding
-from onnx_bridge.bundle.proof import BundleProof
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.regular_file import read_regular
+from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
 from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers

@@ -14,14 +14,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from onnx_bridge.bundle.archive import is_packed
-from onnx_bridge.bundle.compatibility import require_compatible
+from onnx_bridge.bundle.files.archive import is_packed
+from onnx_bridge.bundle.files.pack import unpacked
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_entries import FileInfo, PartitionInfo, TensorInfo
-from onnx_bridge.bundle.manifest_text import manifest_path
-from onnx_bridge.bundle.pack import unpacked
-from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.bundle.manifest.compatibility import require_compatible
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import FileInfo, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
@@ -32,7 +32,7 @@ from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from passes.core.isolation.limits import Limits, limited
+from passes.isolation.limits import Limits, limited
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -19,7 +19,7 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
-from passes.core.graphs import ORIGIN, PASS, recorded
+from passes.graphs.graphs import ORIGIN, PASS, recorded
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,13 +14,13 @@ import onnx_ir as ir
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
-from onnx_bridge.bundle.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
 from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
-from passes.core.quantized import is_quantized
+from passes.graphs.quantized import is_quantized
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

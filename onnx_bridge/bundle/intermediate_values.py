@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest_entries import PartitionInfo
+from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError
@@ -26,8 +26,8 @@ from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.unfolded import unfolded
-from passes.core.inference import infer
-from passes.target.partition import extract
+from passes.probing.partition import extract
+from passes.shapes.inference import infer
 
 Values = Mapping[str, Value]
 

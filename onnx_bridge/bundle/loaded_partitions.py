@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest_entries import PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
@@ -22,8 +22,8 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
-from passes.core.isolation.limits import Limits, limited
-from passes.target.partition import extract
+from passes.isolation.limits import Limits, limited
+from passes.probing.partition import extract
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onnx_bridge.bundle.buckets_manifest import EDGE, Axis, BucketTensor, size_of
+from onnx_bridge.bundle.manifest.buckets_manifest import EDGE, Axis, BucketTensor, size_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 

@@ -18,7 +18,7 @@ def pass_table(
     """A row for each pass that did something, and how many had nothing to do.
 
     Args:
-        results: of all passes, as `passes.core.pipeline.Step.to_json` gives them.
+        results: of all passes, as `passes.rewriting.pipeline.Step.to_json` gives them.
         idle: whether those that had nothing to do have a row as well.
         checked: what a comparison of numbers says of each pass; empty if there was none.
     """

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.core.errors import InputError, RuntimeFailure
-from onnx_bridge.core.regular_file import open_regular
+from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
-from passes.core.numpy_files import read_npz
+from passes.isolation.numpy_files import read_npz
 
 BY_CALIBRATION = ("int8", "fp8")
 """The precisions that are quantized on calibration samples."""

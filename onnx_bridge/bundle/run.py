@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnx_bridge.bundle.load import load
-from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, dtype_name, flat
 from onnx_bridge.samples import files
-from passes.core.numpy_files import write_npz
+from passes.isolation.numpy_files import write_npz
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,7 +13,7 @@ from onnx_bridge.migraphx.program import OnnxOptions
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from passes.target.partition import extract
+from passes.probing.partition import extract
 
 
 def parse(

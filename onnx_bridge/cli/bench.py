@@ -28,9 +28,9 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.core.atomic_write import write_text
+from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.migraphx.compile_options import parse_option
-from onnx_bridge.report.benchmark import write_report
+from onnx_bridge.views.html.benchmark import write_report
 from passes.core.errors import InputError
 
 

@@ -8,7 +8,7 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, show
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.user_cache import CacheFolder, cache_dir, clear
+from onnx_bridge.core.files.user_cache import CacheFolder, cache_dir, clear
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 

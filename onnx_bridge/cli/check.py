@@ -36,12 +36,12 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity import check as checking
-from onnx_bridge.parity.check_data import check_data
-from onnx_bridge.reference.tolerances import parse_tolerance
-from onnx_bridge.report.accuracy import accuracy_page, write_accuracy_junit
-from onnx_bridge.report.check import write_report
-from onnx_bridge.report.junit import write_junit
+from onnx_bridge.parity.checking import check as checking
+from onnx_bridge.parity.checking.check_data import check_data
+from onnx_bridge.reference.comparison.tolerances import parse_tolerance
+from onnx_bridge.views.html.accuracy import accuracy_page, write_accuracy_junit
+from onnx_bridge.views.html.check import write_report
+from onnx_bridge.views.junit import write_junit
 
 
 def check(
@@ -149,7 +149,9 @@ def check(
         show(measured, as_json, written=[html, junit])
         raise typer.Exit(measured.exit_code)
     if save_results is not None:
-        from onnx_bridge.parity import polygraphy  # raises before a long check if Polygraphy is missing
+        from onnx_bridge.parity.polygraphy import (
+            runner as polygraphy,  # raises before a long check if Polygraphy is missing
+        )
 
     with progress(as_json) as tell:
         report = checking.check(

@@ -45,7 +45,7 @@ from onnx_bridge.cli.options import (
 from onnx_bridge.cli.terminal import Json, show, volume
 from onnx_bridge.conversion.launch import launch
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
-from onnx_bridge.core.locations import parse_location
+from onnx_bridge.core.files.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
 from onnx_bridge.parity.request import CheckRequest
 from passes.core.errors import InputError, nearest

@@ -20,7 +20,7 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
         bundle = run_any(source, out, request.conversion, tell)
         report = None
         if request.check:
-            from onnx_bridge.parity import check as parity
+            from onnx_bridge.parity.checking import check as parity
 
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:

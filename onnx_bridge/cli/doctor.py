@@ -28,8 +28,8 @@ from onnx_bridge.cli.options import (
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion import doctor as diagnosis
-from onnx_bridge.report.diagnosis import write_diagnosis
+from onnx_bridge.conversion.diagnosis import doctor as diagnosis
+from onnx_bridge.views.html.diagnosis import write_diagnosis
 from passes.core.errors import InputError
 
 

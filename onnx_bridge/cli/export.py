@@ -11,7 +11,7 @@ import typer
 from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.torch.export import export as torch_export
-from onnx_bridge.torch.export import factories
+from onnx_bridge.torch.modules import factories
 
 
 class Exporter(enum.Enum):

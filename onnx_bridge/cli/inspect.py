@@ -6,7 +6,7 @@ from onnx_bridge.bundle import inspect as inspection
 from onnx_bridge.cli.options import HtmlReport, ModelOrBundle
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.report.bundle import write_bundle
+from onnx_bridge.views.html.bundle import write_bundle
 
 
 def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False) -> None:

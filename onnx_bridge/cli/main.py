@@ -27,7 +27,7 @@ from onnx_bridge.cli import terminal
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
-from passes.core.isolation import deferred
+from passes.isolation import deferred
 
 _VERBS = (
     *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.benchmark import mixed_precision as search
 from onnx_bridge.benchmark.request import MixedPrecisionRequest
 from onnx_bridge.cli.options import (
     Atol,
@@ -26,6 +25,7 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.search import mixed_precision as search
 
 
 def mixed_precision(

@@ -14,12 +14,12 @@ from typing import Annotated
 import typer
 
 import passes
-from onnx_bridge.core.regular_file import open_regular
+from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from passes.core.errors import InputError, nearest
-from passes.core.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
-from passes.core.limits import MAX_ELEMENTS
-from passes.core.numpy_files import read_npz
+from passes.graphs.limits import MAX_ELEMENTS
+from passes.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
+from passes.isolation.numpy_files import read_npz
 from passes.pipelines import PIPELINES
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle import pack as packing
+from onnx_bridge.bundle.files import pack as packing
 from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, progress, show
 

@@ -11,7 +11,7 @@ import typer
 from onnx_bridge.cli.options import Memory, OutputFile, Timeout
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.quantization import quantize as quantization
-from onnx_bridge.torch.export import factories
+from onnx_bridge.torch.modules import factories
 
 
 class Quantizer(enum.Enum):

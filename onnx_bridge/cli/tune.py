@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.benchmark import tune as tuning
 from onnx_bridge.benchmark.request import TuneRequest
 from onnx_bridge.cli.options import (
     Buckets,
@@ -31,6 +30,7 @@ from onnx_bridge.cli.options import (
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.migraphx.compile_options import parse_option
+from onnx_bridge.search import tune as tuning
 from passes.core.errors import InputError
 
 _UNITS = {"s": 1.0, "": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}

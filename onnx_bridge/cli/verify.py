@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle import verify as verification
+from onnx_bridge.bundle.files import verify as verification
 from onnx_bridge.cli.options import Runtime
 from onnx_bridge.cli.terminal import Json, progress, show
 

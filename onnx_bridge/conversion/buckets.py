@@ -11,22 +11,20 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.buckets_manifest import (
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.buckets_manifest import (
     EDGE,
     BucketInfo,
     BucketsManifest,
     BucketTensor,
 )
-from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_entries import TensorInfo
-from onnx_bridge.bundle.proof import Prove
-from onnx_bridge.conversion.bucket_sizes import BucketSizes, output_axes, required, selected
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.convert import run
-from onnx_bridge.conversion.decoder import run_decoder
-from onnx_bridge.conversion.freezing import freezing
-from onnx_bridge.conversion.instances import (
+from onnx_bridge.conversion.decoders.decoder import run_decoder
+from onnx_bridge.conversion.programs.instances import (
     Instance,
     check_place,
     content_key,
@@ -35,18 +33,20 @@ from onnx_bridge.conversion.instances import (
     instance_staging,
     write_manifest,
 )
-from onnx_bridge.conversion.open_sizes import BY_SIZES_ALONE, refusal
-from onnx_bridge.conversion.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
+from onnx_bridge.conversion.sizes.bucket_sizes import BucketSizes, output_axes, required, selected
+from onnx_bridge.conversion.sizes.freezing import freezing
+from onnx_bridge.conversion.sizes.open_sizes import BY_SIZES_ALONE, refusal
+from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
-from passes.core.base import Context
-from passes.core.isolation.limits import Limits, limited
+from passes.isolation.limits import Limits, limited
+from passes.rewriting.base import Context
 
 
 def convert_buckets(  # noqa: PLR0913

@@ -15,24 +15,24 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
-from onnx_bridge.conversion.freezing import freezing
+from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from passes.core import graphs
-from passes.core.base import Budget, Context, Target
-from passes.core.declarations import forget_impossible_sizes
-from passes.core.isolation.limits import Limits, limited
-from passes.core.pipeline import Pipeline, Step
+from passes.graphs import graphs
+from passes.isolation.limits import Limits, limited
+from passes.rewriting.base import Budget, Context, Target
+from passes.rewriting.pipeline import Pipeline, Step
+from passes.shapes.declarations import forget_impossible_sizes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from onnx_bridge.conversion.open_sizes import ChosenSizes
+    from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
     from onnx_bridge.conversion.verify_passes import Verifier
-    from onnx_bridge.reference.compare import Comparison
+    from onnx_bridge.reference.comparison.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
     steps = before.run(model, context, between=verifier) if before.passes else []
     notes: list[str] = []
     if sizes is not None:
-        from onnx_bridge.conversion.observed_shapes import observe_shapes
+        from onnx_bridge.conversion.sizes.observed_shapes import observe_shapes
 
         notes += [*sizes.notes, *sizes.check(model)]
         observe_shapes(model, context)
@@ -213,7 +213,7 @@ def _sizes(model: ir.Model, request: CleanRequest) -> ChosenSizes | None:
     """The sizes of open dimensions; None if they stay open."""
     if request.default_dim is None:
         return None
-    from onnx_bridge.conversion.open_sizes import ChosenSizes
+    from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
 
     return ChosenSizes.of(model, request)
 

@@ -10,7 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.clean_request import as_json, as_shapes
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.source import ModelSource, Source
@@ -24,7 +24,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
-from passes.core.isolation.limits import Limits, limited
+from passes.isolation.limits import Limits, limited
 
 
 def run(
@@ -95,7 +95,7 @@ def convert(  # noqa: PLR0913
         cache: whether to use verdicts of earlier runs.
         probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size, before
             anything is compiled; default: 2. Nodes beyond it are compared by small witnesses.
-        precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.conversion.precision`).
+        precision: what to compute in: fp32, fp16, bf16, int8 or fp8 (see `onnx_bridge.conversion.precision.precision`).
         calibration: samples for int8 and fp8 (see `onnx_bridge.samples.calibration`); default: generated samples, with
             a note.
         keep_fp32: operators, and for fp16 and bf16 nodes, that stay in float32.

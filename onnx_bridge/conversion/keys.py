@@ -18,16 +18,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.conversion.precision import BY_PASS, samples_digest
+from onnx_bridge.conversion.precision.precision import BY_PASS, samples_digest
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.core.code_digest import code_digest
-from onnx_bridge.core.digest import file_digest, json_digest
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.digest import file_digest, json_digest
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.samples.calibration import Calibration
 from onnx_bridge.samples.files import SampleSource
-from passes.core.pipeline import Pipeline
-from passes.core.spec import options_of
+from passes.rewriting.pipeline import Pipeline
+from passes.rewriting.spec import options_of
 
 _CLEANING = ("passes", "onnx_bridge.conversion.steps.clean")
 _CONVERSION = "onnx_bridge.conversion"

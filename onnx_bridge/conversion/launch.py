@@ -9,7 +9,7 @@ import contextlib
 
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.reference import evaluations

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.clean_request import Dims, Shapes
 from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError, nearest

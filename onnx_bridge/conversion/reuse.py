@@ -14,9 +14,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import SHARED, Manifest
-from onnx_bridge.bundle.manifest_entries import CleaningInfo
-from onnx_bridge.bundle.manifest_text import manifest_path, read_text, unsealed
+from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import CleaningInfo
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path, read_text, unsealed
 from onnx_bridge.conversion.staging import link
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
@@ -29,7 +29,7 @@ class PassResults:
     Attributes:
         model: in memory.
         pipeline: the passes that ran, as text.
-        passes: the results of each (`passes.core.pipeline.Step.to_json`).
+        passes: the results of each (`passes.rewriting.pipeline.Step.to_json`).
         notes: sentences for the user.
         files: the files that it is in, the model first; empty for a new one, or for one that shares its weights.
     """

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest import SHARED, Manifest
-from onnx_bridge.bundle.manifest_text import MANIFEST, is_manifest, manifest_path, with_previous
-from onnx_bridge.core.atomic_write import exchange
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
+from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.files.atomic_write import exchange
 
 UNFINISHED = ".unfinished"
-"""The folder in which buckets are converted (`onnx_bridge.conversion.bucket_staging`)."""
+"""The folder in which buckets are converted (`onnx_bridge.conversion.programs.bucket_staging`)."""
 _STAGING = ".converting-"
 """The prefix of the names of staging folders."""
 

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array, flat
-from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.tolerances import EXACT, Tolerance, default_tolerance
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import EXACT, Tolerance, default_tolerance
 from onnx_bridge.samples import inputs as samplers
-from passes.core.base import Exactness
-from passes.core.pipeline import Step
+from passes.rewriting.base import Exactness
+from passes.rewriting.pipeline import Step
 
 _STEP = 0.05
 """The tolerance of a pass that changes quantization, as a share of the largest output."""

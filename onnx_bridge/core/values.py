@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.isolation.messages import Array
-from passes.core.isolation.value_messages import Value
+from passes.isolation.messages import Array
+from passes.isolation.value_messages import Value
 
 __all__ = ["Array", "Kind", "Value", "dtype_name", "flat"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
-from passes.core.isolation import messages
+from passes.isolation import messages
 
 Task = Callable[[], TensorMessage]
 _PR_SET_PDEATHSIG = 1

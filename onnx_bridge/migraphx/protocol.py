@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.migraphx.program import DynamicDimension, OnnxOptions, Shape, Tensor
-from passes.core.isolation.messages import Array, Message
+from passes.isolation.messages import Array, Message
 
 Tensors = dict[str, Tensor]
 TensorMessage = tuple[dict[str, Any], Tensors]

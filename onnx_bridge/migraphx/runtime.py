@@ -16,7 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from onnx_bridge.core.errors import RuntimeNotFound, nearest
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE, Kind

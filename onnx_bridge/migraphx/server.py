@@ -23,8 +23,8 @@ from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
-from passes.core.isolation.child import serve
-from passes.core.isolation.messages import Array, Message
+from passes.isolation.child import serve
+from passes.isolation.messages import Array, Message
 
 _MOST_FORKS = 4
 """The most forks at a time: each may take as much memory as the process may."""

@@ -33,9 +33,9 @@ from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.migraphx.protocol import TensorMessage, options_to_json, pack, unpack
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core.isolation.limits import Limits
-from passes.core.isolation.process import Child, ChildFailure, Reason
-from passes.core.isolation.respawning import RespawningChild
+from passes.isolation.limits import Limits
+from passes.isolation.process import Child, ChildFailure, Reason
+from passes.isolation.respawning import RespawningChild
 
 _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
 """Which step a request of the protocol is."""

@@ -22,8 +22,8 @@ from onnx_bridge.model.message import NotUtf8, parse
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
 from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
-from passes.core.byte_strings import escaped
-from passes.core.limits import MAX_ELEMENTS, MAX_RANK
+from passes.graphs.byte_strings import escaped
+from passes.graphs.limits import MAX_ELEMENTS, MAX_RANK
 
 _Attr = onnx.AttributeProto
 _VALUE_FIELDS = {
@@ -80,7 +80,7 @@ class ModelFile:
         spans: the elements of those tensors.
         sources: the files that they are in, by real path; the model file itself comes first.
         carried: the fields of ModelProto that onnx_ir cannot represent, which `save` copies.
-        token: the prefix of a string attribute that is not UTF-8 (`passes.core.byte_strings`).
+        token: the prefix of a string attribute that is not UTF-8 (`passes.graphs.byte_strings`).
         unsorted: whether a node comes before one that it depends on.
     """
 

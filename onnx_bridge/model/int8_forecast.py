@@ -4,7 +4,7 @@
     print(found.summary())
 
 For each Conv, ConvTranspose, Gemm and MatMul: an int8 or fp8 kernel, one with 4-bit weights, or a float kernel, and the
-first condition of an 8-bit kernel that it fails (`passes.analysis.int8_kernels`). And for each QuantizeLinear that
+first condition of an 8-bit kernel that it fails (`passes.graphs.int8_kernels`). And for each QuantizeLinear that
 MIGraphX will delete together with its DequantizeLinear: whether its saturation is lost, because nothing else bounds its
 input.
 
@@ -24,14 +24,14 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.model.io import load
-from passes.analysis.int8_kernels import PRODUCTS, Kernel, forecast_kernel
-from passes.analysis.quantization import Parameters, parameters, plain, same_parameters
-from passes.core import graphs
-from passes.core.graphs import Scope
-from passes.core.inference import infer
-from passes.core.matching import is_plain
-from passes.core.quantized import is_dequantize, is_quantize
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import PRODUCTS, Kernel, forecast_kernel
+from passes.graphs.matching import is_plain
+from passes.graphs.quantization import Parameters, parameters, plain, same_parameters
+from passes.graphs.quantized import is_dequantize, is_quantize
 from passes.quantization.to_int8.saturate_before_quantize import saturation
+from passes.shapes.inference import infer
 
 _WEIGHTS_OF_4_BITS = ("com.microsoft", "MatMulNBits")
 _DELETED_BETWEEN = ("Identity", "Pad", "Reshape", "Slice", "Split")

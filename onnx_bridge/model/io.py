@@ -23,15 +23,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.core.atomic_write import AtomicFiles, write_all
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.atomic_write import AtomicFiles, write_all
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.reader import build_model
 from onnx_bridge.model.storage import Span, elements, packed_size
 from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope, Viewed
 from onnx_bridge.model.writer import serialize
-from passes.core.byte_strings import from_proto
-from passes.core.limits import check_limits
+from passes.graphs.byte_strings import from_proto
+from passes.graphs.limits import check_limits
 
 _PAGE = 4096
 _EXTERNAL_BYTES = 1 << 16
@@ -65,7 +65,7 @@ def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     """A model to change: that of a file, or a copy of one in memory.
 
     Raises:
-        InputError: as `load`; or the model exceeds the limits of `passes.core.limits`.
+        InputError: as `load`; or the model exceeds the limits of `passes.graphs.limits`.
     """
     if not isinstance(model, ir.Model):
         return load(model)

@@ -15,9 +15,9 @@ from onnx_ir import serde
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor, MessageTensor
-from passes.core import byte_strings, graphs
-from passes.core.declarations import forget_impossible_sizes
-from passes.core.limits import check_limits
+from passes.graphs import byte_strings, graphs
+from passes.graphs.limits import check_limits
+from passes.shapes.declarations import forget_impossible_sizes
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it would print names of the file as they are
 
@@ -36,7 +36,8 @@ def build_model(file: ModelFile) -> ir.Model:
     """The model of a file, with every node named, and after those that it depends on.
 
     Raises:
-        InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of `passes.core.limits`.
+        InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of
+            `passes.graphs.limits`.
     """
     try:
         model: ir.Model = ir.from_proto(file.proto)

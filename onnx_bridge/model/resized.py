@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from passes.core import graphs
+from passes.graphs import graphs
 
 
 def resize(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.core.atomic_write import write_all
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.files.atomic_write import write_all
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import onnx
 
-from passes.core.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
+from passes.graphs.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
 
 _Attr = onnx.AttributeProto
 _DTYPES = ("to", "dtype", "output_dtype", "output_datatype")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_bridge.core.errors import RuntimeFailure, Step
-from onnx_bridge.parity.symptom import SymptomKind
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
 
 _SAYS = {
     SymptomKind.REJECTED: "fails",

@@ -14,9 +14,9 @@ from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
-from onnx_bridge.reference.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.samples.files import SampleSource
-from passes.core.isolation.limits import Limits
+from passes.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
@@ -35,7 +35,8 @@ class ParityRequest:
         samples: how many to generate (default: 1), or to take of those given (default: all).
         rtol: relative tolerance of floats; None goes by dtype.
         atol: absolute tolerance of floats; None goes by dtype and the size of the values.
-        tolerance: the precision whose tolerances hold (`onnx_bridge.reference.tolerances.PRESETS`); None goes by dtype.
+        tolerance: the precision whose tolerances hold (`onnx_bridge.reference.comparison.tolerances.PRESETS`); None
+            goes by dtype.
         conversion: how the model is converted, if it is no bundle; and the limits of MIGraphX's steps.
         as_target: ``gpu`` also rehearses the gpu target on ``ref``.
 

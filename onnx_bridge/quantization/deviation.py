@@ -10,8 +10,8 @@ import numpy as np
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value, flat
-from onnx_bridge.reference.metrics import Tally, chunks
-from onnx_bridge.reference.tolerances import EXACT, is_float
+from onnx_bridge.reference.comparison.metrics import Tally, chunks
+from onnx_bridge.reference.comparison.tolerances import EXACT, is_float
 from onnx_bridge.samples.inputs import Sample
 
 MOST = 32

@@ -9,7 +9,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.quantization.schemes import Scheme
 from onnx_bridge.reference.reference import SECONDS
-from passes.core.isolation import limits, value_messages, worker
+from passes.isolation import limits, value_messages, worker
 
 LIBRARIES: Mapping[str, str] = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 

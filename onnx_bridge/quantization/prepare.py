@@ -19,8 +19,8 @@ from onnx_bridge.conversion.clean import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.schemes import Scheme
-from passes.core import graphs
-from passes.core.quantized import quantized_node
+from passes.graphs import graphs
+from passes.graphs.quantized import quantized_node
 
 _FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
 _LARGE = 1 << 30

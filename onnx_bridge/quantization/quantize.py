@@ -25,7 +25,7 @@ from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.availability import require_torch
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.request import Dynamic, ExportRequest, as_arguments, output_path
-from passes.core.isolation.limits import Limits, limited
+from passes.isolation.limits import Limits, limited
 
 if TYPE_CHECKING:
     from torch import nn

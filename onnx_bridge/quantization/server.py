@@ -12,8 +12,8 @@ from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arra
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.quantization.schemes import scheme_of
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
-from passes.core.isolation import value_messages
-from passes.core.isolation.messages import Message
+from passes.isolation import value_messages
+from passes.isolation.messages import Message
 
 _QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark_quantizer.quantize}
 

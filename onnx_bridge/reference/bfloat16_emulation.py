@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.core.graphs import Names, Scope, subgraphs
+from passes.graphs.graphs import Names, Scope, subgraphs
 
 _ATTRIBUTES = ("dtype", "output_dtype", "to")
 

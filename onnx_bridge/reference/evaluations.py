@@ -12,11 +12,11 @@ from pathlib import Path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.reference import SERVER, called
-from passes.core.isolation import value_messages, worker
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.limits import Limits, at_most
-from passes.core.isolation.messages import Array
-from passes.core.isolation.process import Reason
+from passes.isolation import value_messages, worker
+from passes.isolation.failure import NativeFailure
+from passes.isolation.limits import Limits, at_most
+from passes.isolation.messages import Array
+from passes.isolation.process import Reason
 
 Values = dict[str, Array]
 

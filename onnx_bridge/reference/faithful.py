@@ -4,7 +4,7 @@
                                                           quantized
     GroupQueryAttention{sliding_window_cache=1}(…)        rows of the cache that hold no position are whatever is in
                                                           memory; they are 0
-    MatMulInteger(uint8, int8)                            saturates on some processors (`passes.analysis.saturation`)
+    MatMulInteger(uint8, int8)                            saturates on some processors (`passes.evaluation.saturation`)
 
 ``accuracy_level`` (0: unset, 1: float32, 2: float16, 3: bfloat16, 4: int8) is a licence for kernels to round the inputs
 of a product. Builders of language models write 4 for CPUs; MIGraphX has no such kernels. Source: ONNX Runtime's
@@ -21,8 +21,8 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.model import io as models
-from passes.analysis.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
-from passes.core import graphs
+from passes.evaluation.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
+from passes.graphs import graphs
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
 _DOMAIN = "com.microsoft"

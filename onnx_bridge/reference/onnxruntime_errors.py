@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from onnx_bridge.core.errors import InputError
-from passes.core.isolation.failure import NO_MEMORY
+from passes.isolation.failure import NO_MEMORY
 
 
 class Reason(enum.Enum):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.analysis.randomness import is_random
 from passes.cleanup.infer_shapes import InferShapes
-from passes.core.base import Context
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
+from passes.graphs.graphs import Scope
+from passes.graphs.randomness import is_random
+from passes.rewriting.base import Context
 from passes.specialize.convert_opset import ConvertOpset
 
 _LAST = 21

@@ -18,17 +18,17 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import Span
-from onnx_bridge.reference import quark_library
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
-from onnx_bridge.reference.quark_operators import DOMAINS
-from passes.core import graphs
-from passes.core.isolation import limits, value_messages, worker
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.limits import Limits
-from passes.core.isolation.messages import FileRange, Message
-from passes.core.isolation.process import Child
-from passes.core.isolation.worker import Lost
+from onnx_bridge.reference.quark import quark_library
+from onnx_bridge.reference.quark.quark_operators import DOMAINS
+from passes.graphs import graphs
+from passes.isolation import limits, value_messages, worker
+from passes.isolation.failure import NativeFailure
+from passes.isolation.limits import Limits
+from passes.isolation.messages import FileRange, Message
+from passes.isolation.process import Child
+from passes.isolation.worker import Lost
 
 SERVER = "onnx_bridge.reference.server"
 SECONDS = 600.0
@@ -52,7 +52,7 @@ class _Session:
 class Reference:
     """A model, ready to be run by ONNX Runtime.
 
-    The session lives in a process that all of them share (`passes.core.isolation.worker`), with the limits of the verb
+    The session lives in a process that all of them share (`passes.isolation.worker`), with the limits of the verb
     that runs, and is opened again where that process has ended since. AMD Quark's operators come from Quark's own
     library, where it is installed; elsewhere they are emulated.
 
@@ -175,7 +175,7 @@ def called(
 
     Raises:
         InputError: the server refuses the request.
-        NativeFailure, Lost: as `passes.core.isolation.worker.Worker.call`.
+        NativeFailure, Lost: as `passes.isolation.worker.Worker.call`.
     """
     answer, owner = worker.shared().call(SERVER, request, arrays, limits=limits, process=process)
     if "error" in answer[0]:

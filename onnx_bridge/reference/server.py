@@ -18,13 +18,13 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
-from onnx_bridge.reference import quark_library
 from onnx_bridge.reference.evaluations import Values, flatten, nest
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.reference.quark import quark_library
 from onnx_bridge.reference.session import Session
-from passes.core.byte_strings import from_proto
-from passes.core.isolation import value_messages
-from passes.core.isolation.messages import Message
+from passes.graphs.byte_strings import from_proto
+from passes.isolation import value_messages
+from passes.isolation.messages import Message
 
 _sessions: dict[int, Session] = {}
 """Those that `onnx_bridge.reference.reference.Reference` has opened."""

@@ -20,11 +20,11 @@ from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloa
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
-from onnx_bridge.reference.quark_emulation import Emulation
+from onnx_bridge.reference.quark.quark_emulation import Emulation
 from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
-from passes.analysis.constant_session import unreleased_opsets
-from passes.core.byte_strings import from_proto
+from passes.evaluation.constant_session import unreleased_opsets
+from passes.graphs.byte_strings import from_proto
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""

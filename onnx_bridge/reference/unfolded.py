@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.cleanup.infer_shapes import InferShapes
-from passes.core import graphs
 from passes.core.errors import BridgeError
-from passes.core.pipeline import Pipeline
+from passes.graphs import graphs
 from passes.legalize.control_flow.conditionals import JoinBranches
 from passes.legalize.control_flow.loops import MaskLoop, UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
+from passes.rewriting.pipeline import Pipeline
 
 _UNFOLD = Pipeline([InferShapes(), UnrollLoop(), MaskLoop(), UnrollScan(), JoinBranches()])
 

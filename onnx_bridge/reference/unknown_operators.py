@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from onnx_bridge.core.errors import nearest
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
-from passes.core import graphs
+from passes.graphs import graphs
 
 
 def explained(error: OnnxRuntimeError, model: ir.Model) -> OnnxRuntimeError:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.regular_file import open_regular, read_regular
+from onnx_bridge.core.files.regular_file import open_regular, read_regular
 from onnx_bridge.core.third_party import describe, shorten, suppressed_output
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.samples import files

@@ -34,10 +34,10 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
-from onnx_bridge.core.regular_file import LARGE, open_regular, read_regular
+from onnx_bridge.core.files.regular_file import LARGE, open_regular, read_regular
 from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
-from passes.core import numpy_files
+from passes.isolation import numpy_files
 
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]

@@ -18,8 +18,8 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
-from passes.core import size_expressions
-from passes.core.isolation.memory import available_bytes
+from passes.isolation.memory import available_bytes
+from passes.shapes import size_expressions
 
 __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.roles import Dim
-from passes.core.base import Context
+from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.schema import parse_json
-from passes.core.base import Obstacle, Proof, Status, Unproven, Verdict
+from passes.rewriting.base import Obstacle, Proof, Status, Unproven, Verdict
 
 _TAIL = 256
 """The bytes before the read position that identify the file: about one line."""

@@ -17,9 +17,9 @@ import numpy as np
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
-from passes.core.base import Proof, Status, Verdict
-from passes.core.isolation.messages import Array
-from passes.target.probe import Probe
+from passes.isolation.messages import Array
+from passes.probing.probe import Probe
+from passes.rewriting.base import Proof, Status, Verdict
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))
 Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]

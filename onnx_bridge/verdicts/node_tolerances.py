@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.tolerances import EXACT, ONE_STEP, Tolerance, default_tolerance, is_float, largest
-from passes.target.probe import Probe
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.tolerances import EXACT, ONE_STEP, Tolerance, default_tolerance, is_float, largest
+from passes.probing.probe import Probe
 
 _MOVING_OR_ROUNDING = """
 Abs BitCast Cast CastLike Ceil CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike

@@ -17,10 +17,10 @@ from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.verdicts.probe_samples import samples
-from passes.core.base import Obstacle, Unproven
-from passes.core.byte_strings import from_proto
-from passes.core.graphs import has_subgraphs
-from passes.target.probe import Probe
+from passes.graphs.byte_strings import from_proto
+from passes.graphs.graphs import has_subgraphs
+from passes.probing.probe import Probe
+from passes.rewriting.base import Obstacle, Unproven
 
 TARGET = "ref"
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_bridge.samples.generated import Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
-from passes.analysis.value_ranges import Range
+from passes.graphs.value_ranges import Range
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
 _SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 3.397e38, -1e39)

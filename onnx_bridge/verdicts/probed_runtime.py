@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onnx_bridge.core.code_digest import code_digest
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
@@ -22,10 +22,10 @@ from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
-from passes.core import graphs
-from passes.core.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
-from passes.target.probe import Probe
-from passes.target.witness import witness
+from passes.graphs import graphs
+from passes.probing.probe import Probe
+from passes.probing.witness import witness
+from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 
 SECONDS = 10.0
 """The default time limit of a probe."""
@@ -43,7 +43,7 @@ _RUN_BYTES = 512 << 20
 
 
 class ProbedRuntime:
-    """A runtime that probes are sent to; a `passes.core.base.Target`.
+    """A runtime that probes are sent to; a `passes.rewriting.base.Target`.
 
     Args:
         runtime: the runtime.

@@ -26,9 +26,9 @@ from onnx_bridge.reference import evaluations
 from onnx_bridge.verdicts.judge import Judgement, judge
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.run_time import longest_seconds
-from passes.core.base import Obstacle, Status
-from passes.core.isolation.limits import Limits
-from passes.target.probe import Probe
+from passes.isolation.limits import Limits
+from passes.probing.probe import Probe
+from passes.rewriting.base import Obstacle, Status
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from passes.core.base import Obstacle, Proof, Verdict
+from passes.rewriting.base import Obstacle, Proof, Verdict
 
 
 @dataclass(frozen=True)

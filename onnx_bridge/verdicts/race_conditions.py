@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core import graphs
-from passes.target.probe import Probe
+from passes.graphs import graphs
+from passes.probing.probe import Probe
 
 _FIXED = (2, 16)
 """The first version whose threads sort in memory of their own: ROCm/AMDMIGraphX pull request 4767."""

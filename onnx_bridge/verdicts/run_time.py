@@ -16,9 +16,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.analysis.cost import Work
-from passes.core import graphs
-from passes.target.probe import Probe
+from passes.graphs import graphs
+from passes.graphs.cost import Work
+from passes.probing.probe import Probe
 
 _SAMPLES = 2
 """How many samples a probe is run on, at most."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.edit import Attribute, Edit
+from passes.rewriting.edit import Attribute, Edit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Operand = ir.Value | float | Array

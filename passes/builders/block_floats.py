@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.small_dtypes import floor_power, round_away
-from passes.core.edit import Edit
+from passes.rewriting.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT
 _LOW, _HIGH = -126, 127

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import reshape, scalar
-from passes.core.edit import Edit
+from passes.rewriting.edit import Edit
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.core.graphs import Scope, ints
-from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
+from passes.graphs.graphs import Scope, ints
+from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [
     "UNKNOWN_DTYPE",

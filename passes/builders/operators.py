@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import HALVES, Array
-from passes.core.edit import Edit
+from passes.rewriting.edit import Edit
 
 
 def reshape(edit: Edit, x: ir.Value, shape: Sequence[int]) -> ir.Value:

@@ -30,10 +30,10 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.builders.operators import cast, reshape_or_fold, scalar
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 _CONTRIB = "com.microsoft"
 _NUMBER = ir.DataType.FLOAT

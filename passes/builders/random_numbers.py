@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import cast
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
+from passes.graphs.graphs import Scope
+from passes.rewriting.edit import Edit
 
 FROM_UNIFORM = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})
 """The operators that `from_uniform` implements."""

@@ -21,8 +21,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import cast, scalar
-from passes.core import graphs
-from passes.core.edit import Edit
+from passes.graphs import graphs
+from passes.rewriting.edit import Edit
 
 SMALL_INTEGERS = {
     dtype for name in ("INT2", "UINT2", "INT4", "UINT4") if (dtype := getattr(ir.DataType, name, None)) is not None

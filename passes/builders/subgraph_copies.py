@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.constant_session import EvaluationError
-from passes.analysis.evaluation import evaluate
-from passes.analysis.randomness import is_random
-from passes.core import graphs
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.inference import SMALL, infer_node
-from passes.core.matching import is_op, is_plain
+from passes.evaluation.constant_session import EvaluationError
+from passes.evaluation.evaluation import evaluate
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.matching import is_op, is_plain
+from passes.graphs.randomness import is_random
+from passes.rewriting.edit import Edit
+from passes.shapes.inference import SMALL, infer_node
 
 _INDEXED = {
     "Gather": 1,

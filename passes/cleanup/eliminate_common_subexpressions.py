@@ -17,13 +17,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from passes.analysis.randomness import is_random
-from passes.analysis.tensor_identity import TensorKey
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Skip
-from passes.core.edit import Proposal
-from passes.core.graphs import Scope
-from passes.core.visibility import can_stand_for
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.randomness import is_random
+from passes.graphs.tensor_identity import TensorKey
+from passes.graphs.visibility import can_stand_for
+from passes.rewriting.base import Context, Pass, Result, Skip
+from passes.rewriting.edit import Proposal
 
 _CHEAP = {"Constant", "Identity"}
 """Not worth an Identity in their place."""

@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.analysis.folding import Folder, Refusal
-from passes.analysis.foreign_inference import infer_foreign, settle_foreign
-from passes.analysis.randomness import is_random
 from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Skip
-from passes.core.declarations import claims
-from passes.core.graphs import Scope
-from passes.core.inference import infer, infer_after
+from passes.evaluation.folding import Folder, Refusal
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.randomness import is_random
+from passes.rewriting.base import Context, Pass, Result, Skip
+from passes.shapes.declarations import claims
+from passes.shapes.foreign_inference import infer_foreign, settle_foreign
+from passes.shapes.inference import infer, infer_after
 
 _LEFT = {
     # quantized constants

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.analysis.foreign_inference import infer_foreign, settle_foreign
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.inference import infer
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
+from passes.shapes.foreign_inference import infer_foreign, settle_foreign
+from passes.shapes.inference import infer
 
 
 class InferShapes(Pass):

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.edit import Proposal
-from passes.core.graphs import Scope
-from passes.core.limits import called_functions, check_limits
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.limits import called_functions, check_limits
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
+from passes.rewriting.edit import Proposal
 
 
 class InlineFunctions(Pass):

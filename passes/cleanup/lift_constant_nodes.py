@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.graphs import Scope
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 
 class LiftConstantNodes(Pass):

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite
-from passes.core.graphs import Scope
-from passes.core.limits import called_functions
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.limits import called_functions
+from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _PAST = 4
 """The first input of an Attention that belongs to its past."""

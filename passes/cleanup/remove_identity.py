@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope, ints
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _SLICE_TO_END = 2**31 - 1
 """The least end of a slice that means the end of the axis."""

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from passes.analysis.tensor_identity import TensorKey, dtype_and_shape
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.graphs import Scope
-from passes.core.visibility import can_stand_for
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.tensor_identity import TensorKey, dtype_and_shape
+from passes.graphs.visibility import can_stand_for
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 _ANNOTATION = "quant_parameter_tensor_names"
 """Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.graphs import Scope
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 _ANNOTATION = "quant_parameter_tensor_names"
 """Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""

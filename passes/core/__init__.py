@@ -1,1 +1,1 @@
-"""What a pass is: the base classes, the driver, edits, scopes, and pipelines."""
+"""What every package needs: errors and texts."""

@@ -22,10 +22,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _MAX_DUPLICATED = 1 << 20

@@ -20,11 +20,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.matching import operand
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope, ints
+from passes.graphs.matching import operand
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _NEVER_NEGATIVE = {"Abs", "Exp", "Relu", "Sigmoid", "Softmax"}
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.matching import Graph, consumer, nodes_between, producer, scalar, used_elsewhere
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.matching import Graph, consumer, nodes_between, producer, scalar, used_elsewhere
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _INNER = {
     "Erf": [0.0, math.sqrt(0.5)],

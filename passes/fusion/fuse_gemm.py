@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.matching import is_op, is_plain, producer, sole_consumer
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope, ints
+from passes.graphs.matching import is_op, is_plain, producer, sole_consumer
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 

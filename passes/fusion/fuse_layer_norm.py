@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.matching import operand, sole_consumer, used_elsewhere
-from passes.core.pattern import Found, Number, Op, Var, match
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.matching import operand, sole_consumer, used_elsewhere
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.pattern import Found, Number, Op, Var, match
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 def _axes(reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.matching import is_redefined
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.core.visibility import can_stand_for
+from passes.graphs.graphs import Scope, ints
+from passes.graphs.matching import is_redefined
+from passes.graphs.visibility import can_stand_for
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.matching import is_op, operand
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.matching import is_op, operand
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _Bounds = Mapping[int, slice]
 """Start, end and step by axis."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
-from passes.core.visibility import can_stand_for
+from passes.graphs.visibility import can_stand_for
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

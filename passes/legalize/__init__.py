@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from passes.core.rewrite import NodeRewrite
+    from passes.rewriting.rewrite import NodeRewrite
 
 _FIRST = (
     "tensor.empty",  # an empty result needs no computation

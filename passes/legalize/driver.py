@@ -22,19 +22,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.analysis.randomness import is_random
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core import graphs
-from passes.core.base import Context, Obstacle, Proof, Result, Skip, Status, Unproven, Verdict
-from passes.core.edit import Proposal
-from passes.core.graphs import Scope
-from passes.core.inference import infer_after
-from passes.core.rewrite import NodeContext, NodeRewrite
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.randomness import is_random
 from passes.legalize import rules
-from passes.target.judge import PROVEN, RULE, UNSOLVED, Judge
-from passes.target.probe import Probe
-from passes.target.witness import witness
+from passes.probing.judge import PROVEN, RULE, UNSOLVED, Judge
+from passes.probing.probe import Probe
+from passes.probing.witness import witness
+from passes.rewriting.base import Context, Obstacle, Proof, Result, Skip, Status, Unproven, Verdict
+from passes.rewriting.edit import Proposal
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
+from passes.shapes.inference import infer_after
 
 _MAX_ROUNDS = 4
 """How often all nodes are judged: committed nodes can form a new group that is wrong only together."""

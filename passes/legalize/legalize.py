@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.core.base import Context, Exactness, Pass, Result, Skip
+from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 
 
 class Legalize(Pass):

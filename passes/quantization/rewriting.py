@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from passes.analysis.int8_kernels import LOOKED_THROUGH
-from passes.analysis.quantization import plain
-from passes.core import graphs
-from passes.core.base import Context, Result
-from passes.core.graphs import Scope
-from passes.core.inference import infer
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import M, NodeContext, NodeRewrite
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import LOOKED_THROUGH
+from passes.graphs.quantization import plain
+from passes.graphs.quantized import DOMAINS
+from passes.rewriting.base import Context, Result
+from passes.rewriting.rewrite import M, NodeContext, NodeRewrite
+from passes.shapes.inference import infer
 
 
 class InferredRewrite(NodeRewrite[M]):

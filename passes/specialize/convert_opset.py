@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from passes.analysis.opset_conversion import LOWEST, Converted, Converter, UnconvertibleError, stays
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Pass, Result, Rewrite
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
-from passes.core.inference import infer_node
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
+from passes.shapes.inference import infer_node
+from passes.specialize.opset_conversion import LOWEST, Converted, Converter, UnconvertibleError, stays
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.core.errors import InputError, nearest
-from passes.core.graphs import Scope
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 
 FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 """The formats by their usual names."""

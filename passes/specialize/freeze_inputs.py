@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
 from passes.core.errors import InputError, nearest
-from passes.core.graphs import Scope
-from passes.core.numpy_files import Expected, read_npz
+from passes.graphs.graphs import Scope
+from passes.isolation.numpy_files import Expected, read_npz
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

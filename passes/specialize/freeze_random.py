@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.randomness import RANDOM, is_random
 from passes.builders import random_numbers
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Result, Skip
-from passes.core.edit import Edit
-from passes.core.inference import infer
-from passes.core.matching import is_op
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs import graphs
+from passes.graphs.matching import is_op
+from passes.graphs.randomness import RANDOM, is_random
+from passes.rewriting.base import Context, Exactness, Result, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.shapes.inference import infer
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite
-from passes.core.declarations import contradiction, settle
 from passes.core.errors import InputError, nearest
-from passes.core.inference import infer
-from passes.core.limits import MAX_ELEMENTS
-from passes.core.size_expressions import evaluate, symbols
+from passes.graphs import graphs
+from passes.graphs.limits import MAX_ELEMENTS
+from passes.rewriting.base import Context, Pass, Result, Rewrite
+from passes.shapes.declarations import contradiction, settle
+from passes.shapes.inference import infer
+from passes.shapes.size_expressions import evaluate, symbols
 
 FROZEN = "onnx_bridge.frozen"
 """The model property that holds the frozen dimensions as a JSON object: name to size."""

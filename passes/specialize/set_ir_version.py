@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _DTYPES = {
     ir.DataType.BFLOAT16: 4,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context
-from passes.core.declarations import settle
-from passes.core.graphs import DISPUTED
-from passes.core.inference import infer
+from passes.graphs import graphs
+from passes.graphs.graphs import DISPUTED
+from passes.rewriting.base import Context
+from passes.shapes.declarations import settle
+from passes.shapes.inference import infer
 
 
 @dataclass

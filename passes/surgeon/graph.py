@@ -13,8 +13,8 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.cleanup.fold_constants import FoldConstants
-from passes.core import graphs
-from passes.core.base import Context
+from passes.graphs import graphs
+from passes.rewriting.base import Context
 from passes.surgeon.exporter import Exporter
 from passes.surgeon.tags import GraphTag, tag, tag_of
 from passes.surgeon.tensors import ArraySources, TensorValues

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Context, Result, Rewrite, Skip
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.surgeon.changes import Changes, invalidate, stamp
 from passes.surgeon.exporter import Exporter
 from passes.surgeon.importer import Importer

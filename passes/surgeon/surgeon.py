@@ -25,8 +25,8 @@ from typing import Any, ClassVar, TypeVar, overload
 import onnx_ir as ir
 
 import passes
-from passes.core.base import Context, Exactness, Pass, Result
 from passes.core.errors import BridgeError, InputError, nearest
+from passes.rewriting.base import Context, Exactness, Pass, Result
 
 Operation = Callable[[Any], Any]
 """A function that takes a ``gs.Graph``, and returns one or None."""

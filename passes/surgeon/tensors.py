@@ -16,8 +16,8 @@ import onnx_ir as ir
 from onnx_graphsurgeon.importers.onnx_importer import get_numpy_type
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
-from passes.core import graphs
 from passes.core.errors import InputError
+from passes.graphs import graphs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -32,7 +32,7 @@ from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core.base import Proof
+from passes.rewriting.base import Proof
 from tests.batch.inline import Inline
 from tests.batch.requests import job
 
@@ -420,7 +420,7 @@ class TestCommandLine:
         write(tmp_path / "models/a.onnx", 0)
         (tmp_path / "mine.py").write_text(
             "from dataclasses import dataclass\nfrom passes import register\n"
-            "from passes.core.base import Pass, Result\n"
+            "from passes.rewriting.base import Pass, Result\n"
             "@register\n@dataclass(frozen=True)\nclass Mine(Pass):\n    '''Nothing.'''\n    name = 'mine'\n"
             "    def run(self, model, context):\n        return Result(model)\n"
         )
@@ -487,7 +487,7 @@ class TestProofs:
         write(tmp_path / "m.onnx")
         (tmp_path / "mine.py").write_text(
             "from dataclasses import dataclass\nimport onnx_ir as ir\nfrom passes import register\n"
-            "from passes.core.base import Pass, Result, Rewrite\n"
+            "from passes.rewriting.base import Pass, Result, Rewrite\n"
             "@register\n@dataclass(frozen=True)\nclass Doubles(Pass):\n    '''A defect.'''\n    name = 'doubles'\n"
             "    def run(self, model, context):\n        weight = model.graph.initializers['w']\n"
             "        weight.const_value = ir.tensor(weight.const_value.numpy() * 2, name='w')\n"

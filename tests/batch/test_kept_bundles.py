@@ -12,9 +12,9 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.bundle.verify import verify
-from onnx_bridge.core import known_digests
-from onnx_bridge.core.locations import RemotePath
+from onnx_bridge.bundle.files.verify import verify
+from onnx_bridge.core.files import known_digests
+from onnx_bridge.core.files.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.batch.inline import Inline
 from tests.batch.requests import job

@@ -26,7 +26,7 @@ from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import output_at
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
-from onnx_bridge.core.locations import RemotePath, parse_location
+from onnx_bridge.core.files.locations import RemotePath, parse_location
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from tests.batch.inline import Inline

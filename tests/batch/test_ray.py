@@ -29,9 +29,9 @@ from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.engines import ray as ray_engine
 from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.cli.main import app
-from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
-from onnx_bridge.core.locations import RemotePath
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.batch.requests import job
 from tests.batch.test_batch import events as events_here
@@ -46,7 +46,7 @@ import os, time
 from dataclasses import dataclass
 from pathlib import Path
 from passes import register
-from passes.core.base import Pass, Result
+from passes.rewriting.base import Pass, Result
 
 @register
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from onnx_bridge.cli import bench as cli_bench
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from passes.core.errors import BridgeError
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.process import Reason
-from tests.passes.rewriting import model
+from passes.isolation.failure import NativeFailure
+from passes.isolation.process import Reason
+from tests.passes.harness import model
 
 RNG = np.random.default_rng(0)
 TEXT = "(float[n,8] x) => (float[n,8] y) { a = MatMul(x, w)  y = Relu(a) }"

@@ -13,7 +13,7 @@ from onnx_bridge.benchmark.operators import HOST, Instruction, OperatorTime, ins
 from onnx_bridge.benchmark.outcome import Baseline, Row
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.inputs import generate
-from tests.passes.rewriting import model
+from tests.passes.harness import model
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {name: RNG.standard_normal((8, 8)).astype(np.float32) for name in ("w", "v")}

@@ -15,21 +15,21 @@ import pytest
 import onnx_bridge
 from fixtures import decoder as counting
 from fixtures.decoders import grouped_query
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.decoder_layout import CacheTensor, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.decoding.trial import Original
-from onnx_bridge.bundle.manifest_text import resealed
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.decoder_layout import CacheTensor, Layout
+from onnx_bridge.bundle.manifest.manifest_text import resealed
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.decoder import convert_decoder
-from onnx_bridge.conversion.decoder_layout import recognize
+from onnx_bridge.conversion.decoders.decoder import convert_decoder
+from onnx_bridge.conversion.decoders.decoder_layout import recognize
 from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
-from passes.core.base import Proof
+from passes.rewriting.base import Proof
 
 LENGTH = 48
 PROMPT = np.arange(3, 16)[None]

@@ -14,16 +14,16 @@ import onnx_bridge
 from fixtures.decoder import decoder, step
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.cli import main
-from onnx_bridge.conversion import instances
 from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.conversion.convert import run
+from onnx_bridge.conversion.programs import instances
 from onnx_bridge.core.errors import InputError, ParityError, WorkerTimeout
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.parity.bucket_check import check_buckets
+from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.parity.request import CheckRequest
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
-from passes.core.base import Proof
+from passes.rewriting.base import Proof
 
 PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "total_sequence_length"
 

@@ -17,14 +17,14 @@ from fixtures import encoder_decoder as model
 from fixtures.decoders import grouped_query
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
-from onnx_bridge.bundle.manifest_text import resealed
+from onnx_bridge.bundle.manifest.manifest_text import resealed
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.decoder import convert_decoder
-from onnx_bridge.conversion.encoder_decoder.files import Files
-from onnx_bridge.conversion.encoder_decoder.original import EncoderDecoderOriginal
+from onnx_bridge.conversion.decoders.decoder import convert_decoder
+from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
+from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core.base import Proof
+from passes.rewriting.base import Proof
 
 LENGTH, SOURCE, NEW = 36, 6, 32
 SIZES = {"encoder_sequence_length": SOURCE}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from onnx_bridge.bundle.buckets_manifest import Axis, BucketTensor
+from onnx_bridge.bundle.manifest.buckets_manifest import Axis, BucketTensor
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.core.errors import InputError
 

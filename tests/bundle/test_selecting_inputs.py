@@ -20,9 +20,9 @@ from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.parity.bucket_check import check_buckets
+from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.parity.request import CheckRequest
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from tests.batch.requests import job
 

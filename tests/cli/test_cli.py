@@ -380,7 +380,7 @@ class TestOutputs:
         code = (
             "import os, sys\n"
             "import onnx_bridge.cli.main, onnx_bridge.model.io\n"
-            "import onnxruntime, onnx_bridge.conversion.convert, passes.core.pipeline\n"
+            "import onnxruntime, onnx_bridge.conversion.convert, passes.rewriting.pipeline\n"
             "os.getuid() or os.setuid(65534)\n"
             "from onnx_bridge.conversion import staging\n"
             "try:\n"

@@ -13,7 +13,7 @@ import pytest
 
 from onnx_bridge.cli import main
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.torch.export import factories
+from onnx_bridge.torch.modules import factories
 
 CODE = """
 import torch

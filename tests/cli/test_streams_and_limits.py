@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 from onnx_bridge.batch.jobs import gather
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core.isolation.limits import Limits
+from passes.isolation.limits import Limits
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
 

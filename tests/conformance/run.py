@@ -31,7 +31,7 @@ from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.proof_counts import ProofCounts
-from passes.analysis.structural_inputs import structural_inputs
+from passes.graphs.structural_inputs import structural_inputs
 from tests.conformance import suite
 
 OUTCOMES = ("wholly", "frozen", "host", "wrong", "refused", "crashed")

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 import passes
-from passes.core.base import Context
-from passes.core.quantized import is_quantized
+from passes.graphs.quantized import is_quantized
+from passes.rewriting.base import Context
 from tests.conformance.suite import Case, cases
 
 

@@ -16,10 +16,10 @@ from onnx import parser
 
 import onnx_bridge
 import passes
-from onnx_bridge.conversion.explain import catalogue, explain
+from onnx_bridge.conversion.diagnosis.explain import catalogue, explain
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.core.base import Context, Exactness, Pass, Result, Rewrite
+from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
 
 TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[batch,4] x) => (float[batch,4] y)
     <float[4] w = {1, 2, 3, 4}> {

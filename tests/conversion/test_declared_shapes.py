@@ -12,8 +12,8 @@ import pytest
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.migraphx.runtime import Runtime
-from tests.passes.core.test_declarations import GROWING, TURNS
-from tests.passes.rewriting import feeds, run
+from tests.passes.harness import feeds, run
+from tests.passes.shapes.test_declarations import GROWING, TURNS
 
 WRONG = "declares types or shapes that are not so"
 

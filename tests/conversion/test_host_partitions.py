@@ -16,22 +16,22 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.work_share import WorkShare
+from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.compiler import Compiler
-from onnx_bridge.conversion.partition import partition, with_inferred_types
+from onnx_bridge.conversion.compiling.compiler import Compiler
+from onnx_bridge.conversion.compiling.partition import partition, with_inferred_types
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core.base import Status, Verdict
-from passes.target.probe import Probe
+from passes.probing.probe import Probe
+from passes.rewriting.base import Status, Verdict
+from tests.passes.harness import model
 from tests.passes.helpers import mentioned
 from tests.passes.legalize.contrib_nodes import node_model, random
-from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
 CONSTANTS = {

@@ -20,9 +20,9 @@ from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.limits import Limits, limited
-from passes.core.isolation.process import Reason
+from passes.isolation.failure import NativeFailure
+from passes.isolation.limits import Limits, limited
+from passes.isolation.process import Reason
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 LOOP = """

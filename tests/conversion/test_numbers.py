@@ -17,7 +17,7 @@ from onnx import helper
 import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from passes.core import graphs
+from passes.graphs import graphs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import onnx_bridge
 import passes
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.proof import BundleProof, together
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.steps import clean
 from onnx_bridge.core.errors import InputError, ParityError
@@ -26,7 +26,7 @@ from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
-from passes.core.base import Context, Exactness, Pass, Proof, Result, Rewrite
+from passes.rewriting.base import Context, Exactness, Pass, Proof, Result, Rewrite
 
 
 def write(path: Path, text: str, **weights: Any) -> Path:

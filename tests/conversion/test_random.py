@@ -10,15 +10,15 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
-from onnx_bridge.conversion.explain import explain
+from onnx_bridge.conversion.diagnosis.explain import explain
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core import inference
-from passes.core.base import Status
-from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.graphs.graphs import Scope
+from passes.probing.probe import Probe
+from passes.rewriting.base import Status
+from passes.shapes import inference
 
 X = {"x": np.full((4, 32), 0.5, np.float32)}
 TRAINING = "half = Constant<value = float {0.5}>() yes = Constant<value = bool {1}>()"

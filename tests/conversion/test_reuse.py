@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch import journal as journals
-from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.batch.requests import job
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from onnx_bridge.core.byte_countdown import ByteCountdown
 from onnx_bridge.core.countdown import Countdown
-from onnx_bridge.core.digest import file_digest
+from onnx_bridge.core.files.byte_countdown import ByteCountdown
+from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import TimedProgress, duration
 
 

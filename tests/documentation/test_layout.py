@@ -33,7 +33,7 @@ HEAVY = {
 }
 """Third-party libraries that take long to import, or are optional: functions may import them."""
 NEED_THEM = {
-    "onnx_bridge.parity.polygraphy",
+    "onnx_bridge.parity.polygraphy.runner",
     "onnx_bridge.quantization.torch.quantize_module",
     "onnx_bridge.torch.export.try_exporters",
     "onnx_bridge.torch.lowering.lower_module",
@@ -44,10 +44,10 @@ NOT_ALWAYS = {
     "onnx_bridge.batch.convert_all",
     "onnx_bridge.batch.engines.ray",
     "onnx_bridge.batch.progress",
-    "onnx_bridge.conversion.observed_shapes.observe_shapes",
-    "onnx_bridge.conversion.open_sizes.ChosenSizes",
+    "onnx_bridge.conversion.sizes.observed_shapes.observe_shapes",
+    "onnx_bridge.conversion.sizes.open_sizes.ChosenSizes",
     "onnx_bridge.conversion.verify_passes.Verifier",
-    "onnx_bridge.parity.check",
+    "onnx_bridge.parity.checking.check",
     "passes.legalize.driver.legalize",
 }
 """What cleaning or converting one model does without, and would take a twentieth longer with: functions may, too."""

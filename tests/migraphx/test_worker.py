@@ -31,7 +31,7 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import DynamicDimension, OnnxOptions, Tensor, type_of
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
-from passes.core.isolation.limits import Limits
+from passes.isolation.limits import Limits
 
 
 def onnx_model(graph: str, opset: int = 17) -> bytes:
@@ -470,7 +470,7 @@ class TestParents:
         """The official module holds the interpreter's lock while it compiles: no thread of ours would run."""
         code = textwrap.dedent("""
             import ctypes, os, sys
-            from passes.core.isolation.child import end_with_parent
+            from passes.isolation.child import end_with_parent
             end_with_parent(int(sys.argv[1]), os.getppid())
             print("ready", flush=True)
             ctypes.PyDLL(None).sleep(60)

@@ -18,10 +18,10 @@ from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
 from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast
-from passes.core import graphs
-from passes.core.base import Context
+from passes.graphs import graphs
 from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
 from passes.quantization.to_int8.unblock_scales import UnblockScales
+from passes.rewriting.base import Context
 from tests.passes.helpers import mentioned, tiny
 
 INPUT = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)"

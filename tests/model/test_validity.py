@@ -13,7 +13,7 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
-from passes.core.byte_strings import from_proto
+from passes.graphs.byte_strings import from_proto
 
 Change = Callable[[onnx.ModelProto], object]
 

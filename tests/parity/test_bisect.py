@@ -31,7 +31,7 @@ from onnx_bridge.parity.bisect.bisection import Bisection, Component
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.reduce.reduce import reduce
 from onnx_bridge.parity.request import BisectRequest
-from onnx_bridge.parity.symptom import SymptomKind
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
@@ -128,7 +128,7 @@ class TestPasses:
         (tmp_path / "careless.py").write_text(
             "from dataclasses import dataclass\n"
             "import onnx_ir as ir, passes\n"
-            "from passes.core.base import Pass, Result, Rewrite\n"
+            "from passes.rewriting.base import Pass, Result, Rewrite\n"
             "@passes.register\n@dataclass(frozen=True)\nclass Careless(Pass):\n"
             "    name = 'careless'\n"
             "    def run(self, model, context):\n"
@@ -150,7 +150,7 @@ class TestPasses:
         (tmp_path / "mangle.py").write_text(
             "from dataclasses import dataclass\n"
             "import passes\n"
-            "from passes.core.base import Pass, Result, Rewrite\n"
+            "from passes.rewriting.base import Pass, Result, Rewrite\n"
             "@passes.register\n@dataclass(frozen=True)\nclass Mangle(Pass):\n"
             "    name = 'mangle'\n"
             "    def run(self, model, context):\n"

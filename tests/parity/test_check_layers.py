@@ -15,12 +15,12 @@ import onnx_bridge
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.parity.check import _fusion_note
+from onnx_bridge.parity.checking.check import _fusion_note
+from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.layers.report import Layer, LayerReport
-from onnx_bridge.parity.report import CheckReport, Leg
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.tolerances import PartialTolerance, Tolerance
-from tests.passes.rewriting import model
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
+from tests.passes.harness import model
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((8, 8), np.float32)

@@ -18,17 +18,17 @@ import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.layers import walk
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
-from onnx_bridge.reference.compare import OutputComparison, compare
-from onnx_bridge.reference.tolerances import Tolerance
+from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.reference.comparison.compare import OutputComparison, compare
+from onnx_bridge.reference.comparison.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers
-from passes.core import graphs
+from passes.graphs import graphs
+from tests.passes.harness import model
 from tests.passes.helpers import mentioned
-from tests.passes.rewriting import model
 
 RNG = np.random.default_rng(0)
 CONSTANTS = {

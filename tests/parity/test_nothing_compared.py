@@ -16,12 +16,12 @@ from onnx_bridge.core.errors import InputError, OutOfMemory, Step, WorkerTimeout
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.parity.checking.runtime_failure import estimated_seconds
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.report import CheckReport, Leg
-from onnx_bridge.parity.runtime_failure import estimated_seconds
-from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.verdicts.run_time import work_seconds
-from passes.analysis.cost import Work
+from passes.graphs.cost import Work
 from tests.passes.helpers import tiny
 
 SAME = compare({"y": np.ones(3, np.float32)}, {"y": np.ones(3, np.float32)})

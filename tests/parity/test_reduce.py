@@ -25,7 +25,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.reduce import Reduction, reduce
 from onnx_bridge.parity.reduce.reproduction import Environment, write
-from onnx_bridge.parity.symptom import SymptomKind
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'

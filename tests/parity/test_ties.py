@@ -17,7 +17,7 @@ from fixtures.ties import models as ties
 from fixtures.ties import run
 from onnx_bridge.cli.main import app
 from onnx_bridge.model import io as models
-from onnx_bridge.report.junit import write_junit
+from onnx_bridge.views.junit import write_junit
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

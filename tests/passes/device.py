@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import onnx
 
-from tests.passes.rewriting import feeds, run
+from tests.passes.harness import feeds, run
 
 if TYPE_CHECKING:
     from onnx_bridge.migraphx.worker import Worker

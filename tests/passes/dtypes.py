@@ -12,11 +12,11 @@ import onnxruntime as ort
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from passes.analysis.saturation import without_saturation
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core import graphs
-from passes.core.base import Context, Pass
-from tests.passes.rewriting import Array, reasons
+from passes.evaluation.saturation import without_saturation
+from passes.graphs import graphs
+from passes.rewriting.base import Context, Pass
+from tests.passes.harness import Array, reasons
 
 T = onnx.TensorProto
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.core import graphs
+from passes.graphs import graphs
 
 DECODER = """(float[batch, new, 8] x, float[batch, total] mask, float[batch, heads, past, head] keys)
     => (float[a, b, c, d] y)

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from passes.core.base import Context, Pass
-from tests.passes.rewriting import Array, reasons
+from passes.rewriting.base import Context, Pass
+from tests.passes.harness import Array, reasons
 
 Shape = tuple[int, ...]
 

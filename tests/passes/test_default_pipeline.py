@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
-from passes.core.pipeline import Pipeline
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
 from tests.passes import random_models
-from tests.passes.rewriting import interface, run
+from tests.passes.harness import interface, run
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 BITWISE = "inline-functions,fold-constants,fold-qdq,fold-constants,remove-identity,remove-dead,infer-shapes"

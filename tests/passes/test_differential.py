@@ -13,8 +13,8 @@ from fixtures.differential import run, worker
 from fixtures.differential.builder import SingleThreaded
 from fixtures.differential.generate import Case
 from fixtures.differential.judge import Outcome, judge
-from passes.core.base import Result, Rewrite
-from passes.core.isolation.process import ChildFailure, Reason
+from passes.isolation.process import ChildFailure, Reason
+from passes.rewriting.base import Result, Rewrite
 from passes.specialize.convert_precision import ConvertPrecision
 
 SEED = 1

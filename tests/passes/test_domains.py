@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import passes
-from passes.core.pipeline import Pipeline
-from tests.passes.rewriting import run
+from passes.rewriting.pipeline import Pipeline
+from tests.passes.harness import run
 
 RNG = np.random.default_rng(0)
 BODIES = {

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.graphs import Scope
-from passes.core.inference import infer_node
-from passes.core.pipeline import Pipeline
-from tests.passes.rewriting import run
+from passes.graphs.graphs import Scope
+from passes.rewriting.pipeline import Pipeline
+from passes.shapes.inference import infer_node
+from tests.passes.harness import run
 
 
 def parsed(text: str, *, opset: int = 17, inputs: str, outputs: str, **constants: Any) -> onnx.ModelProto:

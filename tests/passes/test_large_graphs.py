@@ -9,15 +9,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.analysis.structural_inputs import structural_inputs
-from passes.analysis.value_ranges import ANY, value_range
-from passes.core.base import Context
-from passes.core.graphs import Scope
-from passes.core.pipeline import Pipeline
+from passes.graphs.graphs import Scope
+from passes.graphs.structural_inputs import structural_inputs
+from passes.graphs.value_ranges import ANY, value_range
 from passes.legalize.types.small_types import CarrySmallTypes
-from passes.target.fusion_clusters import fusion_clusters
-from passes.target.long_partitions import cut
-from passes.target.partition import plan
+from passes.probing.fusion_clusters import fusion_clusters
+from passes.probing.long_partitions import cut
+from passes.probing.partition import plan
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
 
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from passes.core.base import Context
-from passes.core.pipeline import Pipeline
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
+from tests.passes.harness import run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import run
 
 RATE = """{
     x3 = Unsqueeze(x, one)

@@ -16,8 +16,8 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.process import Reason
+from passes.isolation.failure import NativeFailure
+from passes.isolation.process import Reason
 
 Data = list[dict[str, Array]]
 

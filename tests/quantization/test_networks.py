@@ -21,8 +21,8 @@ from onnx_bridge.migraphx.rehearsal.gpu_view import GpuView, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.int8_forecast import Forecast, forecast
-from passes.core.pipeline import Pipeline
-from tests.passes.rewriting import run
+from passes.rewriting.pipeline import Pipeline
+from tests.passes.harness import run
 
 STATIC = [
     "qdq-uint8-int8",
@@ -149,10 +149,10 @@ def test_without_it_uint8_runs_in_float_and_loses_its_saturation(
 def test_weights_of_4_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
     """Those of ONNX Runtime's quantizer, through the rules of legalization."""
     from passes.cleanup.remove_dead import RemoveDead
-    from passes.core.base import Context
-    from passes.core.inference import infer
     from passes.legalize.contrib.block_weights import PlainMatMulNBits
     from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits
+    from passes.rewriting.base import Context
+    from passes.shapes.inference import infer
 
     schemes = ["nbits-4-symmetric-qoperator", "nbits-4-asymmetric-qoperator", "nbits-8-asymmetric-qoperator"]
     for _, scheme, path in quantized_run.generate(tmp_path, ["attention"], schemes):

@@ -13,8 +13,8 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference import quark_build
-from onnx_bridge.reference.quark_build import LEFT_SECONDS, bounded_waits
+from onnx_bridge.reference.quark import quark_build
+from onnx_bridge.reference.quark.quark_build import LEFT_SECONDS, bounded_waits
 
 pytestmark = pytest.mark.torch
 

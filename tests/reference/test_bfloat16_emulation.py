@@ -8,10 +8,10 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.reference.reference import Reference
-from passes.core.base import Context
+from passes.rewriting.base import Context
 from passes.specialize.convert_precision import ConvertPrecision
+from tests.passes.harness import feeds, model, reasons, run
 from tests.passes.helpers import initializers
-from tests.passes.rewriting import feeds, model, reasons, run
 
 
 def test_what_convert_precision_makes() -> None:

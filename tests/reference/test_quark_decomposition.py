@@ -10,12 +10,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from onnx_bridge.reference import quark_operators as quark
+from onnx_bridge.reference.quark import quark_operators as quark
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core.base import Context
 from passes.quantization.to_qdq.decompose_quark import DecomposeQuark
+from passes.rewriting.base import Context
 from tests.passes.device import Device
-from tests.passes.rewriting import reasons, run
+from tests.passes.harness import reasons, run
 
 STEP = DecomposeQuark()
 RANDOM = np.random.default_rng(5)

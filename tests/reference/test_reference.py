@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference import unknown_operators
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.session import Session

@@ -10,11 +10,11 @@ from onnx import parser
 
 from onnx_bridge.conversion.clean import Cleaned, clean
 from onnx_bridge.core.values import Array
-from onnx_bridge.parity.error_histogram import Sketch
-from onnx_bridge.parity.evidence import Evidence, Network
+from onnx_bridge.parity.checking.error_histogram import Sketch
+from onnx_bridge.parity.checking.evidence import Evidence, Network
+from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.layers.report import Layer, LayerReport
-from onnx_bridge.parity.report import CheckReport, Leg
-from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"

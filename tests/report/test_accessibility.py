@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onnx_bridge.conversion.diagnosis import PlannedAction
-from onnx_bridge.report.check import write_report
-from onnx_bridge.report.html import Cell, Column, Page, Row, Share, Table
+from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
+from onnx_bridge.views.html.check import write_report
+from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table
 from tests.report.browser import Page as Window
 from tests.report.scenes import scene
 

@@ -14,23 +14,23 @@ from onnx import parser
 
 from onnx_bridge.conversion.clean import clean
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.conversion.diagnosis import PlannedAction
-from onnx_bridge.conversion.doctor import doctor
+from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
+from onnx_bridge.conversion.diagnosis.doctor import doctor
 from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.bisect.bisection import Bisection, Component, Culprit, Fault
-from onnx_bridge.parity.device import Device
-from onnx_bridge.parity.evidence import Evidence, Network
+from onnx_bridge.parity.checking.evidence import Evidence, Network
+from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.subject import LayerSubject
-from onnx_bridge.parity.report import CheckReport, Leg
-from onnx_bridge.parity.symptom import SymptomKind
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.report.check import page_of, write_report
-from onnx_bridge.report.diagnosis import diagnosis_page, write_diagnosis
-from onnx_bridge.report.html import Page, Table
+from onnx_bridge.views.html.check import page_of, write_report
+from onnx_bridge.views.html.diagnosis import diagnosis_page, write_diagnosis
+from onnx_bridge.views.html.html import Page, Table
 from tests.report.browser import browser
 from tests.report.scenes import model, scene
 

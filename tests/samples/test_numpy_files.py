@@ -18,7 +18,7 @@ from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.samples import files
 from onnx_bridge.samples.dataset import Dataset
 from onnx_bridge.samples.inputs import TensorSpec
-from passes.core.numpy_files import read_npy, read_npz, write_npz
+from passes.isolation.numpy_files import read_npy, read_npz, write_npz
 
 
 def header(descr: str, shape: str, data: bytes = b"") -> bytes:

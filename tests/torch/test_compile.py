@@ -17,10 +17,10 @@ from torch.testing import assert_close
 
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch.compile_backend import CompiledGraph, compile_graph
-from onnx_bridge.torch.compile_options import BackendOptions
+from onnx_bridge.torch.compile.compile_backend import CompiledGraph, compile_graph
+from onnx_bridge.torch.compile.compile_options import BackendOptions
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core.base import Proof, Result, Rewrite
+from passes.rewriting.base import Proof, Result, Rewrite
 
 
 class Compiler:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache
-from passes.core.base import Obstacle, Proof, Status, Unproven, Verdict
+from passes.rewriting.base import Obstacle, Proof, Status, Unproven, Verdict
 
 
 def test_removed_file(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache
-        from passes.core.base import Status, Verdict
+        from passes.rewriting.base import Status, Verdict
         cache = VerdictCache(Path(sys.argv[1]))
         for turn in range(200):
             verdicts = [CachedVerdict(Verdict(Status.OK, "x" * n), 1.0) for n in range(20)]

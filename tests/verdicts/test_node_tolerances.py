@@ -11,9 +11,10 @@ import pytest
 
 from onnx_bridge.verdicts.node_tolerances import NodeTolerance, node_tolerance
 from onnx_bridge.verdicts.probe_request import migraphx_type
-from passes.core import graphs, inference
-from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.probing.probe import Probe
+from passes.shapes import inference
 from tests.passes.helpers import tiny
 
 Array = np.ndarray[Any, np.dtype[Any]]

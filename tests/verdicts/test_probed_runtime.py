@@ -20,12 +20,13 @@ from onnx_bridge.verdicts.probe_request import ProbeRequest, prepare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.prober import Prober
 from onnx_bridge.verdicts.run_time import longest_seconds, run_seconds
-from passes.core import graphs, inference
-from passes.core.base import Obstacle, Proof, Skip, Status, Target, Unproven, Verdict
-from passes.core.graphs import Scope
-from passes.target.fusion_clusters import fusion_clusters
-from passes.target.probe import Probe
-from passes.target.witness import witness
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.probing.fusion_clusters import fusion_clusters
+from passes.probing.probe import Probe
+from passes.probing.witness import witness
+from passes.rewriting.base import Obstacle, Proof, Skip, Status, Target, Unproven, Verdict
+from passes.shapes import inference
 from tests.passes.helpers import tiny
 
 PADS = np.array([0, 0, 1, 1, 0, 0, 1, 1])

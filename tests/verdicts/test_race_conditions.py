@@ -10,10 +10,10 @@ import pytest
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.race_conditions import race_condition
-from passes.core import inference
-from passes.core.base import Status
-from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.graphs.graphs import Scope
+from passes.probing.probe import Probe
+from passes.rewriting.base import Status
+from passes.shapes import inference
 from tests.passes.helpers import tiny
 
 _LOOP = (

@@ -16,9 +16,9 @@ from onnx_bridge.migraphx.rehearsal import rehearsal as building
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core.base import Proof, Status, Verdict
-from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.graphs.graphs import Scope
+from passes.probing.probe import Probe
+from passes.rewriting.base import Proof, Status, Verdict
 
 PatientRuntime = partial(ProbedRuntime, timeout=120.0)
 """Whose verdicts do not depend on the load of the machine."""

@@ -10,8 +10,8 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.run_time import work_seconds
-from passes.analysis.cost import Work
-from passes.core.base import Status
+from passes.graphs.cost import Work
+from passes.rewriting.base import Status
 from tests.verdicts.test_probed_runtime import probes_of
 
 

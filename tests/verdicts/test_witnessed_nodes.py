@@ -14,10 +14,10 @@ import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core import inference
-from passes.core.base import Proof, Status
-from passes.core.graphs import Scope
-from passes.target.probe import Probe
+from passes.graphs.graphs import Scope
+from passes.probing.probe import Probe
+from passes.rewriting.base import Proof, Status
+from passes.shapes import inference
 from tests.passes.helpers import tiny
 
 TRANSPOSED = "ConvTranspose <strides: ints = [2, 2], pads: ints = [1, 1, 1, 1], output_padding: ints = [1, 1]>"

@@ -24,15 +24,15 @@ from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
-from onnx_bridge.core.atomic_write import synchronize
 from onnx_bridge.core.errors import RuntimeFailure
-from onnx_bridge.core.locations import parse_location
+from onnx_bridge.core.files.atomic_write import synchronize
+from onnx_bridge.core.files.locations import parse_location
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.parity import check as parity
-from passes.core.isolation import messages
+from onnx_bridge.parity.checking import check as parity
 from passes.core.text import printable
+from passes.isolation import messages
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -136,7 +136,7 @@ def _synchronize(bundle: Bundle | Buckets) -> None:
 
 
 def main(connection: socket.socket) -> None:
-    """Perform tasks until the connection is closed (see `passes.core.isolation.process.Child`)."""
+    """Perform tasks until the connection is closed (see `passes.isolation.process.Child`)."""
     with contextlib.suppress(EOFError):
         while True:
             task, _ = messages.receive(connection)

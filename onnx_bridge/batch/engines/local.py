@@ -17,9 +17,9 @@ from onnx_bridge.batch.journal import Journal
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.targets import resolve_target
-from passes.core.isolation import messages
-from passes.core.isolation.memory import available_bytes
-from passes.core.isolation.process import Child
+from passes.isolation import messages
+from passes.isolation.memory import available_bytes
+from passes.isolation.process import Child
 
 _MEMORY_SHARE = 0.9
 """The part of the free memory that jobs may take."""

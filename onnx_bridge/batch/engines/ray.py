@@ -26,9 +26,9 @@ from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, 
 from onnx_bridge.batch.engines.ray_node import facts, perform_on_node
 from onnx_bridge.batch.failure import lost
 from onnx_bridge.batch.journal import Journal
-from onnx_bridge.core.code_digest import LIBRARIES, code_digest
-from onnx_bridge.core.digest import canonical_json
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
+from onnx_bridge.core.files.code_digest import LIBRARIES, code_digest
+from onnx_bridge.core.files.digest import canonical_json
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.machine import Machine
 

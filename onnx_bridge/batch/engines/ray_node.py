@@ -20,9 +20,9 @@ from typing import Any
 from onnx_bridge.batch.engines.base import LAST_EVENTS, Event, failed
 from onnx_bridge.batch.engines.local import JobProcess
 from onnx_bridge.batch.failure import Failure, lost
-from onnx_bridge.core.code_digest import code_digest
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.locations import RemotePath, parse_location
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.locations import RemotePath, parse_location
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.decoder_layout import ENCODER, MEMORY, WIDTH, Layout
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy, tokens
-from onnx_bridge.bundle.manifest_text import manifest_path
-from onnx_bridge.bundle.pack import unpacked
+from onnx_bridge.bundle.files.pack import unpacked
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.decoder_layout import ENCODER, MEMORY, WIDTH, Layout
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 

@@ -14,14 +14,14 @@ from typing import Protocol
 
 import numpy as np
 
-from onnx_bridge.bundle.decoder_layout import Layout
 from onnx_bridge.bundle.decoding.caches import GrowingCache, StaticCache
 from onnx_bridge.bundle.decoding.sampling import greedy
+from onnx_bridge.bundle.manifest.decoder_layout import Layout
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
-from onnx_bridge.reference.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import Tolerances
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values, suitable
 

@@ -11,24 +11,24 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.intermediate_values import InsideBundle
-from onnx_bridge.conversion.proving.computed_precision import Precision
+from onnx_bridge.conversion.precision.computed_precision import Precision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
-from onnx_bridge.reference.compare import Comparison, OutputComparison, compare
-from onnx_bridge.reference.conditioning import undetermined
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.comparison.conditioning import undetermined
+from onnx_bridge.reference.comparison.judges import Judges
+from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
-from onnx_bridge.reference.judges import Judges
-from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, suitable
-from passes.core.isolation.failure import NativeFailure
-from passes.core.isolation.limits import Limits, limited
-from passes.core.isolation.memory import available_bytes
-from passes.core.isolation.process import Reason
+from passes.isolation.failure import NativeFailure
+from passes.isolation.limits import Limits, limited
+from passes.isolation.memory import available_bytes
+from passes.isolation.process import Reason
 
 SAMPLES = 1
 """How many samples a bundle is compared on."""

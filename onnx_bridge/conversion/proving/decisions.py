@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.partition import Partitioned
-from passes.core import graphs
-from passes.target.partition import Side
+from onnx_bridge.conversion.compiling.partition import Partitioned
+from passes.graphs import graphs
+from passes.probing.partition import Side
 
 Conversion = tuple[ir.Model, Partitioned]
 """A cleaned model, and its partitions."""

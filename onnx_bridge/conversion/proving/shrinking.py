@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.samples.roles import dims_of
-from passes.core.size_expressions import symbols
+from passes.shapes.size_expressions import symbols
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.clean_request import CleanRequest
-from onnx_bridge.conversion.partition import with_inferred_types
-from onnx_bridge.conversion.precision import precision_notes
-from onnx_bridge.conversion.quantized_products import QuantizedProducts
+from onnx_bridge.conversion.compiling.partition import with_inferred_types
+from onnx_bridge.conversion.precision.precision import precision_notes
+from onnx_bridge.conversion.precision.quantized_products import QuantizedProducts
 from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
-from onnx_bridge.conversion.compiler import Compiler
-from onnx_bridge.conversion.partition import Partitioned, partition
-from onnx_bridge.conversion.quantizer import Quantizer, loads_back
+from onnx_bridge.conversion.compiling.compiler import Compiler
+from onnx_bridge.conversion.compiling.partition import Partitioned, partition
+from onnx_bridge.conversion.compiling.tuning_results import ENDING
+from onnx_bridge.conversion.precision.quantizer import Quantizer, loads_back
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.resolve import Plan
-from onnx_bridge.conversion.tuning_results import ENDING
-from onnx_bridge.core.atomic_write import write_problem
 from onnx_bridge.core.errors import InputError, MigraphxError
+from onnx_bridge.core.files.atomic_write import write_problem
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.samples.calibration import Calibration
-from passes.target.partition import Side
+from passes.probing.partition import Side
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_entries import (
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import (
     CalibrationInfo,
     CleaningInfo,
     FileInfo,
@@ -19,11 +19,11 @@ from onnx_bridge.bundle.manifest_entries import (
     PartitionInfo,
     TensorInfo,
 )
+from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.conversion.keys import conversion_key
-from onnx_bridge.conversion.partition import Partitioned
 from onnx_bridge.conversion.steps.clean import required_inputs
 from onnx_bridge.conversion.steps.compile import Compiled
-from onnx_bridge.core.code_digest import LIBRARIES
+from onnx_bridge.core.files.code_digest import LIBRARIES
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.compile_options import recorded
@@ -32,9 +32,9 @@ from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
-from passes.analysis.cost import has_known_work
-from passes.core.quantized import is_quantized
-from passes.target.partition import Side
+from passes.graphs.cost import has_known_work
+from passes.graphs.quantized import is_quantized
+from passes.probing.partition import Side
 
 _LISTED = 10
 """The number of classes that a note lists."""

@@ -3,7 +3,7 @@
 The bundle is what users get: programs are read back from their files, host partitions run beside them. MIGraphX runs in
 its worker, ONNX Runtime in the process of the reference, both with limits. What cannot be compared is no error: the
 manifest says what the numbers rest on. A difference is an error, unless the reference itself moves as far when its
-inputs move by one unit in the last place (`onnx_bridge.reference.conditioning`).
+inputs move by one unit in the last place (`onnx_bridge.reference.comparison.conditioning`).
 
 A witness is the same model with smaller inputs: open dimensions are smaller, or, if it has none, fixed ones. It proves
 something only if it is converted by the same decisions (`onnx_bridge.conversion.proving.decisions`).
@@ -21,10 +21,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest import Manifest
-from onnx_bridge.bundle.manifest_text import manifest_path
-from onnx_bridge.bundle.proof import BundleProof
-from onnx_bridge.conversion.precision import BY_CALIBRATION
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.conversion.precision.computed_precision import computed_precision
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.conversion.proving.comparison import (
     SAMPLES,
     Agreement,
@@ -35,7 +36,6 @@ from onnx_bridge.conversion.proving.comparison import (
     compare_with_reference,
     runs_on_reference,
 )
-from onnx_bridge.conversion.proving.computed_precision import computed_precision
 from onnx_bridge.conversion.proving.decisions import different_decision
 from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
 from onnx_bridge.conversion.request import ConvertRequest
@@ -48,15 +48,15 @@ from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
-from onnx_bridge.reference.compare import OutputComparison
+from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
-from passes.analysis.cost import Work, work
-from passes.analysis.randomness import is_random
-from passes.core import graphs
-from passes.core.base import Proof
-from passes.core.isolation.limits import Limits
+from passes.graphs import graphs
+from passes.graphs.cost import Work, work
+from passes.graphs.randomness import is_random
+from passes.isolation.limits import Limits
+from passes.rewriting.base import Proof
 
 _SLACK = 2.0
 """How many times the budget a run may take that was estimated to fit."""

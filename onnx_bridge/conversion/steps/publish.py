@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.staging import move_into_place
 from onnx_bridge.conversion.steps.resolve import Plan
 

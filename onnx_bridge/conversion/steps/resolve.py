@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.conversion.compiling.retry import Ladder
+from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
 from onnx_bridge.conversion.keys import cleaning_key
-from onnx_bridge.conversion.precision import Precision
+from onnx_bridge.conversion.precision.precision import Precision
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.conversion.retry import Ladder
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite, staging_folder
 from onnx_bridge.conversion.stopwatch import Stopwatch
-from onnx_bridge.conversion.tuning_results import Origin, TuningResults
 from onnx_bridge.core.background import Background
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
@@ -27,8 +27,8 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import evaluations
-from passes.core.isolation.limits import Limits
-from passes.core.pipeline import Pipeline
+from passes.isolation.limits import Limits
+from passes.rewriting.pipeline import Pipeline
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
 from onnx_bridge.migraphx.install.system_tools import tool

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install.apt import Archive

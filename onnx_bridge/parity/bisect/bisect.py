@@ -6,7 +6,8 @@
 The results of each component are compared with those of the one before it, and the first that differs is bisected:
 
 - passes by their single applications, each prefix of which is a model that ONNX Runtime runs;
-- MIGraphX by submodels of the cleaned model, fed with the reference's values (`onnx_bridge.parity.submodels`).
+- MIGraphX by submodels of the cleaned model, fed with the reference's values
+(`onnx_bridge.parity.submodels.submodels`).
 
 Bisection finds a place where correct results become wrong, whatever else is wrong. Crashes, rejections and timeouts are
 searched for like wrong numbers, and only the same kind of failure counts.
@@ -34,10 +35,10 @@ from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.torch_factory import export_factory
 from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
-from onnx_bridge.parity.symptom import SymptomKind
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.samples.files import SampleSource
-from onnx_bridge.torch.export import factories
-from passes.core.isolation.limits import limited
+from onnx_bridge.torch.modules import factories
+from passes.isolation.limits import limited
 
 
 def bisect(  # noqa: PLR0913

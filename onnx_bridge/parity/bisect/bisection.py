@@ -16,9 +16,9 @@ from rich.text import Text
 from onnx_bridge.core.errors import Step
 from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.request import LowPrecision
-from onnx_bridge.parity.submodels import RunCounts
-from onnx_bridge.parity.symptom import SymptomKind
-from passes.core.graphs import ORIGIN, PASS, recorded
+from onnx_bridge.parity.submodels.submodels import RunCounts
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from passes.graphs.graphs import ORIGIN, PASS, recorded
 
 NOT_DETERMINED = 4
 """The exit code where nothing is known to be wrong, but the reference does not determine an output."""
@@ -167,7 +167,8 @@ class Bisection:
         seed: of generated samples; None where samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.judgement`); None where none do.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judgement`); None where
+            none do.
     """
 
     model: str

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.precision import BY_CALIBRATION, BY_PASS, TOLERANCES
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, BY_PASS, TOLERANCES
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.request import BisectRequest, LowPrecision, ReduceRequest
-from passes.core.pipeline import Pipeline
+from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes
 from passes.surgeon.surgeon import Surgeon

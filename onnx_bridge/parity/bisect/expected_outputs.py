@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.regular_file import open_regular
+from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.core.values import Array, Value, flat
-from passes.core.numpy_files import read_npz
+from passes.isolation.numpy_files import read_npz
 
 
 def read_expected_outputs(

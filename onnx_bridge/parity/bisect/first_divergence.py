@@ -11,14 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.cuts import operands, submodel
-from onnx_bridge.parity.submodels import SubmodelExtractor
-from onnx_bridge.parity.symptom import Symptom, SymptomKind
-from onnx_bridge.reference.compare import compare
+from onnx_bridge.parity.submodels.cuts import operands, submodel
+from onnx_bridge.parity.submodels.submodels import SubmodelExtractor
+from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import Tolerances
-from passes.core.isolation.failure import NativeFailure
-from passes.target.partition import boundary
+from passes.isolation.failure import NativeFailure
+from passes.probing.partition import boundary
 
 _MAX_DIFFERING = 6
 """How many values that differ are examined."""

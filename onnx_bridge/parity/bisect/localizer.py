@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.compiler import Compiler
-from onnx_bridge.conversion.partition import judge, partition, with_inferred_types
+from onnx_bridge.conversion.compiling.compiler import Compiler
+from onnx_bridge.conversion.compiling.partition import judge, partition, with_inferred_types
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
@@ -23,27 +23,27 @@ from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
 from onnx_bridge.parity.bisect.first_divergence import first_divergence
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
-from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.reference_runs import run_samples
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.parity.samples import samples_for
-from onnx_bridge.parity.submodels import RunCounts, Submodel, SubmodelExtractor
-from onnx_bridge.parity.symptom import Symptom, SymptomKind, worse
-from onnx_bridge.parity.symptom_detector import SymptomDetector, first_group
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.reference.judgement import Judge
-from onnx_bridge.reference.judges import InsideModel
+from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, SubmodelExtractor
+from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind, worse
+from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector, first_group
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.judgement import Judge
+from onnx_bridge.reference.comparison.judges import InsideModel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.core.graphs import Scope, name_nodes
-from passes.core.inference import infer
-from passes.core.isolation.failure import NativeFailure
-from passes.core.quantized import is_quantized
-from passes.target.partition import Side, plan
+from passes.graphs.graphs import Scope, name_nodes
+from passes.graphs.quantized import is_quantized
+from passes.isolation.failure import NativeFailure
+from passes.probing.partition import Side, plan
+from passes.shapes.inference import infer
 
 
 class FaultLocalizer:
@@ -57,7 +57,7 @@ class FaultLocalizer:
         applications: the cleaning.
         runs: the counts of runs by component.
         notes: sentences for the user.
-        undetermined: why outputs that differed are no fault (`onnx_bridge.reference.judgement`).
+        undetermined: why outputs that differed are no fault (`onnx_bridge.reference.comparison.judgement`).
     """
 
     def __init__(

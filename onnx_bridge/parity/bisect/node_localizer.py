@@ -15,11 +15,11 @@ import onnx_ir as ir
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import minimal_interval
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.parity.submodels import Submodel, SubmodelExtractor
-from onnx_bridge.parity.symptom import Symptom, SymptomKind
-from onnx_bridge.parity.symptom_detector import SymptomDetector
-from onnx_bridge.reference.compare import compare
-from passes.core.graphs import ancestors_of_last
+from onnx_bridge.parity.submodels.submodels import Submodel, SubmodelExtractor
+from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
+from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector
+from onnx_bridge.reference.comparison.compare import compare
+from passes.graphs.graphs import ancestors_of_last
 
 _MAX_EXCLUDED = 8
 """How often the search continues after nodes whose wrong outputs do not matter."""

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from onnx_bridge.bundle.difference import diff
 from onnx_bridge.conversion.clean import Cleaned, clean
 from onnx_bridge.conversion.request import ConvertRequest
-from passes.core.base import Budget, Context, Rewrite, Target
-from passes.core.pipeline import Pipeline
+from passes.rewriting.base import Budget, Context, Rewrite, Target
+from passes.rewriting.pipeline import Pipeline
 
 
 @dataclass(frozen=True)

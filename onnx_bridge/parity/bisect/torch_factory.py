@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array
-from onnx_bridge.torch.export import factories
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.exported import ExportFailed
+from onnx_bridge.torch.modules import factories
 
 
 @dataclass(frozen=True)

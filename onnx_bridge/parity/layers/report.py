@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from onnx_bridge.core.console import plain_table
-from onnx_bridge.reference.compare import OutputComparison
+from onnx_bridge.reference.comparison.compare import OutputComparison
 
 _LISTED, _EXAMPLES = 60, 10
 """The most rows that are rendered where values differ, and where all agree: those with the largest errors."""
@@ -81,7 +81,8 @@ class LayerReport:
         notes: sentences for the user.
         together: the other nodes that make the first difference together with its own, where no single node does.
         sample: the number of the sample that was run.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.judgement`); None where they are one.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judgement`); None where
+            they are one.
     """
 
     rows: tuple[Layer, ...]

@@ -16,13 +16,12 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.parity.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
-from passes.analysis import zero_point_shifts
-from passes.analysis.quantization import is_quantizer
-from passes.analysis.randomness import RANDOM
-from passes.core import graphs
-from passes.target.dependencies import fixed_values
-from passes.target.partition import Plan, Side, extract, is_constant, needed
+from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
+from passes.graphs import graphs, zero_point_shifts
+from passes.graphs.dependencies import fixed_values
+from passes.graphs.quantization import is_quantizer
+from passes.graphs.randomness import RANDOM
+from passes.probing.partition import Plan, Side, extract, is_constant, needed
 
 COPIES = 4
 """How many copies of a segment's values exist at a time: of the original, the reference, in context, in isolation."""

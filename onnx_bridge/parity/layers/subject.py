@@ -12,7 +12,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.reference.reference import Reference
-from passes.target.partition import extract
+from passes.probing.partition import extract
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,17 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import provenance
-from onnx_bridge.parity.cuts import can_feed
-from onnx_bridge.parity.device import Device
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.segments import Segment, SegmentedModel
 from onnx_bridge.parity.layers.subject import OriginalModel
-from onnx_bridge.reference.compare import OutputComparison, compare
+from onnx_bridge.parity.submodels.cuts import can_feed
+from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.reference.comparison.compare import OutputComparison, compare
+from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import ONE_STEP, PartialTolerance, Tolerances
-from passes.analysis import zero_point_shifts
-from passes.analysis.quantization import is_quantizer
-from passes.core import graphs
-from passes.target.partition import Side, boundary, extract
+from passes.graphs import graphs, zero_point_shifts
+from passes.graphs.quantization import is_quantizer
+from passes.probing.partition import Side, boundary, extract
 
 _MAX_CLUSTER, _CLUSTER_ROUNDS = 32, 4
 """The most nodes that are run together, and how often predecessors are added."""

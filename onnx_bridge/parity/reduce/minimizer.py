@@ -15,15 +15,15 @@ import onnx_ir as ir
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, flat
-from onnx_bridge.parity.submodels import RunCounts, Submodel
-from onnx_bridge.parity.symptom import Symptom
-from onnx_bridge.parity.symptom_detector import SymptomDetector
+from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
+from onnx_bridge.parity.symptoms.symptom import Symptom
+from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector
+from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import is_float
 from onnx_bridge.samples.inputs import Sample
 from passes.core.errors import PassError
-from passes.core.isolation.failure import NativeFailure
-from passes.target.partition import extract
+from passes.isolation.failure import NativeFailure
+from passes.probing.partition import extract
 
 _SHAPE_ELEMENTS = 16
 """The most elements of a list of integers that may be a shape."""

@@ -28,11 +28,11 @@ from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
 from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, write
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
-from onnx_bridge.parity.submodels import RunCounts, Submodel
-from onnx_bridge.parity.symptom import Symptom
-from onnx_bridge.parity.symptom_detector import first_group
+from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
+from onnx_bridge.parity.symptoms.symptom import Symptom
+from onnx_bridge.parity.symptoms.symptom_detector import first_group
 from onnx_bridge.samples.files import SampleSource
-from passes.core.isolation.limits import limited
+from passes.isolation.limits import limited
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.core.values import Array, dtype_name
 from onnx_bridge.migraphx.rehearsal.rehearsal import SOURCES
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.minimizer import Reproduction
 from onnx_bridge.parity.request import LowPrecision
-from onnx_bridge.parity.symptom import SymptomKind
-from passes.core.numpy_files import write_npz
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from passes.isolation.numpy_files import write_npz
 
 PASS_SOURCES = ("reproduce.cpp", "groups.hpp", "unfuse.hpp")
 """The C++ program of a rehearsal."""

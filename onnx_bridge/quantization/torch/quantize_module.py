@@ -33,16 +33,16 @@ from onnx_bridge.quantization.torch.quark_configs import storage_notes
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample, TensorSpec
-from onnx_bridge.torch.export.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
-from onnx_bridge.torch.export.modules import check_devices, inference_copy
 from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
-from onnx_bridge.torch.export.tensors import to_array, to_tensor
-from passes.core.base import Context
-from passes.core.graphs import Scope
-from passes.core.pipeline import Pipeline
-from passes.core.quantized import is_quantize
+from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
+from onnx_bridge.torch.modules.modules import check_devices, inference_copy
+from onnx_bridge.torch.modules.tensors import to_array, to_tensor
+from passes.graphs.graphs import Scope
+from passes.graphs.quantized import is_quantize
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
 
 _PASSES = "fold-qdq,fold-constants,remove-identity,fold-batch-norm,remove-dead,infer-shapes"
 _OPSET, _LATER = 17, {"fp8": 19, "int16": 20}

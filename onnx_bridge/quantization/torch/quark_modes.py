@@ -24,10 +24,10 @@ from onnx_bridge.quantization import quark
 from onnx_bridge.quantization.request import Mode
 from onnx_bridge.quantization.schemes import Scheme
 from onnx_bridge.quantization.torch import quark_configs
-from onnx_bridge.torch.export.calls import Call, FlatModule
 from onnx_bridge.torch.export.exporters import reason as reason_of
-from onnx_bridge.torch.export.structure import Structure, leaf_names, rebuild
-from onnx_bridge.torch.export.tensors import to_tensor
+from onnx_bridge.torch.modules.calls import Call, FlatModule
+from onnx_bridge.torch.modules.structure import Structure, leaf_names, rebuild
+from onnx_bridge.torch.modules.tensors import to_tensor
 
 _REPLACED = {"sigmoid": ("hardsigmoid", "Sigmoid by HardSigmoid"), "silu": ("hardswish", "SiLU by HardSwish")}
 """What the graph mode replaces silently: an operator of torch, its replacement, and both in words."""

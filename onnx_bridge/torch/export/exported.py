@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.compare import Comparison
+from onnx_bridge.reference.comparison.compare import Comparison
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from onnx_bridge.torch.export.calls import Call
-    from onnx_bridge.torch.export.structure import Structure
+    from onnx_bridge.torch.modules.calls import Call
+    from onnx_bridge.torch.modules.structure import Structure
 
 
 class ExportFailed(InputError):

@@ -23,10 +23,10 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.third_party import shorten, suppressed_output
 from onnx_bridge.model import io as models
 from onnx_bridge.torch.export import translations
-from onnx_bridge.torch.export.calls import FlatModule
-from onnx_bridge.torch.export.modules import restored_buffers
 from onnx_bridge.torch.export.naming import name_dimensions, name_graph
-from onnx_bridge.torch.export.tensors import to_array
+from onnx_bridge.torch.modules.calls import FlatModule
+from onnx_bridge.torch.modules.modules import restored_buffers
+from onnx_bridge.torch.modules.tensors import to_array
 
 Exporter = Literal["dynamo", "torchscript"]
 Dims = Mapping[str, Mapping[int, str]]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_bridge.model.provenance import SCOPE
-from onnx_bridge.torch.export.calls import WRAPPER
+from onnx_bridge.torch.modules.calls import WRAPPER
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TORCH = ("pkg.", "namespace")

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.tolerances import Tolerance, preset_tolerance
-from passes.analysis.quantization import is_quantizer
-from passes.core import graphs
-from passes.target.dependencies import fixed_values
+from onnx_bridge.reference.comparison.tolerances import Tolerance, preset_tolerance
+from passes.graphs import graphs
+from passes.graphs.dependencies import fixed_values
+from passes.graphs.quantization import is_quantizer
 
 
 def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from onnx_bridge.core.values import Value
-from onnx_bridge.torch.export.calls import FlatModule, run_module
-from onnx_bridge.torch.export.tensors import to_array
+from onnx_bridge.torch.modules.calls import FlatModule, run_module
+from onnx_bridge.torch.modules.tensors import to_array
 
 _NODES = {
     "aten::topk": "TopK",
@@ -37,7 +37,7 @@ _NODES = {
 
 @dataclass(frozen=True)
 class RecordedChoices:
-    """PyTorch as the side that is compared with its export (`onnx_bridge.reference.judgement.Tested`).
+    """PyTorch as the side that is compared with its export (`onnx_bridge.reference.comparison.judgement.Tested`).
 
     Attributes:
         known: the operands and results of choices, and the outputs, by their names in the graph.

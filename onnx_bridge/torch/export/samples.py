@@ -15,7 +15,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Data
 from onnx_bridge.torch.export.exporters import Dims
-from onnx_bridge.torch.export.tensors import to_array, to_tensor
+from onnx_bridge.torch.modules.tensors import to_array, to_tensor
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -13,20 +13,15 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
-from onnx_bridge.reference.compare import Comparison, compare
-from onnx_bridge.reference.judgement import Judge
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.judgement import Judge
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.reference.tolerances import Tolerances
-from onnx_bridge.torch.export import side_effects
-from onnx_bridge.torch.export.calls import Call, FlatModule, Result, run_module
-from onnx_bridge.torch.export.dynamic_linear import is_packed
 from onnx_bridge.torch.export.exported import Exported, ExportFailed
 from onnx_bridge.torch.export.exporters import EXPORTERS, Dims, Exporter, ExporterError, run_exporter
-from onnx_bridge.torch.export.modules import check_devices, check_module, inference_copy, training_submodule
 from onnx_bridge.torch.export.naming import correct_output_shapes
 from onnx_bridge.torch.export.output_tolerances import output_tolerances
 from onnx_bridge.torch.export.recorded_choices import RecordedChoices
-from onnx_bridge.torch.export.replacements import traceable
 from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import (
     check_dynamic,
@@ -36,9 +31,14 @@ from onnx_bridge.torch.export.samples import (
     resized,
     symbol_sizes,
 )
-from onnx_bridge.torch.export.structure import Structure, renamed
-from onnx_bridge.torch.export.tensors import to_array
-from passes.core.isolation.failure import NativeFailure
+from onnx_bridge.torch.modules import side_effects
+from onnx_bridge.torch.modules.calls import Call, FlatModule, Result, run_module
+from onnx_bridge.torch.modules.dynamic_linear import is_packed
+from onnx_bridge.torch.modules.modules import check_devices, check_module, inference_copy, training_submodule
+from onnx_bridge.torch.modules.replacements import traceable
+from onnx_bridge.torch.modules.structure import Structure, renamed
+from onnx_bridge.torch.modules.tensors import to_array
+from passes.isolation.failure import NativeFailure
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -14,14 +14,14 @@ import torch
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.atomic_write import atomic_file
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.in_process_program import InProcessProgram
 from onnx_bridge.migraphx.targets import resolve_target
-from passes.core.isolation.limits import Limits
+from passes.isolation.limits import Limits
 
 _FILE = "resident.mxr"
 _HINT = "omit it: programs then run in a worker process"

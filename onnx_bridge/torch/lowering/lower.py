@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.request import PROVE_BUDGET
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress

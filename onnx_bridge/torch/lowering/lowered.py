@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from onnx_bridge.bundle.proof import BundleProof
+from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.int8_forecast import Forecast, forecast
-from onnx_bridge.torch.export.calls import Call
-from onnx_bridge.torch.export.structure import Constant, Structure, rebuild
 from onnx_bridge.torch.lowering.packed_folder import pack, unpack
 from onnx_bridge.torch.lowering.programs import Programs
+from onnx_bridge.torch.modules.calls import Call
+from onnx_bridge.torch.modules.structure import Constant, Structure, rebuild
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from onnx_bridge.bundle.buckets_manifest import size_of
+from onnx_bridge.bundle.manifest.buckets_manifest import size_of
 from onnx_bridge.bundle.padding import growth
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.torch.export.tensors import to_array
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.torch.modules.tensors import to_array
 
 Tensors = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, int]

@@ -21,25 +21,25 @@ from torch import nn
 
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.core.atomic_write import atomic_folder
-from onnx_bridge.core.code_digest import code_digest
-from onnx_bridge.core.digest import json_digest
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.files.atomic_write import atomic_folder
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
-from onnx_bridge.reference.compare import compare
-from onnx_bridge.torch.export.calls import FlatModule, run_module
-from onnx_bridge.torch.export.fingerprint import fingerprint
-from onnx_bridge.torch.export.modules import inference_copy
-from onnx_bridge.torch.export.structure import Structure, renamed
-from onnx_bridge.torch.export.tensors import to_array
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.torch.lowering.build_programs import LoweringCall
 from onnx_bridge.torch.lowering.in_process import require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.programs import Programs, read_samples
 from onnx_bridge.torch.lowering.request import LowerRequest
+from onnx_bridge.torch.modules.calls import FlatModule, run_module
+from onnx_bridge.torch.modules.fingerprint import fingerprint
+from onnx_bridge.torch.modules.modules import inference_copy
+from onnx_bridge.torch.modules.structure import Structure, renamed
+from onnx_bridge.torch.modules.tensors import to_array
 
 _LIBRARIES = ("torch", "onnxscript")
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import torch
 
-from onnx_bridge.bundle.buckets_manifest import label
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.proof import BundleProof, together
+from onnx_bridge.bundle.manifest.buckets_manifest import label
+from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.torch.export.tensors import to_array, to_tensor
 from onnx_bridge.torch.lowering.gradients import without_gradients
 from onnx_bridge.torch.lowering.in_process import InProcess, require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.padding import Dims, cut, padded, shape_of, smallest, solve, widths_of
 from onnx_bridge.torch.lowering.request import LowerRequest
-from passes.core.isolation.limits import Limits
+from onnx_bridge.torch.modules.tensors import to_array, to_tensor
+from passes.isolation.limits import Limits
 
 FORMAT = 1
 _ENTRY, _SAMPLES = "entry.json", "samples.pt"

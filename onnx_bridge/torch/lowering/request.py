@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from onnx_bridge.bundle.proof import Prove
+from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
-from onnx_bridge.core.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.torch.export.request import Dynamic, ExporterChoice
 
 Precision = Literal["fp16", "bf16"]

@@ -24,10 +24,10 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.attention import Attended, Heads, Scoring, attend, default_scale, merge_heads, split_heads
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 _MASK = "its mask has a form that is not supported"

@@ -22,10 +22,10 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
 from passes.builders.operators import cast
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.quantized_weights import unpack
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _CONTRIB = "com.microsoft"
 _NUMBER = ir.DataType.FLOAT

@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.fused import ACTIVATIONS, activate, own_attributes
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 

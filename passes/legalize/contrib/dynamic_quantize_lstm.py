@@ -21,10 +21,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.graphs import ints
-from passes.core.rewrite import NodeContext, NodeRewrite
+from passes.graphs.graphs import ints
 from passes.legalize.nn.recurrent import MAX_STEPS, Layer, RecurrentMatch, UnrollRecurrent, Weights, activations_of
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _LEVELS = 255
 

@@ -23,10 +23,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import constant_integer, given, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 from passes.legalize.contrib.normalization import rms_norm
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 

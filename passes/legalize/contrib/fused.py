@@ -23,10 +23,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Attribute, Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {

@@ -33,11 +33,11 @@ from passes.builders.attention import (
     split_heads,
 )
 from passes.builders.operands import constant_integer, given, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import ints
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import ints
 from passes.legalize.nn.rotary import angles, rotate
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

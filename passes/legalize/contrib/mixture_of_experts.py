@@ -24,11 +24,11 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
 from passes.legalize.contrib.quantized_weights import unpack
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _CONTRIB = "com.microsoft"
 _ACTIVATIONS = ("relu", "gelu", "silu", "identity", "swiglu")

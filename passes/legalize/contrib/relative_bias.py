@@ -22,9 +22,9 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic, Array, wide
 from passes.builders.attention import split_heads
 from passes.builders.operands import constant_integer, given, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"
 

@@ -24,10 +24,10 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.attention import Heads, Scoring, attend_rounded_once, default_scale, merge_heads
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.contrib.grouped_query_attention import Found, rotated, sink_of, sizes_of, split
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _NEVER = 1 << 40
 """A position that no query reaches."""

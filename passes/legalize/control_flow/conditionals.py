@@ -17,11 +17,11 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, select, speculation_hazard, to_scalar, unsupported_reason
-from passes.core import graphs
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs import graphs
 from passes.legalize.control_flow.loops import shape_mismatch
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _EXPENSIVE = {"Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 

@@ -27,13 +27,10 @@ import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result, Rewrite, Skip
-from passes.core.edit import Edit, Proposal
-from passes.core.graphs import Scope, ints
-from passes.core.matching import is_plain
-from passes.core.rewrite import NodeContext, NodeRewrite
-from passes.core.visibility import can_stand_for
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope, ints
+from passes.graphs.matching import is_plain
+from passes.graphs.visibility import can_stand_for
 from passes.legalize.control_flow.known_sequences import (
     Elements,
     concat_from_sequence,
@@ -44,6 +41,9 @@ from passes.legalize.control_flow.known_sequences import (
 )
 from passes.legalize.control_flow.loops import UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
+from passes.rewriting.edit import Edit, Proposal
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _OPERATORS = frozenset(
     {

@@ -26,14 +26,14 @@ from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.cleanup.inline_functions import InlineFunctions
 from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import RemoveIdentity
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Skip
-from passes.core.byte_strings import from_proto
-from passes.core.edit import Edit
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
-from passes.core.inference import SMALL, first_line
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs import graphs
+from passes.graphs.byte_strings import from_proto
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.shapes.inference import SMALL, first_line
 from passes.specialize.convert_opset import ConvertOpset
 
 _BODY = "body"

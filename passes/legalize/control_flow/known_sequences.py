@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import to_scalar
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import ints
+from passes.graphs.graphs import ints
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
 
 Elements = tuple[ir.Value, ...]
 _MOST_PARTS = 2**12

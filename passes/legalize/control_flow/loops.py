@@ -33,11 +33,11 @@ from passes.builders.subgraph_copies import (
     to_scalar,
     unsupported_reason,
 )
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.matching import is_op
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.matching import is_op
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

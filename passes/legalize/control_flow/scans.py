@@ -20,10 +20,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, empty_stack, stack, unsupported_reason
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope, ints
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

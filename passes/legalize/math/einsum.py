@@ -23,9 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 Labels = tuple[str, ...]
 

@@ -21,9 +21,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import UNKNOWN_SHAPE, given
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Array
 from passes.builders.operands import given, integers
 from passes.builders.operators import cast, reshape, wide_float
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _MAX_ELEMENTS = 2**25
 

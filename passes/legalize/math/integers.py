@@ -15,9 +15,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.core.base import Exactness
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 class UnsignedAbs(NodeRewrite[Match]):

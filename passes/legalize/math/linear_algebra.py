@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _MAX_ROWS = 64
 """The most rows that are eliminated: each becomes about fifteen nodes."""

@@ -21,9 +21,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _CLASSES = 1
 """The class axis of the scores."""

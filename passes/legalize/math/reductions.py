@@ -22,10 +22,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide
 from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope, ints
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope, ints
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _OF_NO_ELEMENTS = {
     "ReduceSum": 0.0,

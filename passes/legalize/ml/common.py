@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import is_output_used
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match
 
 DOMAIN = "ai.onnx.ml"
 _OLDEST = 11

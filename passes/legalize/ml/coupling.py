@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.core.edit import Edit
 from passes.legalize.ml.common import FLOAT
+from passes.rewriting.edit import Edit
 
 _STEPS = 8
 _LEAST = 1e-7

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 
 class ArrayFeatureExtractor(NodeRewrite[Features]):

@@ -16,11 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _OLDEST = 12
 """The first opset whose Min and Max take integers."""

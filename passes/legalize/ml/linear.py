@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, Features
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _OLDEST = 9
 """The oldest opset of the standard operators."""

@@ -26,12 +26,12 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import NodeContext, NodeRewrite
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import DOMAIN, FLOAT, Features
 from passes.legalize.ml.coupling import coupled
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import NodeContext, NodeRewrite
 
 _MOST_COUPLED = 20
 """The most classes that have probabilities; each becomes some hundred nodes."""

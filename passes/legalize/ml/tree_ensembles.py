@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Skip
 from passes.legalize.ml import common as ml
+from passes.rewriting.base import Skip
 
 LEAF, MEMBER = "LEAF", "MEMBER"
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", MEMBER)

@@ -31,9 +31,9 @@ from passes.builders.attention import (
     split_heads,
 )
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _SCORE_OUTPUTS = ("raw", "capped", "biased", "probabilities")
 """The fourth output, by qk_matmul_output_mode."""

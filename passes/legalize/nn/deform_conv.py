@@ -23,9 +23,9 @@ from passes.builders.image_sampling import linear_taps, sample
 from passes.builders.operands import given
 from passes.builders.operators import cast, reshape, wide_float
 from passes.builders.windows import Window, windows
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.randomness import FUSED_DROPOUTS, is_random
 from passes.builders.arithmetic import Array
 from passes.builders.operands import (
     UNKNOWN_DTYPE,
@@ -28,9 +27,10 @@ from passes.builders.operands import (
     is_output_used,
     not_constant,
 )
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.randomness import FUSED_DROPOUTS, is_random
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _CONTRIB = "com.microsoft"
 

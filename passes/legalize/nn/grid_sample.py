@@ -22,9 +22,9 @@ from passes.builders.arithmetic import Array
 from passes.builders.image_sampling import Taps, clamped, sample, within
 from passes.builders.operands import integers
 from passes.builders.operators import cast, reshape, scalar, wide_float
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _CUBIC = -0.75
 """The standard's coefficient of the cubic kernel."""

@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import is_output_used
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.core.base import Exactness
-from passes.core.edit import Edit
-from passes.core.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "ai.onnx.preview.training"
 

@@ -23,9 +23,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Array
 from passes.builders.operators import cast, reshape, scalar, wide_float
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Array
 from passes.builders.operands import given, not_constant
 from passes.builders.operators import apply_along, cast, scalar, wide_float
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _UINT8_SCALE = 2**22
 """In ONNX Runtime, the antialias weights of uint8 are multiples of 1 / this."""

@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.analysis.constant_session import EvaluationError
-from passes.analysis.evaluation import evaluate
 from passes.builders.arithmetic import Array
-from passes.core import graphs
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.evaluation.constant_session import EvaluationError
+from passes.evaluation.evaluation import evaluate
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 class _Standard:

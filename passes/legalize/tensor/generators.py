@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.constant_session import EvaluationError
-from passes.analysis.evaluation import evaluate
 from passes.builders.operands import UNKNOWN_DTYPE, not_constant
 from passes.builders.operators import cast, reshape, wide_float
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.evaluation.constant_session import EvaluationError
+from passes.evaluation.evaluation import evaluate
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _MOST = 2**25
 """The most elements of a constant."""

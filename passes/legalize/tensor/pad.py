@@ -21,10 +21,10 @@ import onnx_ir as ir
 
 from passes.builders.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
 from passes.builders.operators import slice_of
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _PERIODIC = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 """The modes that repeat the input, with numpy's names for them."""

@@ -19,12 +19,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.analysis.randomness import is_random
 from passes.builders import random_numbers
 from passes.builders.operands import UNKNOWN_SHAPE
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Attribute, Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.randomness import is_random
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _LIKE = frozenset({("", "RandomNormalLike"), ("", "RandomUniformLike")})
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -21,10 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given, integers, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

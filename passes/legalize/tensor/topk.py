@@ -22,10 +22,10 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given, not_constant
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import ints
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import ints
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _COMPARISONS = 1 << 22
 """The most comparisons: rows × axis²."""

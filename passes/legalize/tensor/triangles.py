@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.builders.operators import reshape
-from passes.core.base import Exactness
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ import onnx_ir as ir
 
 from passes.builders.operators import cast, scalar
 from passes.builders.small_dtypes import float_info, floor_power
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
 _INTEGERS = {

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Parameters, parameters
 from passes.builders.operands import given
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.quantized import is_dequantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import Parameters, parameters
+from passes.graphs.quantized import is_dequantize
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, plain, quantized_dtype
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import DOMAINS, is_quantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import Array, plain, quantized_dtype
+from passes.graphs.quantized import DOMAINS, is_quantize
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _FROM, _TO = ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ
 _LARGEST = 448.0

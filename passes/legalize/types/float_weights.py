@@ -16,12 +16,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, aligned, parameters
 from passes.builders.quantize_linear import output_dtype
-from passes.core.base import Skip
-from passes.core.edit import Edit
-from passes.core.quantized import is_dequantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import Array, aligned, parameters
+from passes.graphs.quantized import is_dequantize
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

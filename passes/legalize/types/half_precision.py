@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.builders.arithmetic import HALVES
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _OPERATORS = """
 Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Tanh Exp Log Sqrt Reciprocal Erf Pow

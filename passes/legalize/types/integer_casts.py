@@ -21,9 +21,9 @@ import onnx_ir as ir
 
 from passes.builders.operators import cast, scalar
 from passes.builders.small_dtypes import SMALL, is_already_corrected
-from passes.core.base import Exactness
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _INT32, _INT64, _UINT64 = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT64
 

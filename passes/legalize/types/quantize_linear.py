@@ -20,9 +20,9 @@ from passes.builders.operands import given
 from passes.builders.operators import cast
 from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.builders.small_dtypes import SMALL, as_carrier, carrier
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _SINCE_OPSET_21 = {ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4}
 

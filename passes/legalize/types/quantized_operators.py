@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
-from passes.core.rewrite import NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite
 
 RULES: tuple[NodeRewrite[Any], ...] = (QuantizedOperator(), QuantizedProductToFloat())

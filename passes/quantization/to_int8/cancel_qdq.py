@@ -15,12 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import parameters, quantized_dtype, same_parameters
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import parameters, quantized_dtype, same_parameters
+from passes.graphs.quantized import DOMAINS
 from passes.quantization.rewriting import producer
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 class CancelQdq(NodeRewrite[Match]):

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext
+from passes.graphs.graphs import Scope
 from passes.quantization.rewriting import InferredRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext
 
 _SUM = ir.DataType.INT32
 _CENTERS = {ir.DataType.UINT8: 128, ir.DataType.INT8: 0}

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import quantized_dtype, zero_point
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.quantized import DOMAINS, is_dequantize, is_quantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import quantized_dtype, zero_point
+from passes.graphs.quantized import DOMAINS, is_dequantize, is_quantize
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _FLOATS = {
     ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.int8_kernels import Reason, trace
-from passes.analysis.quantization import plain, quantized_dtype, zero_point
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import Reason, trace
+from passes.graphs.quantization import plain, quantized_dtype, zero_point
+from passes.graphs.quantized import DOMAINS
 from passes.quantization.rewriting import consumers
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _WIDE = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
 

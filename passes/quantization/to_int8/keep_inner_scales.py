@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.int8_kernels import Reason, forecast_kernel, kept, trace
-from passes.analysis.quantization import aligned, parameters, plain
 from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import Match, NodeContext
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import Reason, forecast_kernel, kept, trace
+from passes.graphs.quantization import aligned, parameters, plain
+from passes.graphs.quantized import DOMAINS
 from passes.quantization.rewriting import InferredRewrite, consumers
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.int8_kernels import PRODUCTS, forecast_kernel
-from passes.analysis.quantization import Parameters, parameters, plain
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import DOMAINS, is_quantize
-from passes.core.rewrite import Match, NodeContext
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import PRODUCTS, forecast_kernel
+from passes.graphs.quantization import Parameters, parameters, plain
+from passes.graphs.quantized import DOMAINS, is_quantize
 from passes.quantization.rewriting import InferredRewrite, consumers
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext
 
 _REARRANGING = ("Pad", "Reshape", "Slice", "Split")
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.int8_kernels import Reason, kept, trace
-from passes.analysis.quantization import Array, quantized_dtype
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.rewrite import Match, NodeContext
+from passes.graphs.int8_kernels import Reason, kept, trace
+from passes.graphs.quantization import Array, quantized_dtype
 from passes.quantization.rewriting import InferredRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext
 
 _LARGEST = 255
 """The most steps between the smallest and the largest weight."""

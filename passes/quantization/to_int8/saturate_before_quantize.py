@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, aligned, parameters, plain
-from passes.analysis.value_ranges import value_range
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import DOMAINS, is_dequantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import Array, aligned, parameters, plain
+from passes.graphs.quantized import DOMAINS, is_dequantize
+from passes.graphs.value_ranges import value_range
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
 """Operators between QuantizeLinear and DequantizeLinear with which MIGraphX still deletes the pair."""

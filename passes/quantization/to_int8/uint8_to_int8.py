@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis import zero_point_shifts
-from passes.analysis.quantization import plain, quantized_dtype, zero_point
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Pass, Result, Rewrite, Skip
-from passes.core.graphs import Scope
-from passes.core.inference import infer
-from passes.core.quantized import is_dequantize, is_quantize, is_quantized
+from passes.graphs import graphs, zero_point_shifts
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import plain, quantized_dtype, zero_point
+from passes.graphs.quantized import is_dequantize, is_quantize, is_quantized
+from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
+from passes.shapes.inference import infer
 
 _SHIFT = 128
 _MOVING = (

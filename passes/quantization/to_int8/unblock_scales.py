@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.analysis.quantization import zero_point
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Attribute, Edit
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import zero_point
+from passes.graphs.quantized import DOMAINS
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 
 @dataclass(frozen=True)

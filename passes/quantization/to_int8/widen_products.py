@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import plain
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.quantized import is_dequantize
-from passes.core.rewrite import Match, NodeContext
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import plain
+from passes.graphs.quantized import is_dequantize
 from passes.quantization.rewriting import InferredRewrite
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MOVING = ("Transpose", "Reshape", "Identity")

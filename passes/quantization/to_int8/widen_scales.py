@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import quantized_dtype, zero_point
-from passes.core.base import Exactness, Skip
-from passes.core.edit import Edit
-from passes.core.quantized import DOMAINS, is_quantize
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.quantization import quantized_dtype, zero_point
+from passes.graphs.quantized import DOMAINS, is_quantize
+from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.quantization import Array, quantized_dtype, same_parameters, zero_point
-from passes.core import graphs
-from passes.core.base import Context, Pass, Result
 from passes.core.errors import InputError
-from passes.core.graphs import Scope
-from passes.core.quantized import is_dequantize, is_quantize
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import Array, quantized_dtype, same_parameters, zero_point
+from passes.graphs.quantized import is_dequantize, is_quantize
+from passes.rewriting.base import Context, Pass, Result
 
 
 class _Operand(NamedTuple):

@@ -36,11 +36,11 @@ from passes.builders.block_floats import (
     round_to_float,
 )
 from passes.builders.operators import reshape_or_fold
-from passes.core.base import Context, Exactness, Pass, Result, Skip
-from passes.core.edit import Edit
-from passes.core.fixpoint import run_to_fixpoint
-from passes.core.graphs import Scope
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.fixpoint import run_to_fixpoint
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _NUMBER = ir.DataType.FLOAT
 _DOMAINS = ("com.amd.quark", "com.vai.quantize")

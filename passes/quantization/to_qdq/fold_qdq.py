@@ -22,16 +22,16 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from passes.analysis.folding import Folder, Refusal
-from passes.analysis.quantization import same_parameters
-from passes.core import graphs
-from passes.core.base import Context, Exactness, Pass, Result, Skip
-from passes.core.edit import Edit
-from passes.core.graphs import Scope
-from passes.core.inference import infer
-from passes.core.quantized import DOMAINS
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.evaluation.folding import Folder, Refusal
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import same_parameters
+from passes.graphs.quantized import DOMAINS
 from passes.quantization.rewriting import producer
+from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.shapes.inference import infer
 
 Policy = Literal["keep-int8", "all"]
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
-from passes.core.base import Context, Exactness, Pass, Result
-from passes.core.fixpoint import run_to_fixpoint
+from passes.rewriting.base import Context, Exactness, Pass, Result
+from passes.rewriting.fixpoint import run_to_fixpoint
 
 
 class _Operators(QuantizedOperator):

@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.eliminate_common_subexpressions import EliminateCommonSubexpressions
-from passes.core import graphs
-from passes.core.base import Context
-from tests.passes.rewriting import all_nodes, apply, model, operators, reasons, stops
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from tests.passes.harness import all_nodes, apply, model, operators, reasons, stops
 
 CSE = EliminateCommonSubexpressions()
 

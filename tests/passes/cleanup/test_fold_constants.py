@@ -11,10 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.fold_constants import FoldConstants
-from passes.core import graphs
-from passes.core.base import Context
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from tests.passes.harness import all_nodes, apply, operators, reasons, run, stops
 from tests.passes.helpers import initializers, tiny
-from tests.passes.rewriting import all_nodes, apply, operators, reasons, run, stops
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

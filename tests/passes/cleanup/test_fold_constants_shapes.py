@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from passes.cleanup.fold_constants import FoldConstants
-from passes.core.base import Context
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, operators
 from tests.passes.helpers import initializers, mentioned, sealed, tiny, weigh
-from tests.passes.rewriting import apply, operators
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 

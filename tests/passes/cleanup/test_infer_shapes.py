@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.infer_shapes import InferShapes
-from passes.core.base import Budget, Context
+from passes.rewriting.base import Budget, Context
+from tests.passes.harness import apply, reasons
 from tests.passes.helpers import sealed, tiny, weigh
-from tests.passes.rewriting import apply, reasons
 
 
 def shapes(source: ir.Model) -> dict[str, str]:

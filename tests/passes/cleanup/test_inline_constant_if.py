@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.cleanup.inline_constant_if import InlineConstantIf
-from passes.core import graphs
-from passes.core.base import Budget, Context, Result
+from passes.graphs import graphs
+from passes.rewriting.base import Budget, Context, Result
 
 X = {"x": np.array([-2.0, 0.5, 3.0], np.float32)}
 

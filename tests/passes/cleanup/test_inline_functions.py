@@ -10,11 +10,11 @@ import pytest
 
 from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.inline_functions import InlineFunctions
-from passes.core import graphs
-from passes.core.base import Budget, Context
 from passes.core.errors import InputError
+from passes.graphs import graphs
+from passes.rewriting.base import Budget, Context
+from tests.passes.harness import all_nodes, apply, operators, reasons, run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import all_nodes, apply, operators, reasons, run
 
 HEAD = '<domain: "local", opset_import: ["": 17, "local": 1]>'
 

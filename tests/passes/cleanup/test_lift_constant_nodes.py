@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
-from passes.core.base import Context
-from tests.passes.rewriting import all_nodes, apply, model, reasons, run, stops
+from passes.rewriting.base import Context
+from tests.passes.harness import all_nodes, apply, model, reasons, run, stops
 
 
 def constants(m: ir.Model) -> int:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core.base import Context
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, operators, stops
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, stops
 
 W = np.ones(2, np.float32)
 

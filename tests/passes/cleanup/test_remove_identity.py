@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.remove_identity import RemoveIdentity
-from passes.core import graphs
-from passes.core.base import Context
-from tests.passes.rewriting import apply, model, operators, reasons, stops
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, model, operators, reasons, stops
 
 
 def ints(*values: int) -> np.ndarray:

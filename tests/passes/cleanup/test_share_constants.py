@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.analysis.tensor_identity import TensorKey
 from passes.cleanup.share_constants import ShareConstants
-from passes.core.base import Context
-from tests.passes.rewriting import apply, model, reasons, run, stops
+from passes.graphs.tensor_identity import TensorKey
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, model, reasons, run, stops
 
 ONES = np.ones(2, np.float32)
 SCALARS = {"n": np.array(2), "c": np.array(True), "x": np.array([1.0, 2.0], np.float32)}

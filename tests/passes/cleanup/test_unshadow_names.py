@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.unshadow_names import UnshadowNames
-from passes.core import graphs
-from passes.core.base import Context
 from passes.core.errors import BridgeError
+from passes.graphs import graphs
+from passes.rewriting.base import Context
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, model, reasons, run, stops
+from tests.passes.harness import Array, apply, model, reasons, run, stops
 
 LOOP = """{y} = Loop (n, c, {x}) <body = b (int64 i, bool {k}, float[2] {v}) => (bool o, float[2] w)
     {{ o = Identity({k}) w = {operator}({v}, {v}) }}>"""

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.fusion.fold_batch_norm import FoldBatchNorm
+from passes.rewriting.base import Context
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
+from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
 
 NORM = "y = BatchNormalization <epsilon = 0.001> (c, scale, shift, mean, var)"
 CONV = f"(float[2,4,6,6] x) => (float[2,6,4,4] y) {{ c = Conv (x, w) {NORM} }}"

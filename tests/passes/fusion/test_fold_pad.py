@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.fusion.fold_pad import FoldPad
+from passes.rewriting.base import Context
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
+from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
 
 PADS = np.array([0, 0, 1, 2, 0, 0, 0, 1])
 LOWEST = np.finfo(np.float32).min

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from passes.fusion.fuse_gelu import FuseGelu
 from tests.passes.device import Device
-from tests.passes.rewriting import apply, model, operators, reasons, run, stops
+from tests.passes.harness import apply, model, operators, reasons, run, stops
 
 ERF = {
     "torch.nn.functional.gelu": "d = Div(x, root) e = Erf(d) a = Add(e, one) m = Mul(x, a) y = Mul(m, half)",

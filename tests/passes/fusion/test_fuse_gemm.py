@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passes.core import graphs
-from passes.core.base import Context
-from passes.core.pipeline import Pipeline
 from passes.fusion.fuse_gemm import FuseGemm
-from tests.passes.rewriting import apply, model, operators, reasons, stops
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
+from tests.passes.harness import apply, model, operators, reasons, stops
 
 
 def weight(*shape: int, dtype: Any = np.float32) -> np.ndarray:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from passes.fusion.fuse_layer_norm import FuseLayerNorm
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
+from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
 
 RANDOM = np.random.default_rng(0)
 SCALE, BIAS = RANDOM.standard_normal((2, 8)).astype(np.float32)

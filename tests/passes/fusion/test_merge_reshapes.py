@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 
-from passes.core import graphs
-from passes.core.base import Context
 from passes.fusion.merge_reshapes import MergeReshapes
-from tests.passes.rewriting import apply, model, operators, reasons, run, stops
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, model, operators, reasons, run, stops
 
 
 def shape(*dims: int) -> np.ndarray:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core import graphs
-from passes.core.base import Context
 from passes.fusion.merge_slices import MergeSlices
-from tests.passes.rewriting import apply, model, operators, reasons, run, stops
+from passes.graphs import graphs
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, model, operators, reasons, run, stops
 
 END = 2**63 - 1
 

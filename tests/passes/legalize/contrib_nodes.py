@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.core.base import Context, Pass, Result
-from passes.core.rewrite import NodeRewrite
+from passes.rewriting.base import Context, Pass, Result
+from passes.rewriting.rewrite import NodeRewrite
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, operators, run
+from tests.passes.harness import Array, apply, operators, run
 
 MICROSOFT = "com.microsoft"
 

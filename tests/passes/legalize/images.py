@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from passes.core.base import Context, Pass, Result
+from passes.rewriting.base import Context, Pass, Result
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, reasons, run
+from tests.passes.harness import Array, apply, reasons, run
 
 REFUSALS = (ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.RuntimeException, ort_errors.NotImplemented)
 """The errors of ONNX Runtime for what it does not support."""

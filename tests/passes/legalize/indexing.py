@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Context, Exactness, Result
-from passes.core.rewrite import NodeRewrite
+from passes.rewriting.base import Context, Exactness, Result
+from passes.rewriting.rewrite import NodeRewrite
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, apply, model, reasons, run
+from tests.passes.harness import Array, apply, model, reasons, run
 
 DTYPES = ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool")
 SOME = ("float32", "float16", "int64", "bool")

@@ -14,15 +14,15 @@ import onnx_ir as ir
 import pytest
 
 from passes import legalize
-from passes.core import graphs
-from passes.core.base import Budget, Context, Exactness, Proof, Result, Skip, Target
-from passes.core.edit import Edit
-from passes.core.pipeline import Pipeline
-from passes.core.rewrite import Match, NodeContext, NodeRewrite
+from passes.graphs import graphs
 from passes.legalize.legalize import Legalize
-from passes.target.judge import PROVEN, Judge
+from passes.probing.judge import PROVEN, Judge
+from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Target
+from passes.rewriting.edit import Edit
+from passes.rewriting.pipeline import Pipeline
+from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 from tests.passes.device import Device
-from tests.passes.rewriting import all_nodes, model, operators, reasons, run
+from tests.passes.harness import all_nodes, model, operators, reasons, run
 
 
 @pytest.fixture(scope="module")

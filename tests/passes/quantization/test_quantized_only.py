@@ -12,11 +12,11 @@ import onnx_ir as ir
 import pytest
 
 import passes
-from passes.core.base import Context
-from passes.core.pipeline import Pipeline, Step
-from passes.core.quantized import is_quantized
-from passes.core.rewrite import NodeRewrite
-from tests.passes.rewriting import model
+from passes.graphs.quantized import is_quantized
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline, Step
+from passes.rewriting.rewrite import NodeRewrite
+from tests.passes.harness import model
 
 ROOT = Path(__file__).parents[3]
 PRODUCTS = {("", "Conv"), ("", "Gemm"), ("", "MatMul")}
@@ -71,7 +71,7 @@ def test_a_model_that_a_pass_quantizes() -> None:
         def run(self, source: ir.Model, context: Context) -> Any:
             source.graph.node(0).op_type = "DequantizeLinear"
             found = super().run(source, context)
-            found.rewrites.append(passes.core.base.Rewrite(("a",)))
+            found.rewrites.append(passes.rewriting.base.Rewrite(("a",)))
             return found
 
     pipeline = Pipeline(["explicit-zero-point", Quantize(), "explicit-zero-point"])
@@ -83,10 +83,10 @@ def test_a_model_that_a_pass_quantizes() -> None:
 def test_a_float_model_imports_neither_them_nor_what_asks_a_runtime() -> None:
     code = (
         "import sys\n"
-        "from passes.core.pipeline import Pipeline\n"
-        "from tests.passes.rewriting import model\n"
+        "from passes.rewriting.pipeline import Pipeline\n"
+        "from tests.passes.harness import model\n"
         f"Pipeline.parse('default').run(model({FLOAT!r}))\n"
-        "found = [name for name in sys.modules if name.startswith(('passes.quantization.', 'passes.target.'))]\n"
+        "found = [name for name in sys.modules if name.startswith(('passes.quantization.', 'passes.probing.'))]\n"
         "assert not found, found"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

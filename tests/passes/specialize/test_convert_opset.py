@@ -10,18 +10,18 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core import graphs
-from passes.core.base import Budget, Context
 from passes.core.errors import InputError
+from passes.graphs import graphs
+from passes.rewriting.base import Budget, Context
 from passes.specialize.convert_opset import ConvertOpset
-from tests.passes import rewriting
+from tests.passes import harness
 
 A = np.array
 
 
-def build(text: str, opset: int, **constants: rewriting.Array) -> ir.Model:
+def build(text: str, opset: int, **constants: harness.Array) -> ir.Model:
     """A model of IR version 8, with names for all nodes."""
-    model = rewriting.model(text, opset=opset, **constants)
+    model = harness.model(text, opset=opset, **constants)
     for scope in graphs.scopes(model):
         graphs.name_nodes(scope)
     return model
@@ -30,27 +30,27 @@ def build(text: str, opset: int, **constants: rewriting.Array) -> ir.Model:
 def check(model: ir.Model, to: int) -> list[str]:
     """Convert, compare results, names and metadata, and return the operators."""
     before = ir.to_proto(model)
-    given = rewriting.feeds(before)
-    expected = rewriting.run(before, given)
-    values = {value.name for node in rewriting.all_nodes(model) for value in node.outputs}
-    old = set(rewriting.all_nodes(model))
+    given = harness.feeds(before)
+    expected = harness.run(before, given)
+    values = {value.name for node in harness.all_nodes(model) for value in node.outputs}
+    old = set(harness.all_nodes(model))
     result = ConvertOpset(to).run(model, Context())
     after = ir.to_proto(model)
     onnx.checker.check_model(after, full_check=True)
     assert [(each.domain, each.version) for each in after.opset_import if not each.domain] == [("", to)]
-    for name, array in rewriting.run(after, given).items():
+    for name, array in harness.run(after, given).items():
         assert array.dtype == expected[name].dtype
         np.testing.assert_allclose(array, expected[name], 1e-6, 1e-6)
-    assert rewriting.interface(after) == rewriting.interface(before)
-    assert values <= {value.name for node in rewriting.all_nodes(model) for value in node.outputs}
-    new = [node for node in rewriting.all_nodes(model) if node not in old]
+    assert harness.interface(after) == harness.interface(before)
+    assert values <= {value.name for node in harness.all_nodes(model) for value in node.outputs}
+    new = [node for node in harness.all_nodes(model) if node not in old]
     assert {node.name for node in new} == set(result.rewrites[0].after)
     for node in new:
         assert node.metadata_props[graphs.PASS] == "convert-opset"
         assert set(json.loads(node.metadata_props[graphs.ORIGIN])) <= {each.name for each in old}
         assert all(value.dtype is not None for value in node.outputs)
     assert not ConvertOpset(to).run(model, Context()).modified
-    return rewriting.operators(model)
+    return harness.operators(model)
 
 
 X = "(float[2, 3, 4] x) => (float%s y) { %s }"
@@ -121,7 +121,7 @@ IMAGE = "(float[1, 2, 4, 4] x) => (float[%s] y) { %s }"
         ("(float[1] x) => (float[1] y) { c = Constant<value_float=2.0>() y = Mul(x, c) }", {}, 13, 24, ["Mul"]),
     ],
 )
-def test_operators(text: str, constants: dict[str, rewriting.Array], opset: int, to: int, operators: list[str]) -> None:
+def test_operators(text: str, constants: dict[str, harness.Array], opset: int, to: int, operators: list[str]) -> None:
     found = check(build(text, opset, **constants), to)
     assert sorted(found) == sorted(operators)
 
@@ -191,7 +191,7 @@ def test_subgraphs_are_converted_and_control_flow_is_not() -> None:
     outer = model.graph[0]
     check(model, 18)
     assert model.graph[0] is outer
-    assert all("axes" not in node.attributes for node in rewriting.all_nodes(model))
+    assert all("axes" not in node.attributes for node in harness.all_nodes(model))
 
 
 def test_a_model_that_imports_ai_onnx() -> None:
@@ -204,7 +204,7 @@ def test_a_model_that_imports_ai_onnx() -> None:
 def test_an_unknown_operator_is_unchanged() -> None:
     model = build("(float[2] x) => (float[2] y) { a = Relu(x) y = EfficientNMS_TRT(a) }", 13)
     ConvertOpset(17).run(model, Context())
-    assert rewriting.operators(model) == ["Relu", "EfficientNMS_TRT"]
+    assert harness.operators(model) == ["Relu", "EfficientNMS_TRT"]
 
 
 def test_functions_without_changed_operators() -> None:
@@ -323,9 +323,9 @@ def test_round_trip() -> None:
     }"""
     model = build(text, 13, zero=A([0]), one=A([1]))
     given = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    expected = rewriting.run(ir.to_proto(model), given)["y"]
+    expected = harness.run(ir.to_proto(model), given)["y"]
     for to in itertools.chain(range(12, 7, -1), range(8, 25)):
         ConvertOpset(to).run(model, Context())
         onnx.checker.check_model(ir.to_proto(model), full_check=True)
-        np.testing.assert_allclose(rewriting.run(ir.to_proto(model), given)["y"], expected, 1e-6)
-    assert rewriting.operators(model) == ["Unsqueeze", "Squeeze", "Softmax", "ReduceSum", "Mul"]
+        np.testing.assert_allclose(harness.run(ir.to_proto(model), given)["y"], expected, 1e-6)
+    assert harness.operators(model) == ["Unsqueeze", "Squeeze", "Softmax", "ReduceSum", "Mul"]

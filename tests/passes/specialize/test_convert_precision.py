@@ -9,12 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.core.errors import InputError
+from passes.rewriting.base import Context
 from passes.specialize.convert_precision import ConvertPrecision
 from tests.passes.device import Device
+from tests.passes.harness import apply, feeds, model, operators, reasons, run, stops
 from tests.passes.helpers import initializers, tiny
-from tests.passes.rewriting import apply, feeds, model, operators, reasons, run, stops
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((8, 8)).astype(np.float32) / 3

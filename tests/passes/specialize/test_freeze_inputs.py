@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Budget, Context
 from passes.core.errors import InputError
+from passes.rewriting.base import Budget, Context
 from passes.specialize.freeze_inputs import FreezeInputs
-from tests.passes import rewriting
+from tests.passes import harness
 
 TEXT = """(float[N, 3] x, int64[1] n, bool flag, float16[2] h) => (float[M, 3] y, float16[2] z) {
     t = Tile(x, r)
@@ -35,7 +35,7 @@ FEEDS = {
 
 
 def source() -> ir.Model:
-    return rewriting.model(TEXT, opset=20, r=R)
+    return harness.model(TEXT, opset=20, r=R)
 
 
 def inputs(model: ir.Model) -> list[str]:
@@ -47,11 +47,11 @@ def run(model: ir.Model, step: FreezeInputs) -> dict[str, np.ndarray]:
     step.run(model, Context())
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
-    return rewriting.run(proto, {name: FEEDS[name] for name in inputs(model)})
+    return harness.run(proto, {name: FEEDS[name] for name in inputs(model)})
 
 
 def test_values_in_the_pipeline() -> None:
-    expected = rewriting.run(ir.to_proto(source()), FEEDS)
+    expected = harness.run(ir.to_proto(source()), FEEDS)
     model = source()
     values = {"flag": "false", "h": "[0.1, -2]", "x": "[[0, 1, 2], [3, 4, 5.0]]"}
     found = run(model, FreezeInputs(values))
@@ -72,9 +72,7 @@ def test_values_in_the_pipeline() -> None:
     [("float", "0.5"), ("float[1]", "0.5"), ("float[1]", "[0.5]"), ("float[1,1]", "0.5"), ("string[1]", "on")],
 )
 def test_a_single_value_stands_for_one_element(declared: str, text: str) -> None:
-    model = rewriting.model(
-        f"({declared} x, float[3] z) => ({declared} y, float[3] w) {{ y = Identity(x) w = Neg(z) }}"
-    )
+    model = harness.model(f"({declared} x, float[3] z) => ({declared} y, float[3] w) {{ y = Identity(x) w = Neg(z) }}")
     shape = model.graph.inputs[0].shape
     FreezeInputs({"x": text}).run(model, Context())
     frozen = model.graph.initializers["x"].const_value
@@ -84,7 +82,7 @@ def test_a_single_value_stands_for_one_element(declared: str, text: str) -> None
 
 
 def test_values_of_a_file(tmp_path: Path) -> None:
-    expected = rewriting.run(ir.to_proto(source()), FEEDS)
+    expected = harness.run(ir.to_proto(source()), FEEDS)
     file = tmp_path / "inputs.npz"
     np.savez(file, flag=FEEDS["flag"], x=FEEDS["x"])
     model = source()
@@ -126,16 +124,16 @@ def test_a_default_may_be_replaced() -> None:
 
 
 def test_before_ir_version_4_initializers_stay_inputs() -> None:
-    model = rewriting.model("(float[3] x, float[3] w) => (float[3] y) { y = Add(x, w) }", opset=8)
+    model = harness.model("(float[3] x, float[3] w) => (float[3] y) { y = Add(x, w) }", opset=8)
     model.ir_version = 3
     FreezeInputs({"w": "[1, 2, 3]"}).run(model, Context())
     assert inputs(model) == ["x", "w"]
     assert not FreezeInputs().run(model, Context()).modified
-    np.testing.assert_array_equal(rewriting.run(ir.to_proto(model), {"x": np.zeros(3, np.float32)})["y"], [1, 2, 3])
+    np.testing.assert_array_equal(harness.run(ir.to_proto(model), {"x": np.zeros(3, np.float32)})["y"], [1, 2, 3])
 
 
 def test_an_input_that_is_an_output() -> None:
-    model = rewriting.model("(float[1] x, float[1] w) => (float[1] y, float[1] w) { y = Add(x, w) }")
+    model = harness.model("(float[1] x, float[1] w) => (float[1] y, float[1] w) { y = Add(x, w) }")
     result = FreezeInputs({"w": "[1]"}).run(model, Context())
     assert not result.modified
     assert "also a graph output" in result.skips[0].reason
@@ -185,7 +183,7 @@ def test_invalid_files(tmp_path: Path) -> None:
 
 def test_strings_and_dtypes_that_files_lose(tmp_path: Path) -> None:
     text = "(string[2] s, bfloat16[2] b, int4[2] i) => (string[2] t, bfloat16[2] c, int4[2] j) %s"
-    model = rewriting.model(text % "{ t = Identity(s) c = Identity(b) j = Identity(i) }", opset=21)
+    model = harness.model(text % "{ t = Identity(s) c = Identity(b) j = Identity(i) }", opset=21)
     brain = np.array([1.5, -2], ml_dtypes.bfloat16)
     np.savez(tmp_path / "b.npz", b=brain)
     FreezeInputs({"s": '["a", "ü"]', "i": "[-8, 7]"}, str(tmp_path / "b.npz")).run(model, Context())
@@ -193,13 +191,13 @@ def test_strings_and_dtypes_that_files_lose(tmp_path: Path) -> None:
     assert s.string_data() == [b"a", "ü".encode()]
     assert (b.dtype, b.tobytes()) == (ir.DataType.BFLOAT16, brain.tobytes())
     assert (i.dtype, i.numpy().tolist()) == (ir.DataType.INT4, [-8, 7])
-    one = rewriting.model("(string s) => (string t) { t = Identity(s) }")
+    one = harness.model("(string s) => (string t) { t = Identity(s) }")
     FreezeInputs({"s": "plain words"}).run(one, Context())
     assert one.graph.initializers["s"].const_value.string_data() == [b"plain words"]
 
 
 def test_a_sequence_input() -> None:
-    model = rewriting.model("(seq(float[1]) s) => (int64 n) { n = SequenceLength(s) }")
+    model = harness.model("(seq(float[1]) s) => (int64 n) { n = SequenceLength(s) }")
     with pytest.raises(InputError, match="input s is not a tensor"):
         FreezeInputs({"s": "[1]"}).run(model, Context())
 
@@ -212,7 +210,7 @@ def test_budget() -> None:
 
 
 def test_subgraphs_see_the_constant() -> None:
-    model = rewriting.model(
+    model = harness.model(
         """(float[2] x, bool c, float[2] w) => (float[2] y) {
             y = If(c) <
                 then_branch = a () => (float[2] t) { t = Add(x, w) },
@@ -221,9 +219,9 @@ def test_subgraphs_see_the_constant() -> None:
         }"""
     )
     feeds = {"x": np.ones(2, np.float32), "c": np.array(True), "w": np.array([2, 3], np.float32)}
-    expected = rewriting.run(ir.to_proto(model), feeds)
+    expected = harness.run(ir.to_proto(model), feeds)
     FreezeInputs({"c": "true", "w": "[2, 3]"}).run(model, Context())
-    np.testing.assert_array_equal(rewriting.run(ir.to_proto(model), {"x": feeds["x"]})["y"], expected["y"])
+    np.testing.assert_array_equal(harness.run(ir.to_proto(model), {"x": feeds["x"]})["y"], expected["y"])
 
 
 @settings(max_examples=60, deadline=None)

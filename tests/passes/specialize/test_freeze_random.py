@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
+from passes.rewriting.base import Context
 from passes.specialize.freeze_random import FreezeRandom
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, model, operators, reasons, run
+from tests.passes.harness import Array, model, operators, reasons, run
 
 SETTINGS = settings(max_examples=20, derandomize=True, deadline=None)
 DROPOUT = "Dropout(x, ratio, training)"

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Budget, Context
 from passes.core.errors import InputError
-from passes.core.pipeline import Pipeline
+from passes.rewriting.base import Budget, Context
+from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_shapes import FROZEN, FreezeShapes
+from tests.passes.harness import apply
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply
 
 TEXT = """(float[batch,seq,4] x, float[batch,?] m, float[2,4] k) => (float[batch,seq,4] y, float[batch,n] z)
     <float[batch,seq,4] h, float["2*batch",4] r, float[other,4] o> {

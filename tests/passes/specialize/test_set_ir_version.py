@@ -10,29 +10,29 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core import graphs
-from passes.core.base import Budget, Context
 from passes.core.errors import InputError
+from passes.graphs import graphs
+from passes.rewriting.base import Budget, Context
 from passes.specialize.set_ir_version import SetIrVersion
-from tests.passes import rewriting
+from tests.passes import harness
 
 X = np.array([1, -2], np.float32)
 
 
 def plain() -> ir.Model:
-    return rewriting.model("(float[2] x) => (float[2] y) { h = Mul(x, w) y = Neg(h) }", opset=13, w=X)
+    return harness.model("(float[2] x) => (float[2] y) { h = Mul(x, w) y = Neg(h) }", opset=13, w=X)
 
 
 @pytest.mark.parametrize("version", [4, 5, 8, 9, 10, 11, 13])
 def test_a_model_without_new_features_has_any_version(version: int) -> None:
     model = plain()
-    before = rewriting.run(ir.to_proto(model), {"x": X})
+    before = harness.run(ir.to_proto(model), {"x": X})
     result = SetIrVersion(version).run(model, Context())
     assert model.ir_version == version
     assert [rewrite.note for rewrite in result.rewrites] == ([f"IR version 10 → {version}"] if version != 10 else [])
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
-    np.testing.assert_array_equal(rewriting.run(proto, {"x": X})["y"], before["y"])
+    np.testing.assert_array_equal(harness.run(proto, {"x": X})["y"], before["y"])
     assert not SetIrVersion(version).run(model, Context()).modified
 
 

@@ -9,10 +9,10 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from passes.core import graphs
-from passes.core.base import Budget, Context, Result
+from passes.graphs import graphs
+from passes.rewriting.base import Budget, Context, Result
 from passes.surgeon.operation import operate
-from tests.passes import rewriting
+from tests.passes import harness
 
 A = np.array
 Script = Callable[[gs.Graph], gs.Graph | None]
@@ -26,14 +26,14 @@ def text(model: ir.Model) -> bytes:
     return ir.to_proto(model).SerializeToString(deterministic=True)
 
 
-def outputs(model: ir.Model, seed: int = 0) -> list[rewriting.Array]:
+def outputs(model: ir.Model, seed: int = 0) -> list[harness.Array]:
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
-    return list(rewriting.run(proto, rewriting.feeds(proto, seed)).values())
+    return list(harness.run(proto, harness.feeds(proto, seed)).values())
 
 
-def build(graph: str, opset: int = 20, **constants: rewriting.Array) -> ir.Model:
-    model = rewriting.model(graph, opset=opset, **constants)
+def build(graph: str, opset: int = 20, **constants: harness.Array) -> ir.Model:
+    model = harness.model(graph, opset=opset, **constants)
     for scope in graphs.scopes(model):
         graphs.name_nodes(scope)
     return model

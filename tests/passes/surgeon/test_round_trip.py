@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.core.errors import InputError
-from tests.passes import rewriting
+from tests.passes import harness
 from tests.passes.surgeon.scripts import (
     SMALL,
     A,
@@ -49,7 +49,7 @@ def decorated() -> ir.Model:
     model.metadata_props["of"] = "model"
     for graph in (model.graph, *model.graph.subgraphs()):
         graph.doc_string, graph.metadata_props["of"] = f"doc of {graph.name}", "graph"
-    for node in rewriting.all_nodes(model):
+    for node in harness.all_nodes(model):
         node.doc_string, node.metadata_props["of"] = f"doc of {node.op_type}", node.name or ""
         for value in node.outputs:
             value.doc_string, value.metadata_props["of"] = f"doc of {value.name}", "value"
@@ -295,7 +295,7 @@ def test_removing_one_of_two_equal_nodes() -> None:
         graph.nodes.remove(second)
 
     run(script, model)
-    assert rewriting.operators(model) == ["Neg", "Abs", "Exp"]
+    assert harness.operators(model) == ["Neg", "Abs", "Exp"]
     assert model.graph[2].inputs[0] is model.graph[0].outputs[0]
     assert [node.name for node in model.graph] == ["same"] * 3
 

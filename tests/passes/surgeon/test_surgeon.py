@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import passes
-from passes.core import graphs
-from passes.core.base import Context, Exactness
 from passes.core.errors import InputError
-from passes.core.pipeline import Pipeline
+from passes.graphs import graphs
+from passes.rewriting.base import Context, Exactness
+from passes.rewriting.pipeline import Pipeline
 from passes.surgeon.surgeon import Surgeon, surgeon_pass
-from tests.passes import rewriting
+from tests.passes import harness
 from tests.passes.surgeon.scripts import (
     SMALL,
     Script,
@@ -96,7 +96,7 @@ def test_a_script_in_a_pipeline(tmp_path: Path) -> None:
     path = list(sys.path)
     assert step.run(model, Context()).rewrites[0].note == f"{tmp_path}/my.py:neg"
     assert sys.path == path
-    assert rewriting.operators(model) == ["Mul", "Neg", "Add"]
+    assert harness.operators(model) == ["Mul", "Neg", "Add"]
     assert step.exactness is Exactness.QUANTIZATION_STEP
 
 
@@ -168,7 +168,7 @@ def test_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(pipeline) == "relu-to-max,negate-all,remove-dead"
     steps = pipeline.run(model)
     assert [step.exactness for step in steps[:2]] == [Exactness.QUANTIZATION_STEP, Exactness.ROUNDING]
-    assert rewriting.operators(model) == ["Mul", "Max", "Add", "Neg"]
+    assert harness.operators(model) == ["Mul", "Max", "Add", "Neg"]
     assert [node.metadata_props.get(graphs.PASS) for node in model.graph] == [None, "relu-to-max", None, "negate-all"]
     with pytest.raises(InputError, match="there is already a pass or a pipeline relu-to-max"):
         surgeon_pass(lambda graph: None, name="relu-to-max")  # type: ignore[call-overload]
@@ -220,9 +220,9 @@ def test_any_change_is_the_same_as_in_graphsurgeon(surgery: tuple[str, list[tupl
     model = build(source, w=W)
     own = gs.import_onnx(ir.to_proto(model))
     perform(own, steps)
-    expected = rewriting.run(gs.export_onnx(own), rewriting.feeds(ir.to_proto(model)))
+    expected = harness.run(gs.export_onnx(own), harness.feeds(ir.to_proto(model)))
     run(lambda graph: perform(graph, steps), model)
-    found = rewriting.run(ir.to_proto(model), rewriting.feeds(ir.to_proto(model)))
+    found = harness.run(ir.to_proto(model), harness.feeds(ir.to_proto(model)))
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)

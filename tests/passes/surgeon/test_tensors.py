@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 import pytest
 
-from tests.passes import rewriting
+from tests.passes import harness
 from tests.passes.surgeon.scripts import (
     SMALL,
     A,
@@ -99,7 +99,7 @@ def fold(graph: gs.Graph) -> None:
     graph.fold_constants().cleanup().toposort()
 
 
-def folded(graph: str, opset: int = 20, **constants: rewriting.Array) -> tuple[ir.Model, list[rewriting.Array]]:
+def folded(graph: str, opset: int = 20, **constants: harness.Array) -> tuple[ir.Model, list[harness.Array]]:
     """A model after ``graph.fold_constants()``, and its outputs, which must not change."""
     model = build(graph, opset, **constants)
     before = outputs(model)
@@ -151,7 +151,7 @@ def test_a_node_that_cannot_be_computed_does_not_prevent_folding_others() -> Non
         w=A([2, 3], np.float32),
     )
     run(fold, model)
-    assert sorted(rewriting.operators(model)) == ["Div", "Mul"]
+    assert sorted(harness.operators(model)) == ["Div", "Mul"]
     np.testing.assert_array_equal(model.graph.initializers["c"].const_value.numpy(), [4, 9])
 
 
@@ -159,14 +159,14 @@ def test_folding_a_long_chain() -> None:
     chain = " ".join(f"c{index + 1} = Neg(c{index})" for index in range(1500))
     model = build(f"(float[2] x) => (float[2] y) {{ {chain} y = Mul(x, c1500) }}", c0=A([2, 3], np.float32))
     run(fold, model)
-    assert rewriting.operators(model) == ["Mul"]
+    assert harness.operators(model) == ["Mul"]
 
 
 def test_options_of_folding() -> None:
     graph = "(float[2] x) => (float[2] y) { a = Neg(w) b = Exp(w) c = Add(a, b) d = Mul(x, c) y = Mul(d, a) }"
     model = build(graph, w=A([2, 3], np.float32))
     run(lambda each: each.fold_constants(should_exclude_node=lambda node: node.op == "Exp").cleanup(), model)
-    assert rewriting.operators(model) == ["Exp", "Add", "Mul", "Mul"]
+    assert harness.operators(model) == ["Exp", "Add", "Mul", "Mul"]
     assert not any(node.domain for node in model.graph)
     large = build("(float[4] x) => (float[4] y) { c = Expand(w, s) y = Mul(x, c) }", w=A(2, np.float32), s=A([4]))
     assert not run(lambda each: each.fold_constants(size_threshold=8).cleanup(), large).modified

@@ -28,8 +28,8 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.torch.export.samples import distinct_sizes, other_values
-from onnx_bridge.torch.export.structure import rebuild
-from onnx_bridge.torch.export.tensors import to_tensor
+from onnx_bridge.torch.modules.structure import rebuild
+from onnx_bridge.torch.modules.tensors import to_tensor
 
 BOTH = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 
@@ -460,6 +460,6 @@ def test_importing_and_listing_do_not_import_torch(tmp_path: Path) -> None:
         "try: export(None, ())\n"
         "except onnx_bridge.core.errors.InputError as error: print(error)"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "PyTorch is not installed (pip install 'onnx-bridge[torch]')"

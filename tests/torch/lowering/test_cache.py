@@ -12,9 +12,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.torch.export.fingerprint import fingerprint
 from onnx_bridge.torch.lowering.lower import lower
 from onnx_bridge.torch.lowering.lowered import Lowered
+from onnx_bridge.torch.modules.fingerprint import fingerprint
 
 FACTOR = 2.0
 

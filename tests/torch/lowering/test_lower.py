@@ -22,7 +22,7 @@ from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.torch.lowering.lower import lower
 from onnx_bridge.torch.lowering.lowered import Lowered
-from passes.core.base import Proof
+from passes.rewriting.base import Proof
 
 
 @dataclass
@@ -359,7 +359,7 @@ class TestProofs:
     def test_a_difference_is_an_error(self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pass of the default pipeline with a defect: it claims to change nothing, and doubles a constant."""
         from passes.cleanup.remove_dead import RemoveDead
-        from passes.core.base import Result, Rewrite
+        from passes.rewriting.base import Result, Rewrite
 
         def doubles(self: Any, model: ir.Model, context: Any) -> Result:
             for value in model.graph.initializers.values():

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.contrib.attention import (
     DecomposeDecoderMaskedMultiHeadAttention,
     DecomposeMultiHeadAttention,
@@ -19,9 +18,10 @@ from passes.legalize.contrib.attention import (
 )
 from passes.legalize.math import integer_products
 from passes.legalize.nn.rotary import DecomposeRotaryEmbedding
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, run
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
-from tests.passes.rewriting import Array, run
 
 B, S, L, N, H = 2, 3, 5, 2, 4
 D = N * H

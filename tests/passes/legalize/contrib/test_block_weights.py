@@ -10,17 +10,17 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core.base import Context
-from passes.core.inference import infer
-from passes.core.rewrite import NodeRewrite
 from passes.legalize.contrib.block_weights import (
     DecomposeGatherBlockQuantized,
     DecomposeMatMulBnb4,
     PlainMatMulNBits,
 )
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import NodeRewrite
+from passes.shapes.inference import infer
 from tests.passes.device import Device
+from tests.passes.harness import operators, reasons, run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import operators, reasons, run
 
 RANDOM = np.random.default_rng(0)
 X = {"x": RANDOM.standard_normal((3, 40)).astype(np.float32)}

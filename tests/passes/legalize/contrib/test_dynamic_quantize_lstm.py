@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.legalize.contrib.dynamic_quantize_lstm import RULES
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import run
 from tests.passes.legalize.one_node import Case, case, normal, skipped
-from tests.passes.rewriting import run
 
 (RULE,) = RULES
 STEPS, WIDTH, HIDDEN = 5, 6, 8

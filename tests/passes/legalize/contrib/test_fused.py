@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.contrib.fused import (
     DecomposeBiasSoftmax,
     DecomposeContribGelu,
@@ -26,10 +25,11 @@ from passes.legalize.contrib.normalization import (
     DecomposeSkipNormalization,
 )
 from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits, unpack
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, apply, operators, run
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
 from tests.passes.legalize.one_node import case, declare, legalized
-from tests.passes.rewriting import Array, apply, operators, run
 
 B, S, D = 2, 3, 8
 X = {"x": random(B, S, D)}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.contrib.grouped_query_attention import DecomposeGroupQueryAttention
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, run
 from tests.passes.legalize.contrib_nodes import holds, node_model, random, skips
-from tests.passes.rewriting import Array, run
 
 N, K, H = 4, 2, 16
 OUTPUTS = ("y", "present_key", "present_value")

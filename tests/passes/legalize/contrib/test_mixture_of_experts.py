@@ -9,8 +9,8 @@ import pytest
 
 from passes.legalize.contrib.mixture_of_experts import DecomposeMixtureOfExperts
 from tests.passes.device import Device
+from tests.passes.harness import Array
 from tests.passes.legalize.contrib_nodes import holds, random, skips
-from tests.passes.rewriting import Array
 
 E, H, INNER, T = 4, 32, 16, 5
 RULE = DecomposeMixtureOfExperts()

@@ -9,12 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.legalize.contrib.windowed_cache import DecomposeWindowedCache
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, operators, run
 from tests.passes.legalize.contrib.test_grouped_query_attention import OPERATOR, OUTPUTS, H, K, N, step
 from tests.passes.legalize.contrib_nodes import node_model, random, skips
-from tests.passes.rewriting import Array, operators, run
 
 WINDOW = {"local_window_size": 4, "sliding_window_cache": 1, "num_heads": N, "kv_num_heads": K}
 STEPS = {

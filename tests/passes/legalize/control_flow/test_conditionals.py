@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.control_flow.conditionals import JoinBranches
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, model, operators, run
 from tests.passes.ml import why_not
-from tests.passes.rewriting import apply, model, operators, run
 
 X = np.array([1.5, -2.0, 3.0], np.float32)
 

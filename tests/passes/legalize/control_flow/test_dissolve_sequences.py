@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Budget, Context
-from passes.core.graphs import Scope
+from passes.graphs.graphs import Scope
 from passes.legalize.control_flow.dissolve_sequences import DissolveSequences
+from passes.rewriting.base import Budget, Context
 from tests.passes.device import Device
-from tests.passes.rewriting import Array, all_nodes, apply, feeds, model, operators, run
+from tests.passes.harness import Array, all_nodes, apply, feeds, model, operators, run
 
 ABC = "float[2,3] a, float[2,3] b, float[4,3] c"
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.control_flow.functions import ExpandFunctions
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
 from tests.passes.legalize.contrib_nodes import random
-from tests.passes.rewriting import Array, apply, model, operators, reasons, run, stops
 
 
 class Once(ExpandFunctions):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.control_flow.loops import MaskLoop, UnrollLoop
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, apply, feeds, model, operators, run, stops
 from tests.passes.ml import why_not
-from tests.passes.rewriting import Array, apply, feeds, model, operators, run, stops
 
 COUNT = np.array(3)
 YES, NO = np.array(True), np.array(False)

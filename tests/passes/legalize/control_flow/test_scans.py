@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.control_flow.scans import UnrollScan
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, feeds, model, operators, run
 from tests.passes.ml import why_not
-from tests.passes.rewriting import apply, feeds, model, operators, run
 
 BODY = """body = b (float[2] s, float[2] x, float y) => (float[2] t, float[2] o, float[1,2] p)
     { a = Mul(x, y) t = Add(s, a) o = Sub(t, k) u = Constant<value_ints = [0]>() p = Unsqueeze(x, u) }"""

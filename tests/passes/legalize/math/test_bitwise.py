@@ -12,7 +12,7 @@ from onnx.helper import make_node
 from passes.legalize.math.bitwise import BitwiseByArithmetic, ShiftByArithmetic
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 INTEGERS = {
     "int8": T.INT8,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.math.fourier import MultiplyDft, MultiplyStft, Transform
 from tests.passes.device import Device
+from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import declared, left, legal
-from tests.passes.rewriting import Array, operators
 
 
 def signal(*shape: int, dtype: str = "float32", seed: int = 0) -> Array:

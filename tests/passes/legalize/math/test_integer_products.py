@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.math.integer_products import ExactIntegerProduct, digits_of
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 RULE = ExactIntegerProduct()
 DTYPES = {"int8": T.INT8, "uint8": T.UINT8}

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.rewrite import UNKNOWN_DTYPE
 from passes.legalize.math.integers import IntegerPower, UnsignedAbs
+from passes.rewriting.rewrite import UNKNOWN_DTYPE
 from tests.passes.device import Device
 from tests.passes.dtypes import on_ort, rewritten, same, single, why_not
 

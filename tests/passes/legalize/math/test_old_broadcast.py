@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.math.old_broadcast import RULES
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import run
 from tests.passes.legalize.one_node import Case, agree, case, normal, skipped
-from tests.passes.rewriting import run
 
 (RULE,) = RULES
 NUMPY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.legalize.math.reductions import RULES
+from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import case, legalized, normal, skipped
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from passes.core.base import Context, Pass
 from passes.legalize.ml import features as rules
+from passes.rewriting.base import Context, Pass
 from tests.passes.device import Device
+from tests.passes.harness import Array, apply, run
 from tests.passes.ml import numbers, one, why_not
-from tests.passes.rewriting import Array, apply, run
 
 F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 INT = TensorProto.INT32

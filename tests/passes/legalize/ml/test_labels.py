@@ -9,11 +9,11 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from passes.core.base import Context
 from passes.legalize.ml.labels import RULES
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import Array, apply, operators, run
 from tests.passes.ml import one, why_not
-from tests.passes.rewriting import Array, apply, operators, run
 
 F, L, S = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 (RULE,) = RULES

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from passes.core.base import Context
 from passes.legalize.ml import linear
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, operators, run
 from tests.passes.ml import numbers, one, why_not
-from tests.passes.rewriting import apply, operators, run
 
 F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 INT = TensorProto.INT32

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from passes.core.base import Context
 from passes.legalize.ml import svm
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, operators, run
 from tests.passes.ml import numbers, one, why_not
-from tests.passes.rewriting import apply, operators, run
 
 F, D, L = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 INT = TensorProto.INT32

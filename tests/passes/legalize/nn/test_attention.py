@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.core.base import Context
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.attention import DecomposeAttention
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators, reasons, run
 from tests.passes.legalize.contrib_nodes import random
-from tests.passes.rewriting import Array, model, operators, reasons, run
 
 NAMES = ("q", "k", "v", "mask", "past_key", "past_value", "lengths")
 OUTPUTS = ("y", "present_key", "present_value", "scores")

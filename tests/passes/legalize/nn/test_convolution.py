@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.convolution import ConvTransposeAsConv, ExplicitConv, ExplicitConvTranspose
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, model, operators
 
 EITHER = pytest.mark.parametrize("step", [ExplicitConvTranspose(), ConvTransposeAsConv()], ids=lambda step: step.name)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.deform_conv import GatherDeformConv
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, one, skipped
-from tests.passes.rewriting import Array, model
 
 
 def deform(

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
-from passes.core.rewrite import UNKNOWN_SHAPE, NodeRewrite
 from passes.legalize.nn.pooling import ExplicitPooling, GatherMaxPool, MatMulPooling, ReduceGlobalPooling
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeRewrite
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators, reasons
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, model, operators, reasons
 
 
 def pool(operator: str, x: Array, *, opset: int = 22, outputs: int = 1, **a: Any) -> tuple[ir.Model, dict[str, Array]]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.regions import MatMulRoiAlign, WhereMaxRoiPool
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, one, skipped
-from tests.passes.rewriting import Array, model
 
 ROIS = np.array([[0, 0, 5, 4], [1.2, 0.5, 3.7, 5.9], [-2, -2, 9, 9], [3, 3, 3.2, 3.1]], np.float32)
 BATCH = np.array([0, 1, 1, 0])

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.resize import RULES, GatherResize, MatMulResize
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators, run
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, model, operators, run
 
 LATE = ("x", "roi", "scales", "sizes")
 

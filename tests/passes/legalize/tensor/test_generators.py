@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.generators import ConstantEye, CountRange, EvaluateWindow
 from tests.passes.device import Device
+from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import declared, left, legal, numbers
-from tests.passes.rewriting import Array, operators
 
 
 def scalars(start: float, limit: float, delta: float, dtype: str = "float32") -> dict[str, Array]:

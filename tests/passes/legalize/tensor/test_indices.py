@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.indices import CountFromStart
 from tests.passes.device import Device
+from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
-from tests.passes.rewriting import Array, operators
 
 
 def indices(shape: tuple[int, ...], size: int, seed: int = 0) -> Array:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
-from passes.core.graphs import Scope
-from passes.core.rewrite import UNKNOWN_SHAPE, NodeContext
+from passes.graphs.graphs import Scope
 from passes.legalize.tensor.pad import ConcatPad, GatherPad, SeparatePad
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeContext
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, model, operators
 
 
 def pad(

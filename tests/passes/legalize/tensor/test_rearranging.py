@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.core.base import Context
-from passes.core.rewrite import UNKNOWN_SHAPE
 from passes.legalize.nn.convolution import ExplicitConvTranspose
 from passes.legalize.tensor.rearranging import ConvTransposeCol2Im, ScatterMaxUnpool, TransposeBlocks
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators
 from tests.passes.legalize.images import check, floats, one, refused, skipped
-from tests.passes.rewriting import Array, model, operators
 
 
 class TestBlocks:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
 from tests.passes.device import Device
+from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import SOME, declared, left, legal, numbers
-from tests.passes.rewriting import Array, operators
 
 
 def ints(*values: int) -> Array:

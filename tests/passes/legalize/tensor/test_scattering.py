@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.scattering import DropEmptyScatter, ScatterTensor
 from tests.passes.device import Device
+from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
-from tests.passes.rewriting import operators
 
 
 @pytest.mark.parametrize("dtype", SOME)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.slicing import GatherSlice, NormalizeSlice
 from tests.passes.device import Device
+from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
-from tests.passes.rewriting import operators
 
 
 def ints(*values: int) -> np.ndarray:

@@ -8,14 +8,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
-from passes.core.rewrite import NodeRewrite
 from passes.legalize.legalize import Legalize
 from passes.legalize.tensor import topk
 from passes.legalize.tensor.topk import RankByComparison, SortRowByRow
+from passes.rewriting.base import Context
+from passes.rewriting.rewrite import NodeRewrite
 from tests.passes.device import Device
+from tests.passes.harness import Array, model, operators, run
 from tests.passes.legalize.indexing import declared, left, legal
-from tests.passes.rewriting import Array, model, operators, run
 
 RULES = pytest.mark.parametrize("rule", [RankByComparison(), SortRowByRow()], ids=lambda rule: rule.name)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from passes.legalize.tensor.triangles import SelectTriangle
 from tests.passes.device import Device
+from tests.passes.harness import operators
 from tests.passes.legalize.indexing import declared, left, legal, numbers
-from tests.passes.rewriting import operators
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])

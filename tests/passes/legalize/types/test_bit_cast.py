@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from passes.legalize.types.bit_cast import BitCastByArithmetic
 from tests.passes.device import Device
 from tests.passes.dtypes import on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 PAIRS = [
     ("float32", "int32"),

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from passes.core.base import Context, Pass
 from passes.legalize.types import casts
+from passes.rewriting.base import Context, Pass
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, model, operators, reasons
+from tests.passes.harness import Array, model, operators, reasons
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

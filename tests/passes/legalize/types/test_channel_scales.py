@@ -8,8 +8,8 @@ import pytest
 
 from passes.legalize.types.channel_scales import ScaleAfterProduct
 from tests.passes.device import Device
+from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, skipped
-from tests.passes.rewriting import Array, model
 
 CONV = "Conv <pads=[1,1,1,1], group=2> (x, d{})"
 CASES = {

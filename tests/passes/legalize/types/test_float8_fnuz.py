@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.remove_dead import RemoveDead
-from passes.core.base import Context
 from passes.legalize.types.float8_fnuz import Float8ToFnuz
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, reasons, run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, reasons, run
 
 RULE = Float8ToFnuz()
 FN = ml_dtypes.float8_e4m3fn

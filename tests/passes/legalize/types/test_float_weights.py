@@ -8,8 +8,8 @@ import pytest
 
 from passes.legalize.types.float_weights import FloatWeight
 from tests.passes.device import Device
+from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, skipped
-from tests.passes.rewriting import Array, model
 
 CASES = {
     "MatMul": ((2, 3, 4), (4, 6), 1, "MatMul(x, d)"),

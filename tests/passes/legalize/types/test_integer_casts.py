@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.legalize.types.integer_casts import CastKeepingLowBits
+from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.dtypes import rewritten, same, single, why_not
-from tests.passes.rewriting import Array, model, operators, reasons
+from tests.passes.harness import Array, model, operators, reasons
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 RULE = CastKeepingLowBits()

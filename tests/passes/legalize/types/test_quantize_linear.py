@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.legalize.types.quantize_linear import DequantizeByArithmetic, QuantizeByArithmetic, StandardQuantization
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 TARGETS = {"int8": T.INT8, "uint8": T.UINT8, "int16": T.INT16, "uint16": T.UINT16}
 SHAPES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_ort, rewritten, same, single, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 DTYPES = {"int8": T.INT8, "uint8": T.UINT8}
 

@@ -16,7 +16,7 @@ from onnx.helper import make_node
 from passes.legalize.types.small_types import CarrySmallTypes
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, why_not
-from tests.passes.rewriting import Array, operators
+from tests.passes.harness import Array, operators
 
 FLOATS = {
     "FLOAT8E4M3FN": "float8_e4m3fn",

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.quantization.to_int8.cancel_qdq import CancelQdq
+from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, reasons
 
 STEP = CancelQdq()
 S, Z = np.float32(0.05), np.int8(3)

@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.quantization.to_int8.center_matmul_integer import CenterMatMulInteger
+from passes.rewriting.base import Context
 from tests.passes.device import Device
+from tests.passes.harness import apply, operators, reasons, run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, reasons, run
 
 STEP = CenterMatMulInteger()
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.quantization.to_int8.explicit_zero_point import ExplicitZeroPoint
+from tests.passes.harness import apply, reasons
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, reasons
 
 STEP = ExplicitZeroPoint()
 S = np.float32(0.05)

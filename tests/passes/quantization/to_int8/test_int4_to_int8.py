@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.quantization.to_int8.int4_to_int8 import Int4ToInt8
+from tests.passes.harness import apply, reasons
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, reasons
 
 STEP = Int4ToInt8()
 S, Z = np.float32(0.1), np.int8(3)

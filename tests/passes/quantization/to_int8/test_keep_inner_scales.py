@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
+from tests.passes.harness import apply, operators
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators
 
 STEP = KeepInnerScales()
 W = np.arange(-8, 8, dtype=np.int8).reshape(4, 4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from passes.quantization.to_int8.lift_dequantize import LiftDequantize
+from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import mentioned, tiny
-from tests.passes.rewriting import apply, operators, reasons
 
 STEP = LiftDequantize()
 GIVEN = {

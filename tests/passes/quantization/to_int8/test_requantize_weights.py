@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.quantization.to_int8.requantize_weights import RequantizeWeights, on_grid
+from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, reasons
 
 STEP = RequantizeWeights()
 RANDOM = np.random.default_rng(3)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.core.base import Context
 from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
+from passes.rewriting.base import Context
+from tests.passes.harness import apply, operators, reasons, run, stops
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, reasons, run, stops
 
 STEP = SaturateBeforeQuantize()
 S, Z = np.float32(0.05), np.int8(0)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
+from tests.passes.harness import apply, operators, reasons, stops
 from tests.passes.helpers import mentioned, tiny
-from tests.passes.rewriting import apply, operators, reasons, stops
 
 STEP = Uint8ToInt8()
 S, Z = np.float32(0.05), np.uint8(3)

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.quantization.to_int8.unblock_scales import UnblockScales
+from passes.rewriting.base import Context
+from tests.passes.harness import apply
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply
 
 STEP = UnblockScales()
 W = np.arange(-12, 12, dtype=np.int8).reshape(4, 6)

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.analysis.int8_kernels import forecast_kernel
-from passes.core.base import Context
-from passes.core.graphs import Scope
-from passes.core.inference import infer
+from passes.graphs.graphs import Scope
+from passes.graphs.int8_kernels import forecast_kernel
 from passes.quantization.to_int8.widen_products import WidenProducts
+from passes.rewriting.base import Context
+from passes.shapes.inference import infer
+from tests.passes.harness import apply, reasons
 from tests.passes.helpers import mentioned, tiny
-from tests.passes.rewriting import apply, reasons
 
 STEP = WidenProducts()
 X = """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) h = Cast <to = 10> (d)"""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from passes.quantization.to_int8.widen_scales import WidenScales
+from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import apply, operators, reasons
 
 STEP = WidenScales()
 TEXT = "(float16[2,3] x) => (float16[2,3] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"

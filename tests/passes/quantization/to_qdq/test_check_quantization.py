@@ -9,12 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context
 from passes.core.errors import InputError
-from passes.core.pipeline import Pipeline
 from passes.quantization.to_qdq.check_quantization import CheckQuantization
+from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
+from tests.passes.harness import apply
 from tests.passes.helpers import mentioned, tiny
-from tests.passes.rewriting import apply
 
 S, Z = np.float32(0.05), np.int8(0)
 PAIR = """(float[2,3] x) => (float[2,3] y) { [first] q = QuantizeLinear <axis = 1> (x, s, z)

@@ -12,11 +12,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.core.base import Context, Exactness
-from passes.core.pipeline import Pipeline
 from passes.quantization.to_qdq.fold_qdq import FoldQdq
+from passes.rewriting.base import Context, Exactness
+from passes.rewriting.pipeline import Pipeline
+from tests.passes.harness import apply, operators, reasons, run, stops
 from tests.passes.helpers import sealed, tiny, weigh
-from tests.passes.rewriting import apply, operators, reasons, run, stops
 
 W8 = np.arange(-6, 6, dtype=np.int8).reshape(4, 3)
 W = W8.astype(np.float32) * 0.05

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.core.base import Context
 from passes.quantization.to_qdq.qoperator_to_qdq import QOperatorToQdq
+from passes.rewriting.base import Context
+from tests.passes.harness import operators, run
 from tests.passes.helpers import tiny
-from tests.passes.rewriting import operators, run
 
 STEP = QOperatorToQdq()
 S, Z = np.float32(0.05), np.uint8(128)

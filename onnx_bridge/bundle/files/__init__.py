@@ -1,0 +1,1 @@
+"""Bundles as files: archives, packing and verification."""

@@ -1,0 +1,312 @@
+"""Whether a bundle is intact, and whether it can run here: the verb ``verify``.
+
+Every file is read once, as a stream, and compared with the SHA-256 in its manifest. A manifest has a checksum of
+itself, and the manifest of a bundle with buckets has the digests of those of its buckets. A packed bundle is read
+without unpacking it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.compatibility import require_compatible
+from onnx_bridge.bundle.manifest.manifest import BUCKETS, Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path, read_text, unsealed
+from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.files.byte_countdown import ByteCountdown
+from onnx_bridge.core.files.digest import file_digest
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.schema import parse_json
+from onnx_bridge.migraphx import runtime as runtimes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Verification:
+    """The result of `verify`.
+
+    Attributes:
+        path: of the bundle.
+        files: its files by name, the manifest first, with their paths (of a packed bundle, the archive's).
+        bytes: the total size.
+        problems: what is wrong, by file; empty for an intact bundle.
+        unfit: why it cannot run here; None if it can, or if that was not checked.
+        notes: sentences for the user.
+        made: the versions and the target that it was made with, in words.
+    """
+
+    path: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    bytes: int = 0
+    problems: dict[str, str] = field(default_factory=dict)
+    unfit: str | None = None
+    notes: list[str] = field(default_factory=list)
+    made: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is intact, and can run here."""
+        return not self.problems and self.unfit is None
+
+    @property
+    def summary(self) -> str:
+        """The result in one sentence."""
+        count = f"{len(self.files)} files, {self.bytes / 2**20:.3g} MiB"
+        if self.problems:
+            return f"damaged: {len(self.problems)} of {count} were changed"
+        if self.unfit:
+            return f"intact ({count}), but it cannot run here: {self.unfit}"
+        return f"intact: {count}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "passed": self.passed,
+            "intact": not self.problems,
+            "unfit": self.unfit,
+            "problems": self.problems,
+            "files": list(self.files),
+            "bytes": self.bytes,
+            "made": self.made,
+            "notes": self.notes,
+            "summary": self.summary,
+        }
+
+    def render(self) -> RenderableType:
+        """As text for the terminal."""
+        from rich.console import Group
+
+        lines = [f"bundle: {self.path}", *([f"made: {self.made}"] if self.made else [])]
+        lines += [f"damaged: {name}: {what}" for name, what in self.problems.items()]
+        return Group(*lines, *(f"note: {note}" for note in self.notes), self.summary)
+
+
+def verify(
+    path: str | os.PathLike[str], *, runtime: str | None = None, here: bool = True, progress: Progress | None = None
+) -> Verification:
+    """Check whether a bundle is intact, and whether the MIGraphX and the GPU here can run it.
+
+    Args:
+        path: its folder, its program (``.mxr``), or the file that it was packed into.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        here: whether to check that it can run here, too.
+        progress: is called with a line now and then.
+
+    Raises:
+        InputError: there is no bundle.
+    """
+    path = Path(path)
+    countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
+    packed = is_packed(path)
+    files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
+    found, programs = _examine(path, files)
+    if programs:
+        one = programs[0]
+        target = f"{one.target} ({one.architecture})" if one.architecture else one.target
+        versions = one.versions
+        found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
+        if here:
+            _fits(found, programs, runtime)
+    return found
+
+
+def bytes_on_disk(bundle: Path) -> int:
+    """The bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return sum(each.stat().st_size for each in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
+    return 0
+
+
+def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
+    """Whether `verify` finds nothing wrong with the files of a bundle that is not packed.
+
+    Args:
+        bundle: its folder, or its program.
+        digest: the SHA-256 of a file in hexadecimal; may raise OSError.
+    """
+    with contextlib.suppress(InputError):
+        return not _examine(bundle, _Folder(manifest_path(bundle).parent, digest))[0].problems
+    return False
+
+
+def _examine(path: Path, files: _Files) -> tuple[Verification, list[Manifest]]:
+    """What is wrong with a bundle, and its manifests that have programs; raises InputError if there is no bundle."""
+    first = FIRST if isinstance(files, _Packed) else manifest_path(path).name
+    found = Verification(path)
+    text = files.read(first)
+    if isinstance(files, _Packed) and files.damage:
+        found.problems[path.name] = files.damage
+        if text is None:
+            return found, []
+    if text is None:
+        what = "this is not a bundle: it has no manifest" if path.exists() else "there is no such bundle"
+        raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
+    manifests = list(_walk(files, first, text, found))
+    for inner, manifest in manifests:
+        folder = Path(inner).parent
+        _check(files, {os.path.normpath(folder / each.file): each for each in manifest.files}, found)
+    found.bytes = sum(files.size(name) for name in found.files)
+    if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
+        more = " and more" * (len(extra) > 5)
+        found.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
+    return found, [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
+
+
+def _walk(
+    files: _Files, name: str, text: bytes, found: Verification
+) -> Iterator[tuple[str, Manifest | BucketsManifest]]:
+    """The manifest, and those of buckets, with their names; their problems are added to ``found``."""
+    found.files[name] = files.place(name)
+    if problem := unsealed(text):
+        found.problems[name] = problem
+    try:
+        if parse_json(text).get("format") != BUCKETS:
+            yield name, Manifest.parse(text, name)
+            return
+        manifest = BucketsManifest.parse(text, name)
+    except (BridgeError, ValueError, AttributeError) as error:
+        found.problems[name] = error.what if isinstance(error, BridgeError) else "it is not a manifest"
+        return
+    yield name, manifest
+    for bucket in manifest.buckets:
+        inner = f"{bucket.folder}/manifest.json"
+        content = files.read(inner)
+        if content is None:
+            found.files[inner] = files.place(inner)
+            found.problems[inner] = "it is missing"
+            continue
+        yield from _walk(files, inner, content, found)
+        if hashlib.sha256(content).hexdigest() != bucket.manifest:
+            found.problems[inner] = "it belongs to another conversion"
+
+
+def _check(files: _Files, infos: Mapping[str, FileInfo], found: Verification) -> None:
+    for name, info in infos.items():
+        if name in found.files:
+            continue
+        found.files[name] = files.place(name)
+        if problem := files.problem(name, info):
+            found.problems[name] = problem
+
+
+def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -> None:
+    needed = [each for each in manifests if each.programs]
+    if not needed:
+        return
+    try:
+        there = runtimes.find(runtime)
+        for each in needed:
+            require_compatible(each, there, found.path)
+    except BridgeError as error:
+        found.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
+        return
+    made = needed[0].versions.get("runtime")
+    if made != there.identity:
+        found.notes.append(f"made by another build of MIGraphX ({made}); the one here is {there.identity}")
+
+
+class _Files(Protocol):
+    """Access to the files of a bundle."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a manifest; None if there is no such file."""
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        """What is wrong with a file; None if it is unchanged."""
+
+    def names(self) -> set[str]:
+        """All files."""
+
+    def size(self, name: str) -> int:
+        """The size of a file; 0 if there is no such file."""
+
+    def place(self, name: str) -> Path:
+        """The path of a file."""
+
+
+class _Folder:
+    """Files in a folder."""
+
+    def __init__(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> None:
+        self._folder, self._digest = folder, digest
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return read_text(self._folder / name)
+        except OSError:
+            return None
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        return FileInfo(name, info.bytes, info.sha256).problem(self._folder, self._digest)
+
+    def names(self) -> set[str]:
+        return {each.relative_to(self._folder).as_posix() for each in self._folder.rglob("*") if each.is_file()}
+
+    def size(self, name: str) -> int:
+        try:
+            return (self._folder / name).stat().st_size
+        except OSError:
+            return 0
+
+    def place(self, name: str) -> Path:
+        return self._folder / name
+
+
+class _Packed:
+    """Files in an archive, which is read once, sequentially."""
+
+    def __init__(self, path: Path, countdown: ByteCountdown) -> None:
+        self._path = path
+        self._found: dict[str, FileInfo] = {}
+        self._manifests: dict[str, bytes] = {}
+        self.damage: str | None = None
+        try:
+            with opened(path) as archive:
+                for entry in members(archive, path):
+                    content = archive.extractfile(entry)
+                    assert content is not None
+                    digest, parts, size = hashlib.sha256(), [], 0
+                    while chunk := content.read(_CHUNK):
+                        digest.update(chunk)
+                        size += len(chunk)
+                        countdown.count(len(chunk))
+                        if entry.name.endswith("manifest.json"):
+                            parts.append(chunk)
+                    self._found[entry.name] = FileInfo(entry.name, size, digest.hexdigest())
+                    if parts:
+                        self._manifests[entry.name] = b"".join(parts)
+        except InputError as error:
+            self.damage = error.what
+
+    def read(self, name: str) -> bytes | None:
+        return self._manifests.get(name)
+
+    def problem(self, name: str, info: FileInfo) -> str | None:
+        there = self._found.get(name)
+        if there is None:
+            return "it is missing"
+        if there.bytes != info.bytes:
+            return f"it has {there.bytes:,} bytes instead of {info.bytes:,}"
+        return None if there.sha256 == info.sha256 else "its content was changed (SHA-256)"
+
+    def names(self) -> set[str]:
+        return set(self._found)
+
+    def size(self, name: str) -> int:
+        return self._found[name].bytes if name in self._found else 0
+
+    def place(self, name: str) -> Path:
+        return self._path

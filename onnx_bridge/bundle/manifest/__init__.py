@@ -1,0 +1,1 @@
+"""The manifest of a bundle, and what it records."""

@@ -1,0 +1,47 @@
+"""Whether the MIGraphX and the GPU of this machine can run the programs of a bundle."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
+
+
+def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> None:
+    """Require that a runtime on this machine can run the programs of a bundle.
+
+    Raises:
+        RuntimeNotFound: it is of another minor release, there is no GPU, or it is another kind of GPU.
+    """
+    compiled_by = manifest.versions["migraphx"]
+    if _release(compiled_by) != _release(runtime.version):
+        raise RuntimeNotFound(
+            f"the program was compiled by MIGraphX {compiled_by}, and the one here is {runtime.version} "
+            f"({runtime.path})",
+            where=str(bundle),
+            hint=f"{_again(manifest)}, or choose a runtime with ONNX_BRIDGE_RUNTIME",
+        )
+    if manifest.target == "gpu":
+        resolve_target("gpu", runtime)
+        here = gpu_architecture() or "none"
+        if manifest.architecture not in (None, here):
+            raise RuntimeNotFound(
+                f"the program was compiled for {manifest.architecture}, and the GPU here is {here}",
+                where=str(bundle),
+                hint="convert again on this machine",
+            )
+
+
+def _again(manifest: Manifest) -> str:
+    """How to make a bundle again."""
+    source = manifest.source.get("path")
+    return f"make it again: onnx-bridge convert {shlex.quote(source)}" if source else "convert the model again"
+
+
+def _release(version: str) -> str:
+    """The minor release, within which programs stay readable."""
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,156 @@
+"""The layout of a decoder: which inputs and outputs are token ids, mask, positions, logits and cache, and their sizes.
+
+All programs of a decoder have a cache for ``max_length`` tokens; they differ in their width, the number of tokens that
+they take at a time. There are two kinds of caches:
+
+    appended   past: max_length - width   the model appends the keys of new tokens; tokens are at the end of the cache,
+                                          and zeros of the mask hide its beginning (optimum, torch.onnx)
+    in place   past: max_length           the model writes keys to their places; tokens are at the beginning
+                                          (com.microsoft::GroupQueryAttention: onnxruntime-genai)
+
+A model with an encoder has two more programs, which run once for each text: the encoder, and the projections of what it
+returns to the keys and values of cross-attention (memory), which the decoder takes with every token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onnx_bridge.core.schema import Size
+from passes.graphs.limits import MAX_ELEMENTS
+
+WIDTH = "width"
+"""The name of the number of tokens that a program takes at a time."""
+ENCODER, MEMORY = "encoder", "cross-attention"
+"""The folders of the programs that run once for each text."""
+
+
+@dataclass(frozen=True)
+class CacheTensor:
+    """The keys or the values of a layer.
+
+    Attributes:
+        past: the input.
+        present: the output, which has the new tokens as well.
+        shape: of the cache for all tokens.
+        axis: of the tokens.
+    """
+
+    past: str
+    present: str
+    shape: tuple[Size, ...]
+    axis: Size
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input of the decoder that is the same for all tokens of a text.
+
+    Attributes:
+        name: of the input.
+        value: the input of the encoder, or the output of the encoder or of the memory, that it gets.
+        shape: of both.
+    """
+
+    name: str
+    value: str
+    shape: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a decoder generates from.
+
+    Attributes:
+        source: the encoder's input of tokens or of features.
+        shape: of this input.
+        hidden: the encoder's output that the memory takes.
+        memory: the input of the memory.
+        given: what the decoder gets of them.
+        start: the tokens that a text begins with; empty if they are not known.
+        mask: the encoder's input that is 1 for tokens of the source, and 0 for padding.
+        pads: whether a source may have fewer tokens than the shape, the others being padding.
+    """
+
+    source: str
+    shape: tuple[Size, ...]
+    hidden: str
+    memory: str
+    given: tuple[Given, ...]
+    start: tuple[Size, ...] = ()
+    mask: str | None = None
+    pads: bool = False
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs of the encoder."""
+        masks = {} if self.mask is None else {self.mask: self.shape[:2]}
+        return {self.source: self.shape, **masks}
+
+    def __post_init__(self) -> None:
+        if len(self.shape) < 2 or not 0 < math.prod(self.shape) <= MAX_ELEMENTS or self.source == self.mask:
+            raise ValueError("the encoder has no source")
+        if self.pads and self.mask is None:
+            raise ValueError("nothing hides the padding of the source")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a decoder.
+
+    Attributes:
+        batch: the number of texts that are generated at a time.
+        max_length: the most tokens of a text, the prompt included.
+        ids: the input of token ids, (batch, width).
+        logits: the output, (batch, width, vocabulary); or only those of the last token.
+        cache: the caches of all layers.
+        mask: the input of the attention mask, (batch, max_length): 1 for tokens, 0 for what is hidden.
+        positions: the input of position ids, (batch, width).
+        in_place: whether the model writes to the places of a cache, instead of appending to it.
+        pads: whether a program may take fewer tokens than its width, the others being padding.
+        length: the input, (1), of the number of tokens that are in the cache; None if the model does not need it.
+        encoder: what it generates from; None for a decoder that continues its prompt.
+    """
+
+    batch: Size
+    max_length: Size
+    ids: str
+    logits: str
+    cache: tuple[CacheTensor, ...]
+    mask: str | None = None
+    positions: str | None = None
+    in_place: bool = False
+    pads: bool = False
+    length: str | None = None
+    encoder: Encoder | None = None
+
+    @property
+    def given(self) -> tuple[Given, ...]:
+        """The inputs that are the same for all tokens of a text."""
+        return () if self.encoder is None else self.encoder.given
+
+    def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs of the program that takes ``width`` tokens."""
+        past = self.max_length - (0 if self.in_place else width)
+        found: dict[str, tuple[int, ...]] = {self.ids: (self.batch, width)}
+        if self.mask is not None:
+            found[self.mask] = (self.batch, self.max_length)
+        if self.positions is not None:
+            found[self.positions] = (self.batch, width)
+        if self.length is not None:
+            found[self.length] = (1,)
+        for each in self.cache:
+            found[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
+        return {**found, **{each.name: each.shape for each in self.given}}
+
+    def __post_init__(self) -> None:
+        names = [self.ids, *(each.past for each in self.cache), *(each.name for each in self.given)]
+        names += filter(None, (self.mask, self.positions, self.length))
+        if len(set(names)) < len(names):
+            raise ValueError("an input of the decoder has two roles")
+        for each in self.cache:
+            if each.axis >= len(each.shape) or each.shape[each.axis] != self.max_length:
+                raise ValueError(f"the cache {each.past} is not for {self.max_length} tokens")
+        if not 0 < self.batch * self.max_length <= MAX_ELEMENTS or not self.cache:
+            raise ValueError("it is a decoder without tokens or without a cache")

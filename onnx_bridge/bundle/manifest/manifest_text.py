@@ -1,0 +1,82 @@
+"""The text of a manifest: JSON with a checksum, which is read and written as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.core.files.digest import file_digest, json_digest
+from onnx_bridge.core.files.regular_file import read_regular
+from onnx_bridge.core.schema import parse_json
+
+MANIFEST = "manifest.json"
+"""The manifest of a bundle in a folder."""
+CHECKSUM = "checksum"
+"""The member of a manifest that is the digest of all others."""
+_PREVIOUS = "previous"
+"""The member of the manifest of a single program with the earlier manifest, while the program is replaced."""
+
+
+def manifest_path(bundle: Path) -> Path:
+    """The manifest of a bundle, given its folder or its program (``.mxr``)."""
+    return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / MANIFEST
+
+
+def sealed(values: Mapping[str, Any]) -> str:
+    """The text of a manifest, with its checksum."""
+    return json.dumps({**values, CHECKSUM: json_digest(values)}, indent=2) + "\n"
+
+
+def resealed(values: Mapping[str, Any]) -> bytes:
+    """The text of a manifest whose values were changed, with its checksum."""
+    return sealed({name: value for name, value in values.items() if name != CHECKSUM}).encode()
+
+
+def unsealed(text: str | bytes) -> str | None:
+    """What is wrong with the text of a manifest; None if its checksum matches."""
+    try:
+        values = parse_json(text)
+        claimed = values.pop(CHECKSUM, None)
+        if claimed is None:
+            return "it has no checksum"
+        return None if claimed == json_digest(values) else "its content was changed (checksum)"
+    except (ValueError, TypeError, AttributeError):
+        return "it is not a manifest"
+
+
+def with_previous(new: Path, earlier: Path) -> bytes:
+    """The text of a manifest that describes a new program until it has replaced the earlier one, and then that."""
+    values, previous = (parse_json(read_text(each)) for each in (new, earlier))
+    for each in (values, previous):
+        each.pop(CHECKSUM, None)
+    return sealed({**values, _PREVIOUS: previous}).encode()
+
+
+def read_text(path: Path) -> bytes:
+    """The text of a manifest; while a program is replaced, that of the program which is there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    text = read_regular(path)
+    if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
+        return text
+    try:
+        values = parse_json(text)
+        previous = values.pop(_PREVIOUS)
+        del values[CHECKSUM]
+        there = file_digest(path.with_name(path.name.replace(".manifest.json", ".mxr")))
+        return sealed(values if values["program"]["sha256"] == there else previous).encode()
+    except (OSError, AttributeError, KeyError, TypeError, ValueError):
+        return text
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file is a manifest of any format."""
+    try:
+        values = parse_json(read_regular(path))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)

@@ -1,0 +1,94 @@
+"""How far the numbers of a bundle are known: what was compared with the reference, and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from onnx_bridge.verdicts.proof_counts import ProofCounts
+from passes.rewriting.base import Proof
+
+Prove = Literal["auto", "always", "never"]
+"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
+
+
+@dataclass(frozen=True)
+class BundleProof:
+    """What the numbers of a bundle rest on.
+
+    Attributes:
+        level: compared in a run at real size, in a run of a witness of the whole model, or not compared.
+        what: what was compared, as one sentence; empty if nothing was.
+        error: the largest absolute difference from the reference; None without any.
+        samples: the number of seeded samples.
+        seconds: how long it took, the conversion of a witness included.
+        unproven: why the bundle was not compared at real size; empty if it was.
+        nodes: how far the numbers of its nodes on MIGraphX are known, each by itself.
+        comparable: whether the reference runs the model, as far as it was asked to.
+    """
+
+    level: Proof = Proof.NONE
+    what: str = ""
+    error: float | None = None
+    samples: int = 0
+    seconds: float = 0.0
+    unproven: str = ""
+    nodes: ProofCounts = field(default_factory=ProofCounts)
+    comparable: bool = True
+
+    @property
+    def label(self) -> str:
+        """What to call `line`."""
+        return "proof" if self.level is Proof.NONE else "proven"
+
+    @property
+    def line(self) -> str:
+        """One line for a summary."""
+        if self.level is Proof.NONE:
+            return f"the model as a whole was not compared: {self.unproven}; its nodes: {self.nodes}"
+        error = "" if self.error is None else f", largest error {self.error:.3g}"
+        why = f"; not at real size: {self.unproven}" if self.unproven else ""
+        return f"{self.what}{error}{why}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "level": self.level.value}
+
+    def satisfies(self, asked: str, wanted: str) -> bool:
+        """Whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
+
+        Args:
+            asked: the `Prove` of the conversion that made it.
+            wanted: that of a conversion that would be skipped.
+        """
+        match wanted:
+            case "never":
+                return True
+            case "always":
+                return self.level is Proof.RUN or asked == "always"
+        return asked != "never"
+
+
+_STRENGTH = (Proof.NONE, Proof.WITNESS, Proof.RUN)
+
+
+def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
+    """The proof of several bundles, by name: the weakest level, the largest error, and all of the time."""
+    if not proofs:
+        return BundleProof()
+    weakest = min(proofs.values(), key=lambda each: _STRENGTH.index(each.level))
+    errors = [each.error for each in proofs.values() if each.error is not None]
+    reasons = [f"{name}: {each.unproven}" for name, each in proofs.items() if each.unproven]
+    levels = Counter(each.level.value for each in proofs.values())
+    listed = ", ".join(f"{count} by {level}" for level, count in levels.items())
+    return BundleProof(
+        weakest.level,
+        weakest.what if len(levels) == 1 else f"compared with ONNX Runtime: {listed}",
+        max(errors, default=None),
+        sum(each.samples for each in proofs.values()),
+        round(sum(each.seconds for each in proofs.values()), 4),
+        "; ".join(reasons),
+        sum((each.nodes for each in proofs.values()), ProofCounts()),
+        all(each.comparable for each in proofs.values()),
+    )

@@ -1,0 +1,172 @@
+"""Compiling the device partitions of a model, and finding the smallest part that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.requantize import QuantizationError
+from onnx_bridge.bundle.submodel import parse, part_file
+from onnx_bridge.conversion.compiling.retry import RECOVERABLE
+from onnx_bridge.conversion.precision.quantizer import Quantizer
+from onnx_bridge.conversion.stopwatch import Stopwatch
+from onnx_bridge.core.delta_debug import bisect_first
+from onnx_bridge.core.errors import (
+    OutOfMemory,
+    ProgramLost,
+    RuntimeFailure,
+    RuntimeNotFound,
+    WorkerCrashed,
+    WorkerTimeout,
+)
+from onnx_bridge.core.progress import Stage
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.worker import Worker
+from passes.graphs.graphs import ancestors_of_last
+from passes.probing.partition import Partition, Side, boundary, can_cross
+
+_LIMITS = (OutOfMemory, WorkerTimeout, RuntimeNotFound, ProgramLost)
+"""Failures that are not attributed to a node."""
+_SEARCH_SECONDS = 60.0
+"""The longest predicted duration of a search for the part that fails."""
+
+
+class CompilationFailed(Exception):
+    """MIGraphX failed on a partition.
+
+    Attributes:
+        nodes: the partition's.
+        error: MIGraphX's.
+        compiling: whether it failed after parsing.
+        seconds: how long the attempt took.
+    """
+
+    def __init__(self, nodes: Sequence[ir.Node], error: RuntimeFailure, *, compiling: bool, seconds: float) -> None:
+        super().__init__(error)
+        self.nodes, self.error, self.compiling, self.seconds = nodes, error, compiling, seconds
+
+    @property
+    def accidental(self) -> bool:
+        """Whether another attempt may succeed: a limit, or SIGKILL, which the system or a user sends."""
+        killed = isinstance(self.error, WorkerCrashed) and self.error.signal is signal.SIGKILL
+        return killed or isinstance(self.error, _LIMITS)
+
+
+@dataclass
+class Compiler:
+    """Makes programs of partitions.
+
+    Attributes:
+        model: cleaned, with inferred types.
+        worker: MIGraphX's process.
+        target: the compilation target; None only parses.
+        path: the file of the whole model, if there is one.
+        quantizer: quantizes parsed programs.
+        options: arguments of MIGraphX's ``compile``.
+        stopwatch: announces and times the stages.
+    """
+
+    model: ir.Model
+    worker: Worker
+    target: str | None = None
+    path: Path | None = None
+    quantizer: Quantizer | None = None
+    options: Mapping[str, bool] = field(default_factory=dict)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def compile(self, partition: Partition) -> RemoteProgram | None:
+        """The program of a partition; None for a host partition.
+
+        Raises:
+            CompilationFailed: MIGraphX failed in a way that another attempt, or fewer nodes, may avoid.
+            RuntimeFailure: it failed otherwise.
+        """
+        if partition.side is Side.HOST:
+            return None
+        graph = self.model.graph
+        borders = [value for value in graph.inputs if not value.is_initializer()], list(graph.outputs)
+        whole = self.path if (list(partition.inputs), list(partition.outputs)) == borders else None
+        started, compiling = time.perf_counter(), False
+        try:
+            with self.stopwatch(Stage.PARSE):
+                program = self._parse(partition.inputs, partition.outputs, whole)
+            if self.quantizer is not None and self.target is not None:
+                with self.stopwatch(Stage.QUANTIZE):
+                    self.quantizer(program, partition)
+            compiling = True
+            if self.target is not None:
+                with self.stopwatch(Stage.COMPILE):
+                    program.compile(self.target, **self.options)
+        except RuntimeFailure as error:
+            if isinstance(error, QuantizationError) or (
+                isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE)
+            ):
+                raise
+            seconds = time.perf_counter() - started
+            raise CompilationFailed(partition.nodes, error, compiling=compiling, seconds=seconds) from error
+        return program
+
+    def smallest_failing_part(self, failed: CompilationFailed) -> list[ir.Node]:
+        """The smallest part of a partition, found by bisection, that fails in the same step.
+
+        Empty if the search would take too long, or the failure is not reproduced.
+        """
+        nodes = list(failed.nodes)
+        if not nodes:
+            return []
+        attempts = 2 * math.ceil(math.log2(len(nodes) + 1)) + 2
+        if failed.seconds * attempts > _SEARCH_SECONDS:
+            return []
+
+        def fails(part: Sequence[ir.Node]) -> bool:
+            return bool(part) and self._fails(part, failed.compiling)
+
+        if not fails(nodes):
+            return []
+        end = bisect_first(range(1, len(nodes) + 1), lambda count: fails(nodes[:count]))
+        start = end - bisect_first(range(1, end + 1), lambda count: fails(nodes[end - count : end]))
+        part = nodes[start:end]
+        related = ancestors_of_last(part)
+        return related if fails(related) else part
+
+    def _fails(self, nodes: Sequence[ir.Node], compiling: bool) -> bool:
+        inputs, outputs = boundary(self.model.graph, nodes)
+        if not all(map(can_cross, inputs)):
+            return False  # MIGraphX cannot take these inputs, so that the attempt would prove nothing
+        try:
+            program = self._parse(inputs, outputs, None)
+            if compiling and self.target is not None:
+                program.compile(self.target, **self.options)
+        except _LIMITS:
+            raise
+        except RuntimeFailure:
+            return True
+        return False
+
+    def _parse(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], whole: Path | None) -> RemoteProgram:
+        names = [[str(each.name) for each in values] for values in (inputs, outputs)]
+        part = part_file(self.model, *names)
+        with part if whole is None else contextlib.nullcontext(whole) as path:
+            program = parse(self.worker, path, {str(each.name): _sizes(each) for each in inputs})
+        shapes = program.get_output_shapes()
+        if len(shapes) != len(outputs):
+            listed = ", ".join(names[1])
+            raise RuntimeFailure(f"MIGraphX returns {len(shapes)} outputs instead of {len(outputs)} ({listed})")
+        for value, shape in zip(outputs, shapes, strict=True):
+            declared = _sizes(value)
+            if shape.dynamic:
+                raise RuntimeFailure(f"MIGraphX infers no fixed shape for {value.name}")
+            if declared is not None and None not in declared and list(shape.lens) != (declared or [1]):
+                raise RuntimeFailure(f"MIGraphX infers the shape {list(shape.lens)} for {value.name}, not {declared}")
+        return program
+
+
+def _sizes(value: ir.Value) -> list[int | None] | None:
+    return None if value.shape is None else [dim if isinstance(dim, int) else None for dim in value.shape]

@@ -1,0 +1,336 @@
+"""Partitioning a model by MIGraphX's verdicts, and compiling the device partitions.
+
+A verdict on a node is a hypothesis about the whole. If a partition is rejected, or ends the process, although each of
+its nodes was accepted, the smallest part that fails is found by bisection, and its nodes move to the host.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest.work_share import WorkShare
+from onnx_bridge.conversion.compiling.compiler import CompilationFailed, Compiler
+from onnx_bridge.conversion.compiling.retry import Ladder
+from onnx_bridge.conversion.selecting_inputs import selecting
+from onnx_bridge.core.errors import InputError, RuntimeFailure
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from onnx_bridge.verdicts.proof_counts import ProofCounts
+from passes.cleanup.infer_shapes import InferShapes
+from passes.graphs.cost import has_known_work
+from passes.graphs.graphs import Scope, name_nodes
+from passes.graphs.structural_inputs import structural_inputs
+from passes.probing.judge import UNSOLVED, Finding, Judge
+from passes.probing.long_partitions import cut
+from passes.probing.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
+from passes.probing.probe import Probe
+from passes.rewriting.base import Context, Obstacle, Status, Unproven, Verdict
+
+_DOES = {
+    Status.REJECTED: "MIGraphX rejects it",
+    Status.CRASHES: "MIGraphX crashes on it",
+    Status.HANGS: "MIGraphX times out on it",
+    Status.WRONG: "MIGraphX computes wrong numbers",
+}
+_LISTED = 3
+"""The number of nodes that a note lists."""
+_SHOWN = 8
+"""The number of elements of a value that a note shows."""
+
+
+@dataclass
+class Partitioned:
+    """A model in partitions.
+
+    Attributes:
+        plan: the partitions, and why nodes are on the host.
+        programs: the program of each partition; None for a host partition.
+        notes: sentences for the user.
+        error: why the model cannot run; None if it can.
+        environment: the variables that MIGraphX needed in addition to compile the programs.
+        verdicts: those on the nodes that MIGraphX accepts, or may accept as parts of the whole.
+    """
+
+    plan: Plan
+    programs: list[RemoteProgram | None] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: RuntimeFailure | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    verdicts: Mapping[ir.Node, Verdict] = field(default_factory=dict)
+
+    @property
+    def proofs(self) -> ProofCounts:
+        """How far the numbers of the nodes on the device are known, each by itself."""
+        nodes = [node for each in self.plan.partitions if each.side is Side.DEVICE for node in each.nodes]
+        return ProofCounts.of(self.verdicts[node] for node in nodes if node in self.verdicts)
+
+    @property
+    def problem(self) -> str | None:
+        return None if self.error is None else str(self.error)
+
+    @property
+    def share(self) -> WorkShare:
+        """The share of the estimated work on MIGraphX."""
+        hosted, work = self.plan.reasons, self.plan.work
+        return WorkShare.of((node not in hosted, 1, work[node], int(not has_known_work(node))) for node in work)
+
+
+def with_inferred_types(model: ir.Model) -> ir.Model:
+    """Name the nodes of a model, and infer the types and shapes of its values, in place.
+
+    Probes need them, and so do the borders of partitions; the pipeline need not have inferred them.
+    """
+    name_nodes(Scope(model, model.graph))
+    if not all(map(can_cross, (value for node in model.graph for value in node.outputs))):
+        InferShapes().run(model, Context())
+    return model
+
+
+def partition(
+    model: ir.Model,
+    verdicts: ProbedRuntime,
+    *,
+    host: bool = True,
+    one_program: bool = False,
+    compiler: Compiler | None = None,
+    ladder: Ladder | None = None,
+) -> Partitioned:
+    """Partition a model, and compile its device partitions.
+
+    Args:
+        model: cleaned, `with_inferred_types`.
+        verdicts: the runtime's.
+        host: whether there may be host partitions; the need for one is an error otherwise.
+        one_program: whether all that follows each other on the device must be one program, however long.
+        compiler: of the same model; default: one that only parses.
+        ladder: what is tried if MIGraphX crashes, hangs or runs out of memory. It must be kept open while the programs
+            are in use.
+
+    Returns:
+        The partitions, with an error if the model cannot run: MIGraphX's, or that neither it nor ONNX Runtime can run a
+        node.
+
+    Raises:
+        RuntimeFailure: MIGraphX failed in a way that says nothing about the model.
+    """
+    compiler = compiler or Compiler(model, workers.shared(verdicts.runtime))
+    judged = judge(model, verdicts)
+    found = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program).run(host)
+    found.verdicts = judged.verdicts
+    if found.error is not None:
+        return found
+    if ladder is not None and ladder.rung is not None:
+        found.environment = ladder.rung.environment
+        found.notes += [ladder.note] if ladder.note else []
+    if (programs := found.plan.cuts + 1) > 1:
+        found.notes.append(
+            f"MIGraphX's part is cut into {programs} programs: the time to compile one grows with the square of the "
+            "number of its nodes"
+        )
+    found.error = _check_host(model, found.plan)
+    if found.error is None and not found.plan.wholly_on_device:
+        found.notes = [_summary(found), *found.notes]
+        found.notes += _inputs_to_freeze(model)
+    return found
+
+
+@dataclass
+class _Attempts:
+    """Compiles partitions, and moves nodes to the host, until MIGraphX accepts the rest.
+
+    Attributes:
+        reasons: the nodes on the host, and why.
+        one_program: whether long device partitions stay whole.
+        made_only: whether outputs that no node computes go to the host.
+    """
+
+    model: ir.Model
+    compiler: Compiler
+    ladder: Ladder | None
+    reasons: dict[ir.Node, str]
+    one_program: bool = False
+    notes: list[str] = field(default_factory=list)
+    made_only: bool = False
+
+    def run(self, host: bool) -> Partitioned:
+        worker = self.compiler.worker
+        first: CompilationFailed | None = None
+        while True:
+            planned = plan(self.model, self.reasons, made_only=self.made_only)
+            found = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
+            if not host and not found.plan.wholly_on_device:
+                found.error = _host_forbidden(found.plan)
+                return found
+            try:
+                found.programs = [self.compiler.compile(each) for each in found.plan.partitions]
+                return found
+            except CompilationFailed as failed:
+                first = first or failed
+                next_worker = self.ladder and self.ladder.climb(failed.error, compiling=failed.compiling)
+                self.compiler.worker = next_worker or worker
+                if next_worker:
+                    continue
+            assert first is not None
+            if not self._without_failing_part(first):
+                found.error = first.error
+                return found
+            first = None
+
+    def _without_failing_part(self, failed: CompilationFailed) -> bool:
+        """Move what fails to the host; whether there is anything to move."""
+        if failed.accidental:
+            raise failed.error from None
+        part = self.compiler.smallest_failing_part(failed)
+        if part:
+            what = failed.error.what
+            self.reasons |= dict.fromkeys(part, f"MIGraphX accepts each node of it, but not all together: {what}")
+            self.notes.append(f"MIGraphX rejects {_named(part)}, although it accepts each node: {what}")
+            return True
+        if not self.made_only:  # the cause may be an output that is a constant, which no node accounts for
+            self.made_only = True
+            return True
+        return False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The nodes of the main graph by what MIGraphX makes of them.
+
+    Attributes:
+        reasons: the nodes that it cannot run, and why.
+        verdicts: those on the others.
+    """
+
+    reasons: Mapping[ir.Node, str]
+    verdicts: Mapping[ir.Node, Verdict]
+
+
+def judge(model: ir.Model, verdicts: ProbedRuntime) -> Judged:
+    """Judge the nodes of the main graph.
+
+    Nodes that cannot be probed because a shape is unknown may run: MIGraphX may infer shapes that ONNX cannot, so that
+    the model is tried as a whole.
+    """
+    asked = Judge(verdicts, Scope(model, model.graph))
+    alive = needed(model.graph)
+    found = asked.judge_nodes([node for node in model.graph if node in alive and not is_constant(node)])
+    failing = {node: each for node, each in found.items() if each.fails}
+    reasons = {node: _why(each) for node, each in failing.items() if not _may_try(each.probe)}
+    for each in asked.failing_clusters(alive - failing.keys()):
+        if reasons.keys().isdisjoint(each.nodes):
+            reasons[each.nodes[0]] = _why(each)  # the first is the cheapest to move
+    return Judged(
+        {node: reasons[node] for node in found if node in reasons},
+        {node: _verdict(each) for node, each in found.items() if node not in reasons},
+    )
+
+
+def _verdict(found: Finding) -> Verdict:
+    """The verdict on a node that may run."""
+    problem = found.probe.problem
+    return found.verdict if problem is None else Verdict(Status.OK, unproven=Unproven(Obstacle.SHAPE, problem))
+
+
+def _why(found: Finding) -> str:
+    if found.probe.problem is not None:
+        return found.probe.problem
+    together = f" together with {found.nodes[-1].name}" if len(found.nodes) > 1 else ""
+    rules = found.nodes[-1].metadata_props.get(UNSOLVED)
+    unsolved = "" if rules is None else f"; {rules}"
+    return f"{_DOES[found.verdict.status]}{together}: {found.verdict.message}{unsolved}"
+
+
+def _may_try(probe: Probe) -> bool:
+    """Whether unknown shapes are the only obstacle to a probe."""
+    if probe.problem is None or probe.randomness is not None:
+        return False
+    values = (*probe.inputs, *probe.outputs)
+    tensors = all(value.type is None or isinstance(value.type, ir.TensorType) for value in values)
+    numeric = tensors and all(value.dtype != ir.DataType.STRING for value in values)
+    return numeric and not all(map(can_cross, probe.inputs))
+
+
+def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
+    """Why ONNX Runtime rejects a host partition; None if it accepts all of them."""
+    for each in found.partitions:
+        if each.side is not Side.HOST:
+            continue
+        inputs, outputs = ([str(value.name) for value in values] for values in (each.inputs, each.outputs))
+        try:
+            Reference(extract(model, inputs, outputs))
+        except InputError as error:
+            named = error.names if isinstance(error, OnnxRuntimeError) else lambda *_: False
+            guilty = [node for node in each.nodes if named(node.op_type, node.name)] or list(each.nodes)
+            reason = found.reasons[guilty[0]] if guilty else "MIGraphX cannot take it"
+            what = f"neither MIGraphX nor ONNX Runtime can run it: {reason}; {error.what}"
+            return RuntimeFailure(what, where=f"node {_named(guilty)}", hint=error.hint)
+    return None
+
+
+def _host_forbidden(found: Plan) -> RuntimeFailure:
+    listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in found.reasons.items())
+    if not listed:
+        what = "outputs that are constants or inputs cannot go through MIGraphX"
+    else:
+        what = f"{len(found.reasons)} of {len(found.work)} nodes cannot run on MIGraphX: {listed}"
+    return RuntimeFailure(what, hint="without --no-host they run on ONNX Runtime, in host partitions")
+
+
+def _summary(partitioned: Partitioned) -> str:
+    reasons, causes = partitioned.plan.reasons, partitioned.plan.causes
+    first = sorted(reasons, key=lambda node: node not in causes)  # what only follows from them comes last
+    listed = "; ".join(f"{node.op_type} {node.name} ({reasons[node]})" for node in first[:_LISTED])
+    more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+    if not reasons:
+        return "outputs that are constants or inputs, which MIGraphX cannot take, go through ONNX Runtime"
+    if len(reasons) == len(partitioned.plan.work):
+        return f"all of it runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
+    share = f"{partitioned.share.rest:.2%} of the estimated work"
+    return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
+
+
+def _inputs_to_freeze(model: ir.Model) -> list[str]:
+    """Notes on the inputs without whose values MIGraphX cannot know shapes, with what to type."""
+    notes = []
+    if names := structural_inputs(model):
+        example = " ".join(f"--freeze {shlex.quote(_example(model, name))}" for name in names)
+        notes.append(
+            f"{', '.join(names)}: shapes within the model depend on the values of these inputs, which MIGraphX needs "
+            f"as constants; freeze them, as in {example}, or with a sample, --freeze {names[0]}=@SAMPLE.npz"
+        )
+    for name in selecting(model):
+        notes.append(
+            f"{name} selects between branches with results of different shapes: convert it into a folder, with a "
+            f"program for each of its values (--bucket {name}=false,true), or for one of them, --freeze {name}=true or "
+            f"--freeze {name}=false"
+        )
+    return notes
+
+
+def _example(model: ir.Model, name: str) -> str:
+    """``NAME=VALUE`` with the default of an input, or a generated value."""
+    default = model.graph.initializers.get(name)
+    try:
+        if default is not None and default.const_value is not None:
+            array = default.const_value.numpy()
+        else:
+            spec = next(each for each in samplers.specs(model) if each.name == name)
+            array = np.asarray(samplers.generate([spec])[0][name])
+    except InputError:  # another input has a type that no sample has
+        return f"{name}=VALUE"
+    return f"{name}={json.dumps(array.tolist(), separators=(',', ':'))}" if array.size <= _SHOWN else f"{name}=VALUE"
+
+
+def _named(nodes: Sequence[ir.Node]) -> str:
+    more = f" and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else ""
+    return ", ".join(str(node.name) for node in nodes[:_LISTED]) + more

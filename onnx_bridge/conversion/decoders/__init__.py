@@ -1,0 +1,1 @@
+"""Language models that generate token by token: their layout, their programs, and encoder-decoder pairs."""

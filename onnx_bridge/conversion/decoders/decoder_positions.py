@@ -1,0 +1,60 @@
+"""Decoders without position ids, which compute positions from the size of their cache.
+
+With a cache of fixed size, these would be constants: each program looks them up by the number of tokens instead
+(`onnx_bridge.conversion.decoders.encoder_decoder.static_step`). Of other decoders nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from onnx_bridge.bundle.manifest.decoder_layout import Layout
+from onnx_bridge.conversion.decoders.encoder_decoder.parts import specialized
+from onnx_bridge.conversion.decoders.encoder_decoder.static_step import look_up_by_length, sized
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.source import Source
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.digest import json_digest
+
+
+def positioned(
+    source: Source, request: ConvertRequest, layout: Layout, widths: Sequence[int]
+) -> tuple[Layout, dict[int, Source]]:
+    """The layout with an input of the number of tokens, and the models by width, if positions depend on it.
+
+    Args:
+        source: the model.
+        request: with the values of all inputs that have no role.
+        layout: of the decoder.
+        widths: of the programs.
+    """
+    if layout.in_place or layout.positions is not None:
+        return layout, {}
+    model = specialized(source.model(), request.freeze)
+    made: dict[int, Source] = {}
+    for width in widths:
+        most = layout.max_length - width
+        shapes = partial(_shapes, layout, width)
+        program = sized(model, shapes(most))
+        try:
+            length = look_up_by_length(model, program, shapes, most)
+        except InputError:  # whether it generates the same all the same, the comparison shows
+            length = None
+        if length is None or {str(each.name) for each in program.graph.inputs} != {*layout.shapes(width), length}:
+            return layout, {}
+        digest = json_digest([source.digest, width, layout.max_length, dict(request.freeze), code_digest(__name__)])
+        made[width] = Source(program, name=source.name, digest=digest)
+    return replace(layout, length=length), made
+
+
+def _shapes(layout: Layout, width: int, past: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs of a program for some size of its past."""
+    shapes = layout.shapes(width)
+    if layout.mask is not None:
+        shapes[layout.mask] = (layout.batch, past + width)
+    for each in layout.cache:
+        shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
+    return shapes

@@ -1,0 +1,116 @@
+"""The files of a model with an encoder and a decoder, as optimum lays them out.
+
+    encoder_model.onnx  decoder_model_merged.onnx                           with an If on use_cache_branch
+    encoder_model.onnx  decoder_model.onnx  decoder_with_past_model.onnx    without and with a cache
+    config.json  generation_config.json                                     the token that a text begins with
+
+The user names any of the decoder's files; the others are beside it, with the same ending (``_quantized``, ``_fp16``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_bridge.conversion.decoders.decoder_layout import BRANCH
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.digest import json_digest
+from onnx_bridge.core.files.regular_file import read_regular
+from onnx_bridge.core.schema import Size, parse_json, read_as
+from onnx_bridge.model import io as models
+
+_ENCODER, _FIRST, _STEP, _MERGED = "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged"
+_CONFIGURATIONS = ("generation_config.json", "config.json")
+"""The first that names the token counts."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one model.
+
+    Attributes:
+        given: the one that the user named.
+        encoder: the encoder.
+        first: the decoder without a cache.
+        step: the decoder with a cache; the same file, if it is merged.
+        start: the tokens that a text begins with; empty if they are not known.
+    """
+
+    given: Path
+    encoder: Path
+    first: Path
+    step: Path
+    start: tuple[int, ...]
+
+    @classmethod
+    def beside(cls, given: Path) -> Files:
+        """The files beside a decoder, which are not read.
+
+        Raises:
+            InputError: one is missing, or a configuration is damaged.
+        """
+        part = next((each for each in (_MERGED, _STEP, _FIRST) if each in given.name), None)
+        if part is None:
+            hint = f"name it {_MERGED}.onnx, or {_FIRST}.onnx and {_STEP}.onnx, beside {_ENCODER}.onnx"
+            raise InputError("the decoder of an encoder has another name", where=str(given), hint=hint)
+        encoder, first, step = (given.with_name(given.name.replace(part, each)) for each in (_ENCODER, _FIRST, _STEP))
+        if part == _MERGED:
+            first = step = given
+        for each in (encoder, first, step):
+            if not each.is_file():
+                what = "this file of the model is missing: the decoder takes what the encoder returns"
+                raise InputError(what, where=str(each), hint=f"put it beside {given.name}")
+        return cls(given, encoder, first, step, next(filter(None, map(_start, _configurations(given))), ()))
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Each once."""
+        return tuple(dict.fromkeys((self.encoder, self.first, self.step)))
+
+    def digests(self) -> dict[str, str]:
+        """Those of the files, by name; raises InputError."""
+        return {each.name: models.digest(each) for each in self.all}
+
+    def branch(self, *, cached: bool) -> dict[str, str]:
+        """The value of the input that chooses the branch of a merged decoder, as JSON text."""
+        return {BRANCH: "[true]" if cached else "[false]"} if self.first == self.step else {}
+
+    def digest(self) -> str:
+        """Of all that the model is made of."""
+        return json_digest([*self.digests().values(), list(self.start)])
+
+
+def digest_with_encoder(decoder: Path) -> str | None:
+    """The digest of a decoder with what lies beside it; None where there is no encoder for it.
+
+    Raises:
+        InputError: one of the files cannot be read.
+    """
+    try:
+        files = Files.beside(decoder)
+    except InputError:
+        return None
+    return files.digest()
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """What is read of a configuration."""
+
+    decoder_start_token_id: Size | tuple[Size, ...] | None = None
+
+
+def _configurations(model: Path) -> Iterator[Path]:
+    """The configurations beside a model, or beside its folder ``onnx``."""
+    for folder in (model.parent, model.parent.parent) if model.parent.name == "onnx" else (model.parent,):
+        yield from (folder / name for name in _CONFIGURATIONS if (folder / name).exists())
+
+
+def _start(path: Path) -> tuple[int, ...]:
+    """The tokens that a text begins with, as a configuration says; raises InputError."""
+    try:
+        found = read_as(_Configuration, parse_json(read_regular(path))).decoder_start_token_id
+    except (OSError, ValueError) as error:
+        raise InputError(f"it cannot be read: {error}", where=str(path), hint="repair or remove it") from None
+    return () if found is None else found if isinstance(found, tuple) else (found,)

@@ -1,0 +1,166 @@
+"""The models that an encoder-decoder is converted to: what they are is decided by their inputs and outputs.
+
+    encoder                    source, mask                          →  hidden states
+    memory                     hidden states                         →  keys and values of cross-attention
+    step                       token, mask, these, and its cache     →  logits, and the cache with the token
+
+Keys and values that the decoder without a cache computes from the hidden states alone are those of cross-attention;
+those that depend on its tokens are the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.clean_request import CleanRequest
+from onnx_bridge.conversion.decoders.decoder_layout import PAST, PRESENT, listed, matching
+from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.model import io as models
+from onnx_bridge.samples.roles import dims_of
+from passes.graphs import graphs
+
+_WHERE = "decoder"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The models behind the encoder.
+
+    Attributes:
+        memory: the keys and values of cross-attention.
+        memory_input: its input of hidden states; of others it has the sizes alone.
+        step: the decoder; its outputs are the logits and the cache.
+        ids: the input of ``step`` that is the token.
+        logits: its first output.
+        cache: its caches, past and present.
+        crossed: its inputs that are outputs of ``memory``, which it gets from those.
+        hidden: its input of hidden states, which some decoders still take.
+        mask: its mask of the encoder's tokens.
+    """
+
+    memory: ir.Model
+    memory_input: str
+    step: ir.Model
+    ids: str
+    logits: str
+    cache: dict[str, str]
+    crossed: dict[str, str]
+    hidden: str | None
+    mask: str | None
+
+    @classmethod
+    def of(cls, files: Files, freeze: Mapping[str, str]) -> Parts:
+        """Take a model apart.
+
+        Args:
+            files: of the model.
+            freeze: values, as JSON text, of the decoder's inputs that become constant.
+
+        Raises:
+            InputError: the inputs and outputs are not those of a decoder with a cache.
+        """
+        first = specialized(models.load(files.first), {**freeze, **files.branch(cached=False)})
+        step = specialized(models.load(files.step), {**freeze, **files.branch(cached=True)})
+        presents = matching(PRESENT, _named(first.graph.outputs))
+        pasts = matching(PAST, _named(step.graph.inputs))
+        if not pasts or pasts.keys() != presents.keys():
+            what = f"one takes {listed(list(pasts.values()))}, the other returns {listed(list(presents.values()))}"
+            hint = "export both files at once, with a cache"
+            raise InputError(f"the decoders do not fit together: {what}", where=_WHERE, hint=hint)
+        outputs = _named(first.graph.outputs)
+        memory_input = _hidden_input(first, list(pasts.values()))
+        crossing = [key for key, name in presents.items() if _inputs_of(outputs[name]) == {memory_input}]
+        own = matching(PRESENT, _named(step.graph.outputs))
+        cache = {pasts[key]: own.get(key, "") for key in pasts if key not in crossing}
+        if not crossing or not cache or "" in cache.values():
+            what = "its keys and values are not those of attention to itself and to an encoder"
+            raise InputError(what, where=_WHERE, hint="export it with a cache, task text2text-generation-with-past")
+        logits = [name for name in _named(step.graph.outputs) if name not in own.values()]
+        if len(logits) != 1:
+            raise InputError(f"which of {listed(logits)} are the logits is not known", where=_WHERE)
+        _keep(first, [presents[key] for key in crossing])
+        _keep(step, [*logits, *cache.values()])
+        others = [value for value in step.graph.inputs if value.name not in pasts.values()]
+        ids = _one("token ids", others, lambda value: _is_integer(value) and str(value.name).endswith("input_ids"))
+        rest = [value for value in others if value.name != ids]
+        masks = [str(value.name) for value in rest if "mask" in str(value.name)]
+        states = [str(value.name) for value in rest if value.name not in masks and not _is_integer(value)]
+        unknown = [str(value.name) for value in rest if value.name not in (*masks[:1], *states[:1])]
+        if unknown:
+            hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
+            raise InputError(f"what its inputs {listed(unknown)} are is not known", where=_WHERE, hint=hint)
+        hidden, mask = next(iter(states), None), next(iter(masks), None)
+        crossed = {pasts[key]: presents[key] for key in crossing}
+        return cls(first, memory_input, step, ids, logits[0], cache, crossed, hidden, mask)
+
+
+def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
+    """Whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
+    inputs = {name: each for name, each in _named(model.graph.inputs).items() if name not in frozen}
+    pasts, presents = matching(PAST, inputs), matching(PRESENT, _named(model.graph.outputs))
+    states = [
+        each
+        for name, each in inputs.items()
+        if name not in pasts.values() and not _is_integer(each) and len(dims_of(each) or ()) == 3
+    ]
+    tokens = any(name.endswith("input_ids") for name in inputs)
+    return tokens and bool(presents) and (bool(states) or bool(pasts.keys() - presents.keys()))
+
+
+def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
+    """A model with some inputs constant, and the branch of a merged decoder that they choose."""
+    there = {name: text for name, text in freeze.items() if name in _named(model.graph.inputs)}
+    return rewrite(model, CleanRequest("inline-functions,unshadow-names,inline-constant-if", freeze=there)).model
+
+
+def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
+    """Values by name, without inputs that are initializers."""
+    return {str(value.name): value for value in values if not value.is_initializer()}
+
+
+def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
+    """The input of hidden states."""
+    found = [value for value in _named(first.graph.inputs).values() if value.name not in pasts]
+    return _one("hidden states", found, lambda value: not _is_integer(value) and len(dims_of(value) or ()) == 3)
+
+
+def _inputs_of(value: ir.Value) -> set[str]:
+    """The inputs of the model that a value is computed from; those whose sizes alone matter are left out."""
+    found: set[str] = set()
+    seen, pending = set(), [value]
+    while pending:
+        each = pending.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        node = each.producer()
+        if node is not None and node.op_type not in ("Shape", "Size"):
+            pending += [one for one in (*node.inputs, *graphs.captures(node)) if one is not None]
+        elif node is None and each.is_graph_input() and not each.is_initializer():
+            found.add(str(each.name))
+    return found
+
+
+def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
+    """Remove all other outputs, and what is needed for them alone."""
+    by_name = _named(model.graph.outputs)
+    model.graph.outputs[:] = [by_name[name] for name in outputs]
+    rewrite(model, CleanRequest("remove-dead"))
+    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
+
+
+def _one(what: str, among: Sequence[ir.Value], accept: Callable[[ir.Value], bool]) -> str:
+    found = [str(value.name) for value in among if accept(value)]
+    if len(found) != 1:
+        names = listed([str(value.name) for value in among])
+        raise InputError(f"which of {names} are the {what} is not known", where=_WHERE, hint="freeze the others")
+    return found[0]
+
+
+def _is_integer(value: ir.Value) -> bool:
+    return value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)

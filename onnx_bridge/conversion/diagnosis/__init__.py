@@ -1,0 +1,1 @@
+"""What the runtime makes of a model, without compiling it."""

@@ -1,0 +1,264 @@
+"""A diagnosis of a model before anything is compiled: the verb ``doctor``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
+from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
+from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
+from onnx_bridge.conversion.request import DoctorRequest
+from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.core.progress import Progress, Stage, silent
+from onnx_bridge.core.values import Array
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
+from onnx_bridge.model import io as models
+from onnx_bridge.model import provenance
+from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.reference.reference import load_error
+from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
+from passes.graphs import graphs
+from passes.graphs.dependencies import unchanged_graphs
+from passes.graphs.graphs import Scope
+from passes.isolation.limits import Limits, limited
+from passes.probing.probe import Probe
+from passes.rewriting.base import Proof, Status, Verdict
+from passes.rewriting.pipeline import Step
+
+_SAVING_FACTOR = 4.1
+"""MIGraphX's peak memory while it saves a program, as a multiple of the weights (measured: 1.77 GB for 438 MB)."""
+_BASE_BYTES = 150 * 2**20
+"""The memory of MIGraphX's process without a model."""
+
+
+def doctor(  # noqa: PLR0913
+    model: str | os.PathLike[str] | ir.Model,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Array | str] | None = None,
+    host: bool = True,
+    cache: bool = True,
+    probe_budget: float | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+    runtime: str | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Get the runtime's verdict on every node of a model, and the planned action of the pipeline.
+
+    Args:
+        model: an ONNX file, or a model in memory, which is not modified.
+        out: the file to write the rewritten model to; None writes nothing.
+        target: as for `convert`; ``gpu`` is rehearsed on a machine without one: what ``ref`` computes right must be
+            right after the gpu target's passes, too.
+        pipeline: the passes that `convert` would run.
+        dims: sizes of symbolic dimensions by name; the others become 1.
+        shapes: whole shapes by input name.
+        freeze: inputs that become constant, by name: an array, or a value as JSON.
+        host: whether nodes may run on the host; if not, the need for it is a problem.
+        cache: whether to use verdicts of earlier runs.
+        probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size; default: 2.
+            Nodes beyond it are compared by small witnesses.
+        timeout: limit in seconds for each run of ONNX Runtime, and for each probe, which has 10 at most.
+        memory: limit in GiB for ONNX Runtime's process.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        progress: called with each stage and each pass.
+
+    Raises:
+        InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
+        RuntimeNotFound: there is no MIGraphX.
+        NativeFailure: ONNX Runtime exceeded a limit.
+    """
+    request = DoctorRequest(
+        target,
+        pipeline,
+        dict(dims or {}),
+        as_shapes(shapes),
+        as_json(freeze),
+        host,
+        cache,
+        probe_budget,
+        timeout,
+        memory,
+        runtime,
+    )
+    return run(model, None if out is None else Path(out), request, progress)
+
+
+def run(
+    model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress | None = None
+) -> Diagnosis:
+    """Diagnose a model as a request says; errors are those of `doctor`."""
+    with limited(Limits.of(request.timeout, request.memory)):
+        return _run(model, out, request, progress or silent)
+
+
+def _run(
+    model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress
+) -> Diagnosis:
+    runtime = runtimes.find(request.runtime)
+    seconds = SECONDS if request.timeout is None else min(request.timeout, SECONDS)
+    passes, notes = _rehearsal(request.target, runtime)
+    target = ProbedRuntime(
+        runtime,
+        cache=request.cache,
+        budget=request.probe_budget,
+        timeout=seconds,
+        compile_for="gpu" if request.target == "gpu" else resolve_target(request.target, runtime),
+        rehearsal=passes,
+    )
+    progress(Stage.LOAD)
+    loaded = models.owned(model)
+    facts = _facts(loaded)
+    for scope in graphs.scopes(loaded):
+        graphs.name_nodes(scope)  # so that nodes have the same names before and after the passes
+    refusal = load_error(loaded)
+    if refusal is not None:
+        what = f"nothing can be compared, as ONNX Runtime does not take the model: {refusal.what}"
+        notes.append(f"{what} ({refusal.hint})" if refusal.hint else what)
+    cleaning = CleanRequest(
+        request.pipeline, dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1
+    )
+    before = rewrite(loaded.clone(), replace(cleaning, pipeline="infer-shapes"))
+    progress("judging every node")
+    verdicts = _verdicts(before.model, target)
+    after = rewrite(loaded, cleaning, target=target, progress=progress)
+    if out is not None:
+        models.save(after.model, out)
+    progress(Stage.PARSE)
+    partitioned = partition(with_inferred_types(after.model), target, host=request.host)
+    actions = _Actions(after.model, after.steps, partitioned)
+    nodes = [
+        NodeDiagnosis(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *actions.of(node))
+        for node, verdict in verdicts.items()
+    ]
+    weights = graphs.weight_bytes(after.model)
+    return Diagnosis(
+        path=None if isinstance(model, ir.Model) else str(Path(model)),
+        runtime=f"MIGraphX {runtime.version}",
+        facts=facts,
+        nodes=nodes,
+        partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
+        share=partitioned.share,
+        proofs=partitioned.proofs,
+        kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
+        memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
+        parsed=partitioned.problem is None,
+        problem=partitioned.problem or "",
+        notes=[*after.notes, *partitioned.notes, *notes],
+        path_fixed=None if out is None else str(out),
+        comparable=refusal is None,
+    )
+
+
+def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[str]]:
+    """The passes of the gpu target, where that is meant and not here; and a sentence on what was rehearsed."""
+    if target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets):
+        return None, []
+    try:
+        passes = rehearsal(runtime)
+    except RuntimeNotFound as error:
+        return None, [f"the gpu target is not rehearsed: {error}"]
+    return passes, [passes.note]
+
+
+_Told = tuple[str, str, Proof, str]
+"""A verdict as it is told: its status, its message, its proof, and why it is not proven at real size."""
+
+
+def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
+    """The verdict on each node, also in subgraphs, except constants; in order."""
+    with unchanged_graphs():
+        return _probed(Scope(model, model.graph), target)
+
+
+def _probed(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
+    probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}
+    possible = {node: probe for node, probe in probes.items() if probe.problem is None}
+    found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
+    return {node: _as_told(found[node]) if node in found else _without_probing(probe) for node, probe in probes.items()}
+
+
+def _as_told(verdict: Verdict) -> _Told:
+    return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or "")
+
+
+def _without_probing(probe: Probe) -> _Told:
+    """The verdict on a node that cannot be probed."""
+    return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
+
+
+class _Actions:
+    """What a pipeline did with the nodes of a model, and where their replacements run."""
+
+    def __init__(self, after: ir.Model, steps: Sequence[Step], partitioned: Partitioned) -> None:
+        self._replacements: dict[str, list[ir.Node]] = {}
+        self._reasons = {
+            inner: reason for node, reason in partitioned.plan.reasons.items() for inner in graphs.with_nested([node])
+        }
+        for scope in graphs.scopes(after):
+            for node in scope.nodes():
+                for name in graphs.origin(node):
+                    self._replacements.setdefault(name, []).append(node)
+        self._removers = {
+            name: step.name for step in reversed(steps) for rewrite in step.result.rewrites for name in rewrite.before
+        }
+
+    def of(self, node: ir.Node) -> tuple[PlannedAction, str]:
+        """The action on a node of the original model, and the passes or the reason."""
+        name = str(node.name)
+        replacements = self._replacements.get(name, [])
+        if not replacements:
+            return PlannedAction.REMOVED, self._removers.get(name, "")
+        reasons = dict.fromkeys(self._reasons[each] for each in replacements if each in self._reasons)
+        if reasons:
+            return PlannedAction.HOST, "; ".join(reasons)
+        makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(graphs.PASS)))
+        return (PlannedAction.REWRITTEN, ", ".join(makers)) if makers else (PlannedAction.UNCHANGED, "")
+
+
+def _facts(model: ir.Model) -> dict[str, Any]:
+    """Properties of the file that may be obstacles."""
+    scope = Scope(model, model.graph)
+    nodes = list(scope.nodes())
+    sizes = {
+        str(dim.value or f"{value.name}[{index}]"): None
+        for value in model.graph.inputs
+        if value.shape is not None
+        for index, dim in enumerate(value.shape)
+        if isinstance(dim, ir.SymbolicDim)
+    }
+    foreign = Counter(node.domain for node in nodes if node.domain)
+    names = Counter(value.name for graph in scope.graphs() for value in _named(graph))
+    facts = {
+        "IR version": model.ir_version,
+        "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in scope.opset_imports.items()),
+        "open sizes": ", ".join(sizes),
+        "subgraphs": sum(1 for _ in scope.graphs()) - 1,
+        "functions": len(model.functions),
+        "other domains": counted(foreign),
+        "shadowed names": sum(1 for count in names.values() if count > 1),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _named(graph: ir.Graph) -> Iterator[ir.Value]:
+    values = dict.fromkeys(
+        (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
+    )
+    return (value for value in values if value.name)

@@ -1,0 +1,135 @@
+"""The registered passes, and why a pass applies or not: the verbs ``passes list`` and ``passes explain``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+import passes
+from onnx_bridge.core.console import plain_table
+from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.model import io as models
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.cleanup.infer_shapes import InferShapes
+from passes.legalize.legalize import Legalize
+from passes.rewriting.base import Context, Exactness, Rewrite, Skip, Target
+from passes.rewriting.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class PassInfo:
+    """A pass: its name, exactness, options with their defaults, and description."""
+
+    name: str
+    exactness: str
+    options: dict[str, str]
+    does: str
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All passes and named pipelines."""
+
+    passes: list[PassInfo]
+    pipelines: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+
+        table = plain_table("pass", "exactness", "options", "does")
+        for each in self.passes:
+            options = Group(*(f"{name}={default}" for name, default in each.options.items()))
+            table.add_row(each.name, each.exactness, options, each.does)
+        pipelines = plain_table("pipeline", "passes")
+        for name, spec in self.pipelines.items():
+            pipelines.add_row(name, spec.replace(",", ", ") or "(nothing)")
+        return Group(table, "", pipelines)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The rewrites and skips of a pass on a model."""
+
+    name: str
+    rewrites: list[Rewrite]
+    skips: list[Skip]
+    node: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pass": self.name,
+            "node": self.node,
+            "rewrites": [dataclasses.asdict(each) for each in self.rewrites],
+            "skips": [dataclasses.asdict(each) for each in self.skips],
+        }
+
+    def render(self) -> RenderableType:
+        """One line for each rewrite or skip."""
+        from rich.console import Group
+
+        lines = [f"would rewrite {each.line}" for each in self.rewrites]
+        lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
+        return Group(*lines or [f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"])
+
+
+def catalogue() -> Catalogue:
+    """All passes and named pipelines."""
+    infos = []
+    for name in passes.names():
+        cls = passes.get(name)
+        exactness = cls.exactness.value if isinstance(cls.exactness, Exactness) else "by its options"
+        options = {field.name.replace("_", "-"): _default(field) for field in dataclasses.fields(cls)}
+        infos.append(PassInfo(name, exactness, options, passes.describe(name)))
+    return Catalogue(infos, dict(passes.PIPELINES))
+
+
+def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | None = None) -> Explanation:
+    """Try a pass on a copy of a model.
+
+    Args:
+        name: the pass, with options in braces where wanted.
+        model: an ONNX file, or a model in memory, which is not modified.
+        node: report only this node.
+
+    Raises:
+        InputError: there is no such pass or node, or the model cannot be read.
+    """
+    loaded = models.owned(model)
+    if node is not None:
+        names = {str(each.name) for each in loaded.graph.all_nodes()}
+        names |= {str(each.name) for function in loaded.functions.values() for each in function.all_nodes()}
+        if node not in names:
+            raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
+    pipeline = Pipeline.parse(name)
+    target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
+    if target is not None:  # a node without known shapes cannot be probed
+        InferShapes().run(loaded, Context())
+    steps = pipeline.run(loaded, Context(target))
+    rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
+    skips = [each for step in steps for each in step.result.skips if node in (None, each.node)]
+    return Explanation(name, rewrites, skips, node)
+
+
+def _runtime() -> Target | None:
+    """The runtime that gives verdicts to legalization; None if there is none."""
+    try:
+        return ProbedRuntime(runtimes.find())
+    except RuntimeNotFound:
+        return None
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return "" if field.default is None else str(field.default)
+    return "" if field.default_factory is dataclasses.MISSING else "{}"

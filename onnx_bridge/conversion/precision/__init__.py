@@ -1,0 +1,1 @@
+"""Lower precisions: what is computed in them, and their calibration."""

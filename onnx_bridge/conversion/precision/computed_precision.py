@@ -1,0 +1,49 @@
+"""The precision that a model computes in, which the dtypes of its outputs need not show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.precision.precision import TOLERANCES
+from onnx_bridge.reference.comparison.computed_precision import EPSILON, computed_precisions
+from onnx_bridge.reference.comparison.tolerances import PRESETS, Tolerances
+from passes.graphs import graphs
+from passes.graphs.quantization import is_quantizer
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A precision: ``preset`` of `onnx_bridge.reference.comparison.tolerances.PRESETS`; None goes by the outputs'
+    dtypes."""
+
+    preset: str | None = None
+
+    @property
+    def tolerances(self) -> Tolerances:
+        """The tolerances of outputs: those of `check` for a conversion to this precision."""
+        return Tolerances(self.preset)
+
+    @property
+    def epsilon(self) -> float:
+        """The unit in the last place of 1.0; 0 where it is that of the dtypes."""
+        return EPSILON.get(self.preset or "", 0.0)
+
+
+def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> Precision:
+    """The coarsest precision in which a model computes.
+
+    A quantizer rounds to steps, where a tie goes to either side: the tolerances are those of int8.
+
+    Args:
+        original: the model as the user gave it.
+        cleaned: with inferred types.
+        converted_to: the precision of the conversion.
+    """
+    found = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
+    found |= {each.preset for each in computed_precisions(original, cleaned).values()}
+    nodes = (node for model in (original, cleaned) for scope in graphs.scopes(model) for node in scope.nodes())
+    if any(map(is_quantizer, nodes)):
+        found.add("int8")
+    return Precision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))

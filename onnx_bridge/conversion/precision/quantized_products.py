@@ -1,0 +1,167 @@
+"""int8 and fp8 with nodes that stay in float32: QuantizeLinear and DequantizeLinear for each product.
+
+    Conv(x, w)    →    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(QuantizeLinear(w)))
+
+MIGraphX's quantizers cannot exclude nodes: the one for int8 quantizes all convolutions and matrix products, the one for
+fp8 every operator. If nodes are to be kept, the model gets what MIGraphX's int8 quantizer would insert into the
+program, except at those nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one pair
+per value, with a scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration samples
+(for constants, their own). A gpu target makes integer or fp8 products of it, ``ref`` computes the same values in
+float32; and the model stays ONNX, which the reference can run.
+
+fp8 is e4m3fnuz, whose largest value is 240: MIGraphX does not read e4m3fn from ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.calibration import Calibration
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.probing.partition import extract
+
+PRODUCTS = ("Conv", "Gemm", "MatMul")
+"""The operators that are quantized."""
+OPSETS = {"int8": 13, "fp8": 19}
+"""The first opset in which QuantizeLinear gives the format."""
+
+_MAKER = "quantize-products"
+_FORMATS: Mapping[str, tuple[Any, float]] = {"int8": (np.int8, 127.0), "fp8": (ml_dtypes.float8_e4m3fnuz, 240.0)}
+"""The dtype of each, and its largest magnitude."""
+_TOGETHER = 64
+"""The number of values that are fetched in one run."""
+
+
+@dataclass(frozen=True)
+class QuantizedProducts:
+    """A model with quantized products.
+
+    Attributes:
+        model: a copy; constants are shared.
+        calibration: the samples that ranges were measured on.
+        quantized: the names of quantized products.
+        kept: the names of the others.
+    """
+
+    model: ir.Model
+    calibration: Calibration
+    quantized: tuple[str, ...]
+    kept: tuple[str, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        count = len(self.quantized) + len(self.kept)
+        said = f"{len(self.quantized)} of {count} products are quantized; in float32 stay {', '.join(self.kept)}"
+        return [*self.calibration.notes, said]
+
+
+def quantize_products(
+    model: ir.Model, precision: str, keep: Sequence[str], calibration: Calibration
+) -> QuantizedProducts:
+    """Quantize the products of a model, except for some.
+
+    Args:
+        model: cleaned, with fixed shapes; not modified.
+        precision: ``int8`` or ``fp8``.
+        keep: operators, and nodes by name (in this model, or of the original node that they come from).
+        calibration: the samples.
+
+    Raises:
+        InputError: ``keep`` names no product of the model, or all of them.
+    """
+    copy = model.clone()
+    graphs.name_nodes(Scope(copy, copy.graph))
+    found = products(copy)
+    kept = [node for node in found if set(keep) & {str(node.name), node.op_type, *graphs.origin(node)}]
+    _check(keep, found, kept)
+    chosen = [node for node in found if node not in kept]
+    operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
+    dtype, end = _FORMATS[precision]
+    largest = _largest(copy, operands, calibration.samples)
+    pairs: dict[ir.Value, ir.Value] = {}
+    for node in chosen:
+        for place in (0, 1):
+            value = node.inputs[place]
+            if value is None:
+                continue
+            if value not in pairs:
+                scale = np.array((largest[str(value.name)] / end) or 1.0, np.float32)
+                pairs[value] = _pair(copy.graph, node, value, scale, np.zeros((), dtype))
+            node.replace_input_with(place, pairs[value])
+    names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
+    return QuantizedProducts(copy, calibration, *names)
+
+
+def products(model: ir.Model) -> list[ir.Node]:
+    """The products of float32 operands in the main graph."""
+    return [
+        node
+        for node in model.graph
+        if node.op_type in PRODUCTS
+        and node.domain in ("", "ai.onnx")
+        and all(value is not None and value.dtype == ir.DataType.FLOAT for value in node.inputs[:2])
+    ]
+
+
+def _check(keep: Sequence[str], found: Sequence[ir.Node], kept: Sequence[ir.Node]) -> None:
+    known = {name for node in found for name in (str(node.name), node.op_type, *graphs.origin(node))}
+    for each in keep:
+        if each not in known:
+            hint = nearest(each, sorted(known)) or f"it has {', '.join(str(node.name) for node in found[:5]) or 'none'}"
+            raise InputError("the model has no such product to keep", where=f"keep-fp32 {each!r}", hint=hint)
+    if len(kept) == len(found):
+        raise InputError("nothing is left to quantize", where="keep-fp32", hint="keep fewer, or convert to fp32")
+
+
+def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
+    """QuantizeLinear and DequantizeLinear of a value, before the first node that uses it."""
+    name = str(value.name)
+    constants = []
+    for array, what in ((scale, "scale"), (zero, "zero_point")):
+        tensor = ir.Tensor(array, name=f"{name}/{what}")
+        constant = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
+        graph.register_initializer(constant)
+        constants.append(constant)
+    down = ir.node("QuantizeLinear", [value, *constants], name=f"{name}/QuantizeLinear")
+    up = ir.node("DequantizeLinear", [down.outputs[0], *constants], name=f"{name}/DequantizeLinear")
+    for made, kind, ending in ((down, constants[1].type, "quantized"), (up, value.type, "dequantized")):
+        (output,) = made.outputs
+        output.name, output.type, output.shape = f"{name}/{ending}", kind, value.shape
+    graph.insert_before(node, [down, up])
+    graphs.stamp([down, up], _MAKER, [node])
+    return up.outputs[0]
+
+
+def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]) -> dict[str, float]:
+    """The largest magnitudes of constants, of inputs, and of values that ONNX Runtime computes from the samples."""
+    found: dict[str, float] = {}
+    wanted: list[str] = []
+    inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+    for value in operands:
+        name, tensor = str(value.name), value.const_value
+        if tensor is not None:
+            found[name] = _magnitude(tensor.numpy())
+        elif name in inputs:
+            found[name] = max(_magnitude(flat(sample)[name]) for sample in samples)
+        else:
+            wanted.append(name)
+    for start in range(0, len(wanted), _TOGETHER):
+        part = Reference(extract(model, inputs, wanted[start : start + _TOGETHER]))
+        for sample in samples:
+            for name, array in flat(part.run({each: sample[each] for each in part.input_names})).items():
+                found[name] = max(found.get(name, 0.0), _magnitude(array))
+    return found
+
+
+def _magnitude(array: Array) -> float:
+    return float(np.max(np.abs(array.astype(np.float32)), initial=0.0))

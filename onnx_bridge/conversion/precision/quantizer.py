@@ -1,0 +1,100 @@
+"""int8 and fp8 by MIGraphX's quantizers, program by program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.requantize import quantize
+from onnx_bridge.conversion.precision.quantized_products import PRODUCTS
+from onnx_bridge.core.errors import MigraphxError
+from onnx_bridge.core.values import flat
+from onnx_bridge.migraphx.program import Program, Tensor
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.calibration import Calibration
+from passes.probing.partition import Partition, extract
+
+
+@dataclass
+class Quantizer:
+    """Quantizes the programs of one model.
+
+    Attributes:
+        precision: ``int8`` or ``fp8``.
+        target: the target that ranges are measured on.
+        calibration: the samples.
+        model: the cleaned model, of which partitions are parts.
+        used: the tensors that each partition was calibrated on, by its inputs.
+    """
+
+    precision: str
+    target: str
+    calibration: Calibration
+    model: ir.Model
+    used: dict[tuple[str, ...], list[dict[str, Tensor]]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        found = list(self.calibration.notes)
+        if not any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
+            found.append(f"the model has none of {', '.join(PRODUCTS)}: {self.precision} has no effect")
+        return found
+
+    def __call__(self, program: Program, partition: Partition) -> None:
+        """Quantize a parsed program.
+
+        Raises:
+            QuantizationError: MIGraphX refused, or its process ended.
+        """
+        names = tuple(str(value.name) for value in partition.inputs)
+        if names not in self.used:
+            self.used[names] = self._tensors(names, program)
+        quantize(program, self.precision, self.target, self.used[names])
+
+    def _tensors(self, names: Sequence[str], program: Program) -> list[dict[str, Tensor]]:
+        """The samples at the inputs of a partition; ONNX Runtime computes what other partitions would."""
+        parameters = program.get_parameter_shapes()
+        wanted = [name for name in names if name in parameters]
+        given = {name for sample in self.calibration.samples for name in sample}
+        inner = [name for name in wanted if name not in given]
+        samples: list[Mapping[str, Any]] = list(self.calibration.samples)
+        if inner:
+            inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+            before = Reference(extract(self.model, inputs, inner))
+            samples = [
+                {**each, **before.run({name: each[name] for name in before.input_names})}
+                for each in self.calibration.samples
+            ]
+        return [
+            {
+                name: Tensor.of(array.astype(parameters[name].dtype))
+                for name, array in flat(each).items()
+                if name in wanted
+            }
+            for each in samples
+        ]
+
+    def save_samples(self, path: Path, partitions: Mapping[int, Sequence[str]]) -> None:
+        """Write the samples of partitions, given by index and inputs, for `onnx_bridge.bundle.requantize`."""
+        arrays = {
+            f"{index}/{number}/{name}": tensor.data
+            for index, inputs in partitions.items()
+            for number, sample in enumerate(self.used[tuple(inputs)])
+            for name, tensor in sample.items()
+        }
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def loads_back(worker: Worker, path: Path) -> bool:
+    """Whether MIGraphX can read a program that it wrote."""
+    try:
+        worker.load(path)
+    except MigraphxError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Several programs of one model in one bundle."""

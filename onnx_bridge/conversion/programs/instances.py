@@ -1,0 +1,189 @@
+"""One folder with several instances of a model: the same with other sizes, a bundle for each, weights written once.
+
+They are converted in a staging folder, where those of an earlier conversion are kept if they are up to date; the caller
+writes the manifest of the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.files.verify import is_intact
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsManifest, label, manifest_digest
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, manifest_path, sealed
+from onnx_bridge.bundle.manifest.proof import together
+from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.clean_request import CleanRequest
+from onnx_bridge.conversion.convert import run
+from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
+from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.source import Source
+from onnx_bridge.conversion.staging import refuse_to_overwrite
+from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.targets import resolve_target
+from onnx_bridge.model import io as models
+from onnx_bridge.samples.inputs import Sample
+from passes.shapes.inference import infer
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A model with some sizes.
+
+    Attributes:
+        dims: the sizes that tell it from the others; its folder is named after them.
+        request: how it is converted.
+        samples: what it is proven on; default: a generated sample.
+        source: the model with these sizes, if it is not the same as with others.
+    """
+
+    dims: dict[str, int]
+    request: ConvertRequest
+    samples: Sequence[Sample] = ()
+    source: Source | None = None
+
+    @property
+    def folder(self) -> str:
+        return label(self.dims)
+
+
+def check_place(source: Source, out: Path, instances: Sequence[Instance]) -> None:
+    """Require that instances may be written into a folder; raises InputError."""
+    if out.suffix == ".mxr":
+        raise InputError("several programs need a folder", where=str(out), hint="give a name without .mxr")
+    name, folders = source.name, [each.folder for each in instances]
+    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in folders), MANIFEST]
+    refuse_to_overwrite([out / each for each in written], source.given, out)
+    for each in folders:
+        files = [*(f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")), MANIFEST]
+        refuse_to_overwrite([out / each / file for file in files], source.given, out / each)
+
+
+def instance_staging(
+    source: Source, out: Path, instances: Sequence[Instance]
+) -> contextlib.AbstractContextManager[Path]:
+    """The staging folder that replaces ``out`` (`onnx_bridge.conversion.programs.bucket_staging`)."""
+    return bucket_staging(out, [each.folder for each in instances], _weights(source))
+
+
+def convert_instances(
+    source: Source, folder: Path, instances: Sequence[Instance], whole: CleanRequest, progress: Progress
+) -> tuple[ir.Model, list[BucketInfo]]:
+    """Convert a model for several sizes, and clean the model that has no sizes yet.
+
+    Args:
+        source: the model.
+        folder: `instance_staging`.
+        instances: the sizes, each with another label.
+        whole: how the model without these sizes is cleaned.
+        progress: as for `onnx_bridge.convert`.
+
+    Returns:
+        The cleaned model, which is beside the bundles, and what the manifest says of each bundle.
+
+    Raises:
+        InputError, ParityError, RuntimeFailure: as for `onnx_bridge.convert`.
+    """
+    progress(Stage.CLEAN)
+    cleaned = rewrite(source.model(), whole, progress=progress).model
+    infer(cleaned)
+    weights = SharedWeights(folder / _weights(source))
+    # loaded while the weights are still those that they were saved with
+    up_to_date = {
+        each.folder: models.load(_model_path(folder / each.folder))
+        for each in instances
+        if each.request.reuse
+        and _is_complete(folder / each.folder, content_key(each.source or source, each.request), each.request.prove)
+    }
+    infos: list[BucketInfo] = []
+    for each in instances:
+        bundle = folder / each.folder
+        if each.folder not in up_to_date:
+            run(each.source or source, bundle, each.request, progress, each.samples)
+        converted = up_to_date.get(each.folder) or models.load(_model_path(bundle))
+        if not infos:
+            weights.gather([cleaned, converted])
+        weights.share(bundle, converted)
+        infos.append(BucketInfo(each.dims, each.folder, manifest_digest(bundle / MANIFEST)))
+    progress(Stage.FINISH)
+    if not weights.save(cleaned, folder / f"{source.name}.onnx"):
+        models.save(cleaned, folder / f"{source.name}.onnx")
+    return cleaned, infos
+
+
+def describe(
+    source: Source, request: ConvertRequest, key: str | None, infos: Sequence[BucketInfo], folder: Path
+) -> tuple[BucketsManifest, list[Manifest]]:
+    """What holds for all instances in a folder, without inputs and outputs, and the manifest of each."""
+    manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
+    timings: dict[str, float] = {}
+    for each in manifests:
+        for stage, seconds in each.timings.items():
+            timings[stage] = round(timings.get(stage, 0) + seconds, 4)
+    common = BucketsManifest(
+        name=source.name,
+        source=manifests[0].source,
+        key=key,
+        request=request.to_json(),
+        model=f"{source.name}.onnx",
+        buckets=tuple(infos),
+        inputs=(),
+        outputs=(),
+        target=manifests[0].target,
+        versions=manifests[0].versions,
+        timings=timings,
+        notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
+        proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
+    )
+    return common, manifests
+
+
+def write_manifest(manifest: BucketsManifest, folder: Path) -> None:
+    """Write the manifest, with the files beside it; raises InputError."""
+    files = [folder / manifest.model, folder / f"{manifest.model}.data"]
+    try:
+        complete = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
+        (folder / MANIFEST).write_text(sealed(complete.to_json()))
+    except OSError as error:
+        raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+def content_key(source: Source, request: ConvertRequest) -> str | None:
+    """The content key of one bundle, or of all; None for calibration samples in memory, which are not read yet."""
+    if not isinstance(request.calibration, (str, os.PathLike, type(None))):
+        return None
+    runtime = runtimes.find(request.runtime)
+    target = resolve_target(request.target, runtime)
+    return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
+
+
+def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
+    """Whether there is an intact bundle with this key, proven as it should be."""
+    try:
+        manifest = Manifest.read(manifest_path(bundle))
+    except BridgeError:
+        return False
+    current = key is not None and manifest.key == key and manifest.is_proven_for(prove)
+    return current and is_intact(bundle)
+
+
+def _model_path(bundle: Path) -> Path:
+    """The cleaned model of a bundle in a folder, which always has one."""
+    return bundle / Manifest.read(manifest_path(bundle)).model[0].file
+
+
+def _weights(source: Source) -> str:
+    """The name of the file of weights that the models share."""
+    return f"{source.name}.onnx.data"

@@ -1,0 +1,1 @@
+"""Open sizes: how they are found, bound, padded and frozen."""

@@ -1,0 +1,287 @@
+"""The sizes of all open dimensions in each bucket, of which a user chooses some.
+
+    past = 7, 15    total = past + sequence    →    past=7: sequence=1, total=8    past=15: sequence=1, total=16
+
+A dimension without sizes of its own follows from the model (`passes.shapes.open_sizes`) or from what the user says
+of it, or is 1. Combinations with which the model does not compute are left out, as far as inference and ONNX Runtime
+tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside, label, size_of
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.samples.roles import dims_of
+from passes.shapes.open_sizes import OpenDims
+from passes.shapes.size_expressions import evaluate, symbols
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SIMPLIFIED = 60
+"""The most characters of an expression that is simplified; sympy needs long for a maximum of many symbols."""
+Sizes = Mapping[str, int]
+Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
+"""Says why the model cannot be run with inputs of some shapes; None if it can, or if that is not known."""
+
+
+def required(model: ir.Model) -> list[ir.Value]:
+    """The inputs that have no default."""
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
+    """Those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
+    inputs = {str(value.name) for value in required(model) if value.dtype == ir.DataType.BOOL}
+    dims = {name for value in required(model) for dim in dims_of(value) or () for name in _names(dim)}
+    return (inputs - dims) & {*names}
+
+
+def output_axes(
+    declared: Sequence[Axis] | None, observed: Sequence[tuple[Sizes, Sequence[int | None]]]
+) -> tuple[Axis, ...]:
+    """The dimensions of an output: what the model declares, or, if that is found to be wrong, what they seem to follow.
+
+    Args:
+        declared: None if nothing is.
+        observed: its shapes, with the sizes that it has them for.
+    """
+    points = list({tuple(dims.items()): (dims, shape) for dims, shape in observed}.values())
+    if not points or len({len(shape) for _, shape in points}) != 1:
+        return tuple(declared or ())
+    ranked = declared if declared is not None and len(declared) == len(points[0][1]) else [None] * len(points[0][1])
+    axes: list[Axis] = []
+    for index, axis in enumerate(ranked):
+        sizes = [shape[index] for _, shape in points]
+        if all(size_of(axis, dims) == size is not None for (dims, _), size in zip(points, sizes, strict=True)):
+            axes.append(axis)
+        else:
+            known = [size for size in sizes if size is not None]
+            axes.append(fitted([dims for dims, _ in points], known) if len(known) == len(sizes) else None)
+    return tuple(axes)
+
+
+@dataclass(frozen=True)
+class BucketSizes:
+    """The sizes of open dimensions in all buckets; a dimension without a name is ``input[axis]``.
+
+    Attributes:
+        buckets: the sizes of dimensions that have several, the smallest bucket first.
+        fixed: the sizes of those that have one.
+        follows: the others, as expressions of those that have several.
+        left_out: sentences on the combinations that are impossible.
+    """
+
+    buckets: tuple[dict[str, int], ...]
+    fixed: Mapping[str, int]
+    follows: Mapping[str, str]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: ir.Model, request: ConvertRequest, runs: Runs) -> BucketSizes:
+        """Find them.
+
+        Args:
+            model: as the user gave it.
+            request: its ``buckets``, ``ties``, ``dims`` and ``shapes``.
+            runs: whether the model can be run.
+
+        Raises:
+            InputError: what a dimension is tied to is no expression of others, or no combination is possible.
+        """
+        _check_ties(model, request)
+        found = _Combinations(model, request)
+        combined = [dict(zip(request.buckets, each, strict=True)) for each in itertools.product(*_sizes(request))]
+        values = selected(model, request.buckets)
+        combined.sort(key=lambda each: (math.prod(each[name] for name in each.keys() - values), list(each.values())))
+        reasons = {label(each): reason for each in combined if (reason := found.impossible(each, runs)) is not None}
+        possible = [each for each in combined if label(each) not in reasons]
+        if not possible:
+            names, reason = next(iter(reasons.items()))
+            raise InputError(f"no combination of sizes is possible: {names}: {reason}", where="bucket")
+        left_out = tuple(f"{names} is left out: {reason}" for names, reason in reasons.items())
+        following = found.following(possible, [each for each in combined if label(each) in reasons])
+        buckets = [{name: size for name, size in each.items() if name not in following} for each in possible]
+        fixed, follows = found.others(buckets, following)
+        return cls(tuple(buckets), fixed, follows, left_out)
+
+    def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
+        """The dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
+        declared = dims_of(value)
+        if declared is None:
+            return None
+        return tuple(self._axis(dim, f"{value.name}[{index}]") for index, dim in enumerate(declared))
+
+    def request_of(self, model: ir.Model, bucket: Sizes, request: ConvertRequest) -> ConvertRequest:
+        """The request that converts one bucket."""
+        dims: dict[str, int] = {}
+        shapes = dict(request.shapes)
+        plain = {dim for value in required(model) for dim in dims_of(value) or () if _names(dim) == {dim}}
+        for value in required(model):
+            declared, sizes = dims_of(value) or (), self.axes(value) or ()
+            shape = tuple(size_of(axis, bucket) for axis in sizes)
+            for dim, size in zip(declared, shape, strict=True):
+                if isinstance(dim, str) and symbols(dim) == {dim} and size is not None:
+                    dims[dim] = size
+            unnamed = any(dim is None or (isinstance(dim, str) and not symbols(dim) <= plain) for dim in declared)
+            if unnamed and None not in shape and str(value.name) not in request.freeze:
+                shapes.setdefault(str(value.name), tuple(size for size in shape if size is not None))
+        budget = request.prove_budget / len(self.buckets)
+        freeze = {name: json.dumps(bool(bucket[name])) for name in bucket.keys() & selected(model, bucket)}
+        alone = replace(request, buckets={}, ties={}, pad={}, pad_before=(), prove_budget=budget)
+        return replace(alone, dims={**request.dims, **dims}, shapes=shapes, freeze={**request.freeze, **freeze})
+
+    def _axis(self, dim: Axis, otherwise: str) -> Axis:
+        name = otherwise if dim is None else dim
+        if not isinstance(name, str) or name in self.buckets[0]:
+            return name
+        if name in self.fixed:
+            return self.fixed[name]
+        if name in self.follows:
+            return self.follows[name]
+        known = self.fixed.keys() | self.follows.keys() | self.buckets[0].keys()
+        return None if dim is None or not _names(dim) <= known else _substituted(name, self.fixed, self.follows)
+
+
+class _Combinations:
+    """The combinations of the sizes that a user chose."""
+
+    def __init__(self, model: ir.Model, request: ConvertRequest) -> None:
+        self.model, self.request = model, request
+        self.dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
+        self._selected = selected(model, request.buckets)
+        self._known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+        dims = (dim for value in required(model) for dim in dims_of(value) or ())
+        self._others = dict.fromkeys((name for dim in dims for name in _names(dim)), 1)
+        """Symbols that are in expressions alone."""
+
+    def sizes(self, chosen: Sizes) -> dict[str, int]:
+        """The sizes of all dimensions, for some of them."""
+        key = tuple(sorted(chosen.items()))
+        if key not in self._known:
+            sizes = {name: size for name, size in chosen.items() if name not in self._selected}
+            self._known[key] = {**self._others, **self.dims.given, **chosen, **self.dims.sizes(1, sizes).all}
+        return self._known[key]
+
+    def impossible(self, chosen: Sizes, runs: Runs) -> str | None:
+        """Why the model cannot compute with some sizes; None if it can, or if that is not known."""
+        sizes = self.sizes(chosen)
+        for name, text in self.request.ties.items():
+            size = size_of(text, sizes)
+            if size is None or size < 0 or sizes[name] != size:
+                return f"{name}={text} is {'no size' if size is None else size}"
+        conflict = self.dims.conflict(sizes)
+        if conflict is not None:
+            numbers = " and ".join(dict.fromkeys(str(size) for size in conflict.sizes if isinstance(size, int)))
+            return f"{conflict.node.op_type} {conflict.node.name} cannot take sizes of {numbers} together"
+        return runs(self.shapes(sizes))
+
+    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs; those of unknown rank, and with unknown sizes, are left out."""
+        found = {}
+        for value in required(self.model):
+            axes = dims_of(value)
+            named = [f"{value.name}[{index}]" if axis is None else axis for index, axis in enumerate(axes or ())]
+            given: Sequence[int | None] | None = self.request.shapes.get(str(value.name))
+            shape = given or [size_of(axis, sizes) for axis in named]
+            if axes is not None and None not in shape:
+                found[str(value.name)] = tuple(size for size in shape if size is not None)
+        return found
+
+    def following(self, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> dict[str, str]:
+        """The dimensions that follow from others: exactly those combinations are possible in which they do."""
+        found: dict[str, str] = {}
+        for name in reversed(list(possible[0])) if impossible else ():
+            points = [{other: each[other] for other in each if other not in {name, *found}} for each in possible]
+            candidates = (self.dims.follows.get(name), fitted(points, [each[name] for each in possible]))
+            for text in candidates if points[0] else ():
+                if isinstance(text, str) and self._holds(name, text, possible, impossible):
+                    found[name] = text
+                    break
+        return found
+
+    def _holds(self, name: str, text: str, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> bool:
+        def holds(each: Sizes) -> bool:
+            return size_of(text, self.sizes(each)) == each[name]
+
+        return all(map(holds, possible)) and not any(map(holds, impossible))
+
+    def others(self, buckets: Sequence[Sizes], following: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
+        """The dimensions that have one size, and those that follow, as expressions of those that have several."""
+        points = list({tuple(at.items()): at for each in buckets for at in (each, inside(each, buckets))}.values())
+        known = [self.sizes({**point, **self._evaluated(following, point)}) for point in points]
+        fixed: dict[str, int] = {}
+        follows: dict[str, str] = {}
+        said = {**self.dims.follows, **following, **self.request.ties}
+        for name in (name for name in known[0] if name not in buckets[0]):
+            sizes = [each[name] for each in known]
+            if len(set(sizes)) == 1:
+                fixed[name] = sizes[0]
+                continue
+            if name in said and all(size_of(said[name], each) == each[name] for each in known):
+                follows[name] = said[name]
+                continue
+            text = fitted(points, sizes)
+            if not isinstance(text, str):
+                what = f"its size does not follow from {', '.join(buckets[0])} in a simple way"
+                hint = f"tie it to them, as --bucket '{name}={next(iter(buckets[0]))} + 1'"
+                raise InputError(what, where=f"dimension {name}", hint=hint)
+            follows[name] = text
+        for _ in follows:  # one may follow from another
+            follows = {name: str(_substituted(text, fixed, follows)) for name, text in follows.items()}
+        return fixed, follows
+
+    def _evaluated(self, following: Mapping[str, str], point: Sizes) -> dict[str, int]:
+        sizes = self.sizes(point)
+        return {name: size for name, text in following.items() if (size := size_of(text, sizes)) is not None}
+
+
+def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
+    known = {name for value in model.graph.inputs for dim in dims_of(value) or () for name in _names(dim)}
+    for name, text in request.ties.items():
+        where = f"bucket {name}"
+        for each in (name, *sorted(symbols(text))):
+            if each not in known:
+                hint = nearest(each, known) or f"there are {', '.join(sorted(known)) or 'none'}"
+                raise InputError(f"no input has a dimension {each}", where=where, hint=hint)
+        if name in request.dims or name in request.buckets:
+            raise InputError("it has sizes as well", where=where)
+        if name in _reached(name, request.ties):
+            raise InputError(f"{text} depends on {name} itself", where=where)
+
+
+def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
+    """The dimensions that one is tied to, also by others."""
+    found: set[str] = set()
+    queue = [name]
+    while queue:
+        more = symbols(ties[queue.pop()]) - found
+        found |= more
+        queue += more & ties.keys()
+    return found
+
+
+def _sizes(request: ConvertRequest) -> Iterator[list[int]]:
+    return (sorted(set(each)) for each in request.buckets.values())
+
+
+def _names(dim: Axis) -> frozenset[str]:
+    return symbols(dim) if isinstance(dim, str) else frozenset()
+
+
+def _substituted(text: str, fixed: Sizes, follows: Mapping[str, str]) -> Axis:
+    """An expression with some of its symbols replaced; a number where nothing else is left."""
+    whole = _NAME.sub(lambda found: f"({follows[found[0]]})" if found[0] in follows else found[0], text)
+    found = evaluate(whole, fixed)
+    if found is not None or symbols(whole) == {whole} or len(whole) > _SIMPLIFIED:
+        return whole if found is None else found
+    result = ir.SymbolicDim(whole).evaluate(dict(fixed))
+    return result if isinstance(result, int) else result.value

@@ -1,0 +1,90 @@
+"""Shapes that inference does not find, taken from runs of the reference.
+
+Neither ONNX nor ONNX Runtime infers the results of some operators outside of ONNX's main domain (CDist, those of
+``ai.onnx.ml``). The reference runs on two generated samples, and tells them. A size that differs between the samples is
+unknown. Operators of ONNX's main domain are left out: what inference does not find of them depends on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from passes.graphs.cost import estimate
+from passes.graphs.graphs import Scope
+from passes.isolation.failure import NativeFailure
+from passes.isolation.limits import at_most, limited
+from passes.probing.partition import can_cross, extract
+from passes.rewriting.base import Context
+from passes.shapes.declarations import contradiction, settle
+from passes.shapes.foreign_inference import unproven
+from passes.shapes.inference import infer
+
+_MOST_WORK = 10_000_000_000
+"""Multiply-adds of a model that is run for its shapes, a few seconds; declarations of larger ones are not checked."""
+_SECONDS, _MEMORY = 30.0, 4 << 30
+"""The limits of loading it and of each run: a loop may have no end."""
+_DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Tokenizer", "Unique", "WhisperBeamSearch"))
+
+
+def observe_shapes(model: ir.Model, context: Context) -> None:
+    """Set the shapes of results that inference does not find, where all inputs of the model have fixed shapes.
+
+    Args:
+        model: its values are changed in place.
+        context: its ``contradictions`` are added to.
+    """
+    required = [value for value in model.graph.inputs if not value.is_initializer()]
+    if not all(map(can_cross, required)):
+        return
+    wanted = [value for value in unproven(model) if _producer(value).op_type not in _DEPENDING_ON_DATA]
+    if not wanted or sum(map(estimate, model.graph)) > _MOST_WORK:
+        return
+    found = _observed(model, required, wanted)
+    scope = Scope(model, model.graph)
+    for value in wanted:  # in topological order: what is known of one may tell the inputs of the next
+        inputs = [each for each in _producer(value).inputs if each is not None]
+        if value not in found or any(scope.static_shape(each) is None for each in inputs):
+            continue
+        reason = contradiction(value, found[value])
+        if reason is not None:
+            context.contradictions[str(value.name)] = reason
+        value.type, value.shape = found[value]
+        settle(model, context)
+        infer(model)
+
+
+def _producer(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def _observed(
+    model: ir.Model, required: Sequence[ir.Value], wanted: Sequence[ir.Value]
+) -> dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]]:
+    """The types and shapes of values in two runs; nothing if ONNX Runtime does not run the model in time."""
+    names = [[str(value.name) for value in values] for values in (required, wanted)]
+    try:
+        with limited(at_most(_SECONDS, _MEMORY)):
+            reference = Reference(extract(model, *names))
+            runs = [reference.run(sample) for sample in samplers.generate(model, samples=2)]
+    except (InputError, NativeFailure):
+        return {}
+    found: dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]] = {}
+    for value in wanted:
+        one, other = (each[str(value.name)] for each in runs)
+        if (
+            isinstance(one, np.ndarray)
+            and isinstance(other, np.ndarray)
+            and one.ndim == other.ndim
+            and one.dtype != object
+        ):
+            sizes = [size if size == again else None for size, again in zip(one.shape, other.shape, strict=True)]
+            found[value] = ir.TensorType(ir.DataType.from_numpy(one.dtype)), ir.Shape(sizes)
+    return found

@@ -1,0 +1,217 @@
+"""Trying with the reference whether padding changes what a model computes.
+
+For each bucket the original model is run on ONNX Runtime with sizes strictly inside of it: as they are, and padded up
+to the bucket and cut again. Masks are ones where inputs are real. A bucket that is too large for that is tried with a
+part of its sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.bucket_samples import bucket_samples
+from onnx_bridge.bundle.manifest.buckets_manifest import BucketTensor, inside, label
+from onnx_bridge.bundle.padding import Padding
+from onnx_bridge.conversion.clean_request import CleanRequest
+from onnx_bridge.conversion.precision.computed_precision import computed_precision
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.sizes.bucket_sizes import BucketSizes, output_axes
+from onnx_bridge.conversion.sizes.freezing import freezing
+from onnx_bridge.conversion.sizes.open_sizes import is_quick
+from onnx_bridge.conversion.source import Source
+from onnx_bridge.core.errors import BridgeError, ParityError
+from onnx_bridge.core.values import Value
+from onnx_bridge.reference.comparison.compare import OutputComparison, compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import Constant, Mask
+from onnx_bridge.samples.suitable import frozen_values
+from passes.graphs import graphs
+from passes.graphs.randomness import is_random
+from passes.rewriting.base import Context
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What trying has shown.
+
+    Attributes:
+        shapes: of outputs by name, with the sizes that they have them for.
+        notes: sentences on the buckets that were not tried.
+    """
+
+    shapes: Mapping[str, Sequence[tuple[Sizes, tuple[int, ...]]]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> Tried:
+    """Try all buckets.
+
+    Raises:
+        ParityError: padding changes an output.
+    """
+    model = source.model()
+    smaller = [each for each in sizes.buckets if inside(each, sizes.buckets) != each]
+    if not smaller:
+        return Tried()
+    if any(is_random(node, scope) for scope in graphs.scopes(model) for node in scope.nodes()):
+        return Tried(notes=("padding was not tried: the model draws random numbers",))
+    try:
+        trial = _Trial(source, model, sizes, request)
+    except BridgeError as error:
+        return Tried(notes=(f"padding was not tried: {error.what}",))
+    runs: list[_Run] = []
+    notes = []
+    for bucket in smaller:
+        found = trial.run(bucket)
+        runs += [found] if isinstance(found, _Run) else []
+        notes += [f"padding was not tried in the bucket {label(bucket)}: {found}"] if isinstance(found, str) else []
+    for run in runs:
+        trial.judge(run, runs)
+    return Tried(_shapes(runs), tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run with small sizes, and what it was padded to.
+
+    Attributes:
+        bucket: for which it is.
+        small: the sizes.
+        large: those that it was padded to.
+        sample: the inputs.
+        outputs: those for the sample.
+        padded: those for the padded sample.
+    """
+
+    bucket: Sizes
+    small: Sizes
+    large: Sizes
+    sample: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    padded: Mapping[str, Value]
+
+
+class _Trial:
+    def __init__(self, source: Source, model: ir.Model, sizes: BucketSizes, request: ConvertRequest) -> None:
+        self._model, self._sizes, self._request = model, sizes, request
+        self._where = source.to_json()["path"] or source.name
+        self._reference = Reference(source.given if isinstance(source.given, ir.Model) else Path(source.given))
+        self._frozen = frozen_values(model, request.freeze)
+        self._tolerances = computed_precision(model, model, "fp32").tolerances
+        values = {str(value.name): value for value in model.graph.inputs}
+        self._specs = [
+            replace(spec, shape=sizes.axes(values[spec.name]), role=Constant(1) if spec.role == Mask() else spec.role)
+            for spec in samplers.specs(model)
+            if spec.name not in request.freeze
+        ]
+
+    def run(self, bucket: Sizes) -> _Run | str:
+        """Run a model inside of a bucket, padded and not; or why it cannot be run."""
+        why = "it is too large"
+        for small, large in self._points(bucket):
+            try:
+                (sample,) = bucket_samples(self._specs, small)
+                outputs = self._reference.run({**sample, **self._frozen})
+                padded = self._padded(sample, small, large, self._request.pad_before)
+            except BridgeError as error:
+                why = error.what
+                continue
+            return _Run(bucket, small, large, sample, outputs, padded)
+        return why
+
+    def judge(self, run: _Run, runs: Sequence[_Run]) -> None:
+        """Raise ParityError if padding changes an output."""
+        wrong = self._changed(run, run.padded, runs, self._request.pad_before)
+        if wrong is None:
+            return
+        at = f"at {label(run.small)}" if run.large == run.bucket else f"at {label(run.small)} of {label(run.large)}"
+        raise ParityError(
+            f"padding changes the output {wrong.name} in the bucket {label(run.bucket)}: {at}, {wrong.reason}",
+            output=wrong.name,
+            error=wrong.max_abs,
+            tolerance=None,
+            where=self._where,
+            hint=f"{self._advice(run, runs)}; --prove never converts all the same",
+        )
+
+    def _advice(self, run: _Run, runs: Sequence[_Run]) -> str:
+        """What to do about it: the dimension that is to be padded at its other end, if that helps."""
+        given = self._request.pad_before
+        for name in (each for each in run.small if run.small[each] != run.large[each]):
+            before = tuple({*given} ^ {name})
+            try:
+                padded = self._padded(run.sample, run.small, run.large, before)
+            except BridgeError:
+                continue
+            if self._changed(run, padded, runs, before) is None:
+                how = f"omit --pad-before {name}" if name in given else f"give --pad-before {name}"
+                return f"{how}, with which it does not"
+        return "the model needs a mask for what is not real, or another value in it: --pad NAME=VALUE"
+
+    def _changed(
+        self, run: _Run, padded: Mapping[str, Value], runs: Sequence[_Run], before: Collection[str]
+    ) -> OutputComparison | None:
+        """The output that padding changes most; None if it changes none."""
+        padding, shapes = Padding(before=before), _shapes(runs)
+        cut, expected = {}, {}
+        for value in self._model.graph.outputs:
+            name = str(value.name)
+            found, right = padded[name], run.outputs[name]
+            if isinstance(found, np.ndarray):
+                axes = output_axes(self._sizes.axes(value), shapes.get(name, ()))
+                if None in axes:  # sizes that depend on the data are not cut, which is a note
+                    continue
+                found = padding.cut(found, axes, run.small, run.large)
+            cut[name], expected[name] = found, right
+        compared = compare(cut, expected, self._tolerances)
+        return max((each for each in compared.outputs if not each.passed), key=lambda each: each.severity, default=None)
+
+    def _padded(
+        self, sample: Mapping[str, Value], small: Sizes, large: Sizes, before: Collection[str]
+    ) -> Mapping[str, Value]:
+        """The outputs for a padded sample."""
+        padding, wide = Padding(self._request.pad, before), dict(sample)
+        for spec in self._specs:
+            array = sample[spec.name]
+            assert isinstance(array, np.ndarray)
+            tensor = BucketTensor(spec.name, spec.dtype.name, spec.shape or ())
+            wide[spec.name] = padding.pad(array, tensor, small, large)
+        return self._reference.run({**wide, **self._frozen})
+
+    def _points(self, bucket: Sizes) -> Iterator[tuple[Sizes, Sizes]]:
+        """Small and large sizes to try: those of the bucket, or, if these take long, parts of them."""
+        large, small = dict(bucket), inside(bucket, self._sizes.buckets)
+        while not self._is_quick(large):
+            if all(size <= 2 for size in large.values()):
+                return
+            large = {name: max(min(size, 2), size // 2) for name, size in large.items()}
+            small = {name: max(min(size, 1), small[name] // 2) for name, size in large.items()}
+        yield small, large
+        yield {name: max(min(size, 1), size - 1) if small[name] < size else size for name, size in large.items()}, large
+
+    def _is_quick(self, sizes: Sizes) -> bool:
+        model = self._model.clone()
+        request = self._sizes.request_of(model, sizes, self._request)
+        freezing(CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze)).run(model, Context())
+        return is_quick(model)
+
+
+def _shapes(runs: Sequence[_Run]) -> dict[str, list[tuple[Sizes, tuple[int, ...]]]]:
+    """The shapes of outputs, with the sizes that they have them for."""
+    found: dict[str, list[tuple[Sizes, tuple[int, ...]]]] = {}
+    for run, (name, array) in itertools.chain.from_iterable(
+        ((each, item) for item in each.outputs.items()) for each in runs
+    ):
+        padded = run.padded[name]
+        if isinstance(array, np.ndarray) and isinstance(padded, np.ndarray):
+            found.setdefault(name, []).extend(((run.small, array.shape), (run.large, padded.shape)))
+    return found

@@ -1,0 +1,1 @@
+"""Files: locations, digests, atomic writes and the cache of the user."""

@@ -1,0 +1,1 @@
+"""The comparison of bundles with the reference, and its report."""

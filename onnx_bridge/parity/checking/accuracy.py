@@ -1,0 +1,218 @@
+"""What `check_data` measures: metrics over a dataset, of the reference, the cleaned model and the bundle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from onnx_bridge.core.errors import InputError, RuntimeFailure
+from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.reference.comparison.dataset_metrics import Metric, metric_of
+
+
+@dataclass(frozen=True)
+class Score:
+    """The value of one metric of one output.
+
+    Attributes:
+        side: what computes it: the reference, or what is compared with it.
+        output: its name.
+        metric: its name.
+        value: NaN where one side is NaN.
+        unit: of the value; empty for a share.
+        labelled: whether it was computed against labels; else against the reference.
+        least: what it must be; None if nothing was asked for, and for the reference.
+    """
+
+    side: str
+    output: str
+    metric: str
+    value: float
+    unit: str = ""
+    labelled: bool = False
+    least: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.least is None or self.value >= self.least
+
+    @property
+    def shown(self) -> str:
+        if self.unit:
+            return f"{self.value:.2f} {self.unit}"
+        return f"{self.value:.6g}"
+
+    def to_json(self) -> dict[str, Any]:
+        value = self.value if math.isfinite(self.value) else str(self.value)  # which strict JSON has no number for
+        return {
+            "side": self.side,
+            "output": self.output,
+            "metric": self.metric,
+            "value": value,
+            "unit": self.unit,
+            "against": "labels" if self.labelled else "reference",
+            "least": self.least,
+            "passed": self.passed,
+        }
+
+
+@dataclass(frozen=True)
+class AccuracyReport:
+    """What `onnx_bridge.check_data` found.
+
+    Attributes:
+        model: the name of the model.
+        scores: by side, output and metric.
+        samples: how many were run.
+        failures: of the sides that did not run all of them.
+        versions: of ONNX Runtime and MIGraphX, by name.
+        notes: sentences for the user.
+    """
+
+    model: str
+    scores: tuple[Score, ...]
+    samples: int
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything ran, and no score is below its minimum."""
+        return bool(self.scores) and not self.failures and all(each.passed for each in self.scores)
+
+    @property
+    def exit_code(self) -> int:
+        """0 where it passed, 1 where a score is below its minimum, 3 where MIGraphX failed."""
+        return 0 if self.passed else RuntimeFailure.exit_code if self.failures else 1
+
+    @property
+    def summary(self) -> str:
+        """The result in one sentence."""
+        if self.failures:
+            side, failure = next(iter(self.failures.items()))
+            return f"{self.model}: {side} {failure.summary}, after {failure.sample or 0} of {self.samples} samples"
+        low = [each for each in self.scores if not each.passed]
+        if low:
+            worst = low[0]
+            more = f", and {len(low) - 1} more" if len(low) > 1 else ""
+            what = f"{worst.metric} of {worst.output} on {worst.side} is {worst.shown}, below {worst.least:g}"
+            return f"{self.model}: {what}{more} ({self.samples} samples)"
+        asked = any(each.least is not None for each in self.scores)
+        return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({self.samples} samples)"
+
+    def to_json(self) -> dict[str, Any]:
+        """As strict JSON values; a number that is not finite is a string."""
+        return {
+            "model": self.model,
+            "passed": self.passed,
+            "samples": self.samples,
+            "scores": [each.to_json() for each in self.scores],
+            "failures": {side: each.to_json() for side, each in self.failures.items()},
+            "versions": dict(self.versions),
+            "notes": list(self.notes),
+        }
+
+    def table(self) -> tuple[list[str], list[list[tuple[str, bool]]]]:
+        """The sides, and a row for each output and metric: its name, what it is against, and each side's value.
+
+        Every cell has its text, and whether it is below its minimum.
+        """
+        sides = list(dict.fromkeys(each.side for each in self.scores))
+        rows = []
+        for output, metric in dict.fromkeys((each.output, each.metric) for each in self.scores):
+            found = {each.side: each for each in self.scores if (each.output, each.metric) == (output, metric)}
+            least = next((each.least for each in found.values() if each.least is not None), None)
+            against = "labels" if any(each.labelled for each in found.values()) else "reference"
+            cells = [(found[side].shown, not found[side].passed) if side in found else ("–", False) for side in sides]
+            rows.append(
+                [(output, False), (metric, False), (against, False), *cells, (f"{least:g}" if least else "", False)]
+            )
+        return sides, rows
+
+    def render(self) -> RenderableType:
+        """A table with a column for each side, then failures and a sentence, for rich."""
+        sides, rows = self.table()
+        table = Table("output", "metric", "against", box=None, pad_edge=False)
+        for heading in (*sides, "least"):
+            table.add_column(heading, justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(text, style="red" if low else "") for text, low in row))
+        lines = [Text(f"{side}: {each}", style="red") for side, each in self.failures.items()]
+        lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
+        lines.append(Text(", ".join(f"{name} {version}" for name, version in self.versions.items()), style="dim"))
+        lines.append(Text(self.summary, style=f"bold {'green' if self.passed else 'red'}"))
+        return Group(table, *lines)
+
+
+class Scores:
+    """Collects metrics, sample by sample.
+
+    Args:
+        names: of the metrics.
+        least: minimums by metric.
+        reference: the name of the reference's side, which has scores against labels alone.
+    """
+
+    def __init__(self, names: Sequence[str], least: Mapping[str, float], reference: str) -> None:
+        self._kinds = {name: metric_of(name) for name in dict.fromkeys((*names, *least))}
+        if not self._kinds:
+            raise InputError("no metric was asked for", where="metric", hint="for example --metric top1,cosine")
+        self._least, self._reference = least, reference
+        self._found: dict[tuple[str, str, str], Metric] = {}
+
+    def add(self, side: str, actual: Mapping[str, Value], expected: Mapping[str, Value], label: Array | None) -> None:
+        """Add the outputs of one sample.
+
+        Args:
+            side: what computed them.
+            actual: the outputs; paired with those expected by name, or by position where names differ.
+            expected: the reference's.
+            label: the labels of the sample; they belong to the first output that has the metric.
+
+        Raises:
+            InputError: an output is missing or has another shape, or the labels do not fit.
+        """
+        found, right = flat(actual), flat(expected)
+        if found.keys() != right.keys() and len(found) == len(right):
+            found = dict(zip(right, found.values(), strict=True))
+        for metric, kind in self._kinds.items():
+            given = label
+            for name, array in right.items():
+                if not kind.applies(name, array, given):
+                    continue
+                if name not in found or (found[name].shape != array.shape and array.shape[-1:] != (4,)):
+                    shape = list(found[name].shape) if name in found else "missing"
+                    what = f"it is {shape} on {side}, and {list(array.shape)} in the reference"
+                    raise InputError(what, where=f"output {name!r}")
+                if side != self._reference or given is not None:
+                    self._found.setdefault((side, name, metric), kind()).add(found[name], array, given)
+                given = None
+
+    def result(self) -> tuple[Score, ...]:
+        """The scores of each side, output and metric.
+
+        Raises:
+            InputError: a metric applies to no output.
+        """
+        for name in self._kinds:
+            if all(metric != name for _, _, metric in self._found):
+                what = "it applies to no output of the model"
+                raise InputError(
+                    what, where=f"metric {name}", hint="`onnx_bridge.reference.comparison.dataset_metrics` defines it"
+                )
+        return tuple(
+            Score(side, output, name, each.value, each.unit, each.labelled, self._least_of(side, name))
+            for (side, output, name), each in self._found.items()
+            if side != self._reference or each.labelled
+        )
+
+    def _least_of(self, side: str, metric: str) -> float | None:
+        return None if side == self._reference else self._least.get(metric)

@@ -1,0 +1,256 @@
+"""The baseline of a check: the samples and the reference's outputs, and the comparison of other outputs with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.intermediate_values import InsideBundle
+from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect.localizer import FaultLocalizer
+from onnx_bridge.parity.checking.error_histogram import Sketch, sketch_into
+from onnx_bridge.parity.checking.evidence import Evidence, Network
+from onnx_bridge.parity.checking.report import REFERENCE, Leg
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.layers.compare import compare_layers
+from onnx_bridge.parity.layers.report import LayerReport
+from onnx_bridge.parity.layers.subject import LayerSubject
+from onnx_bridge.parity.reference_runs import run_samples
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.parity.samples import samples_for
+from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
+from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
+from onnx_bridge.reference.comparison.judges import Judges
+from onnx_bridge.reference.comparison.tolerances import Tolerances
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import files
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.suitable import frozen_values
+
+Outputs = Sequence[Mapping[str, Value]]
+
+CLEANED = "cleaned on ONNX Runtime"
+"""The name of the cleaned model's leg."""
+
+
+@dataclass
+class Baseline:
+    """A model before and after cleaning, its samples, and the reference's outputs; collects the legs of the check.
+
+    Attributes:
+        request: the check.
+        original: the reference model.
+        cleaned: the cleaned model; None where a bundle keeps none.
+        samples: the inputs of the cleaned model.
+        original_samples: the inputs of the original, frozen ones included.
+        truth: the reference's outputs.
+        cleaning_tolerances: of what passes compute.
+        device_tolerances: of what MIGraphX computes.
+        passes: what each pass did (`passes.rewriting.pipeline.Step.to_json`).
+        device_name: the leg of the bundle.
+        notes: sentences for the user.
+        legs: what was compared so far.
+        inside: the values inside the bundle; None where there are none to be fetched.
+        reference: the session of the original, where one is open.
+    """
+
+    request: CheckRequest
+    original: Path | ir.Model
+    cleaned: Path | ir.Model | None
+    samples: Sequence[Sample]
+    original_samples: Sequence[Sample]
+    truth: Outputs
+    cleaning_tolerances: Tolerances
+    device_tolerances: Tolerances
+    passes: Sequence[Mapping[str, Any]]
+    device_name: str = ""
+    notes: Sequence[str] = ()
+    legs: list[Leg] = field(default_factory=list)
+    inside: InsideBundle | None = None
+    reference: Reference | None = None
+    _outputs: dict[str, Outputs] = field(default_factory=dict)
+    _sketches: dict[str, Sketch] = field(default_factory=dict)
+
+    @classmethod
+    def of_bundle(cls, request: CheckRequest, bundle: Bundle, tell: Progress) -> Baseline:
+        """Run the original of a bundle.
+
+        Raises:
+            InputError: the original is gone or was changed, or the samples do not fit.
+        """
+        original, notes = original_of(bundle, request.reference)
+        tell("reference")
+        reference = Reference(original)
+        model = models.load(original)
+        samples = samples_for(request, bundle.specs, model)
+        frozen = frozen_values(model, bundle.manifest.request["freeze"])
+        original_samples = [{**sample, **frozen} for sample in samples]
+        device, cleaning = _tolerances(request, bundle)
+        cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
+        presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
+        if request.tolerance is None:  # else the user has said what to hold it to
+            device, cleaning = (replace(each, inside=presets) for each in (device, cleaning))
+        else:
+            said = []
+        return cls(
+            request,
+            original,
+            bundle.model_path,
+            samples,
+            original_samples,
+            run_samples(reference, original_samples, "reference", tell),
+            cleaning,
+            device,
+            bundle.manifest.passes,
+            device_name(bundle),
+            [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
+            inside=InsideBundle.of(bundle),
+            reference=reference,
+        )
+
+    @classmethod
+    def of_localizer(cls, request: CheckRequest, localizer: FaultLocalizer) -> Baseline:
+        """The baseline of a model that MIGraphX does not take, which was cleaned and run to localize the fault."""
+        names = Reference(localizer.cleaned).input_names
+        return cls(
+            request,
+            localizer.model,
+            localizer.cleaned,
+            [{name: sample[name] for name in names} for sample in localizer.samples],
+            localizer.samples,
+            localizer.truth,
+            replace(request.error_tolerances, preset=None),
+            request.error_tolerances,
+            localizer.applications.cleaned.to_json()["passes"],
+        )
+
+    def compare_cleaned(self, tell: Progress) -> None:
+        """Run the cleaned model on ONNX Runtime, and compare it."""
+        if self.cleaned is not None:
+            outputs = run_samples(Reference(self.cleaned), self.samples, "cleaned model on ONNX Runtime", tell)
+            self.compare(CLEANED, outputs, self.cleaning_tolerances)
+
+    def compare(self, name: str, outputs: Outputs, tolerances: Tolerances, failure: Failure | None = None) -> None:
+        """Compare outputs, of all samples or those before a failure, judge what differs, and keep them as a leg."""
+        self._outputs[name] = outputs
+        compared = compare_all(outputs, self.truth[: len(outputs)], tolerances, self.request.layers)
+        judged = tuple(self._judge(name, number, each, tolerances) for number, each in enumerate(compared))
+        self.legs.append(Leg(name, judged, failure))
+
+    def _judge(self, name: str, number: int, compared: Comparison, tolerances: Tolerances) -> Comparison:
+        """The comparison of a sample with its differences judged, and how far the reference moves by itself."""
+        right, sample, given = self.truth[number], self.samples[number], self.original_samples[number]
+        judges, found = self._judges, self._outputs[name][number]
+        if not compared.passed and judges is not None:
+            own = tolerances_of(tolerances, right)
+            if name == CLEANED:
+                compared = judges.of_cleaned(found, right, sample, given, own)
+            elif name == self.device_name and self.legs[0].name == CLEANED:
+                cleaned = self._outputs[CLEANED][number], self.legs[0].comparisons[number]
+                compared = judges.of_device(found, right, sample, cleaned, self.inside, own)
+        moves = {} if judges is None else judges.moves(right, given)
+        return Comparison(
+            tuple(
+                replace(each, moves=moves[each.name].max_abs) if each.name in moves else each
+                for each in compared.outputs
+            )
+        )
+
+    @cached_property
+    def _judges(self) -> Judges | None:
+        return (
+            None
+            if self.cleaned is None
+            else Judges(_loaded(self.original), _loaded(self.cleaned), session=self.reference)
+        )
+
+    def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:
+        """Compare every value of the cleaned model, on the first sample that differs or fails.
+
+        Args:
+            device: MIGraphX; None where all nodes are on the host.
+            host: the reasons of the nodes on the host, by name.
+            tell: is called with each step.
+
+        Raises:
+            InputError: a tolerance names no value.
+        """
+        assert self.cleaned is not None
+        number = self._first_failing_sample()
+        original = None if self.original == self.cleaned else self.original
+        report = compare_layers(
+            LayerSubject(self.cleaned, self.samples[number], original, self.original_samples[number], host),
+            device,
+            tolerances=self.device_tolerances,
+            memory_limit=int(self.request.layers_memory * 2**30),
+            observer=sketch_into(self._sketches) if self.request.evidence else None,
+            progress=tell,
+        )
+        self.device_tolerances.check([*flat(self.truth[number]), *(row.tensor for row in report.rows)])
+        return replace(report, sample=number)
+
+    def evidence(self) -> Evidence:
+        """The outputs and graphs behind the legs."""
+        after = None if self.cleaned is None else Network.of(_loaded(self.cleaned))
+        results = {REFERENCE: self.truth, **self._outputs}
+        return Evidence(results, Network.of(_loaded(self.original)), after, self.passes, self._sketches)
+
+    def _first_failing_sample(self) -> int:
+        """The number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
+        differing = [number for leg in self.legs for number, each in enumerate(leg.comparisons) if not each.passed]
+        failing = [leg.failure.sample or 0 for leg in self.legs if leg.failure is not None]
+        return next(iter((*differing, *failing)), 0)
+
+
+def _loaded(model: Path | ir.Model) -> ir.Model:
+    return model if isinstance(model, ir.Model) else models.load(model)
+
+
+def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tolerances]:
+    """The tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
+    device = request.error_tolerances
+    cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
+    precision = bundle.manifest.precision
+    if precision == "fp32":
+        return device, cleaning
+    device = device.at_least(TOLERANCES[precision])
+    lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.keep_fp32)
+    return device, device if lowered_by_pass else cleaning
+
+
+def original_of(bundle: Bundle | Buckets, reference: Path | None) -> tuple[Path, list[str]]:
+    """The file of the reference model, and notes for the user."""
+    if reference is not None:
+        return Path(reference), []
+    source = bundle.manifest.source
+    path = Path(source["path"]) if source["path"] else None
+    if path is not None and path.exists():
+        if models.digest(path) != source["sha256"]:
+            what = "the model was changed since it was converted"
+            raise InputError(what, where=str(path), hint="convert again, or name the original with --reference")
+        return path, []
+    what = "the model that it was converted from is gone"
+    if bundle.model_path is None:
+        raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
+    return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
+
+
+def device_name(bundle: Bundle | Buckets) -> str:
+    """The name of a bundle's leg: what it runs on."""
+    if isinstance(bundle, Buckets):
+        bundle = bundle.bundles[0]
+    if not bundle.manifest.programs:
+        return "bundle, on ONNX Runtime alone"
+    return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"

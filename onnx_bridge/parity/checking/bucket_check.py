@@ -1,0 +1,86 @@
+"""Parity of a bundle with buckets: each at its edge, and inside, where inputs are padded."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from importlib import metadata
+
+from onnx_bridge.bundle.bucket_samples import bucket_samples
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.gpu_preview import AsGpu
+from onnx_bridge.bundle.manifest.buckets_manifest import inside, label
+from onnx_bridge.conversion.precision.precision import TOLERANCES
+from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.checking.baseline import original_of
+from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.suitable import frozen_values
+from passes.graphs.quantized import is_quantized
+
+
+def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:
+    """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
+
+    Args:
+        bundle: what `onnx_bridge.convert_buckets` made.
+        request: the reference, seed, number of samples for each size, tolerances, and ``as_target``.
+        tell: is called with each bucket.
+
+    Raises:
+        InputError: the request has inputs or layers, or the original was changed.
+        RuntimeNotFound: no MIGraphX here runs it.
+    """
+    if request.inputs is not None or request.layers:
+        what = "buckets are compared on generated samples of their sizes, and without their layers"
+        raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
+    original, notes = original_of(bundle, request.reference)
+    axes = {each.name: each.axes for each in bundle.manifest.inputs}
+    model = models.load(original)
+    frozen = frozen_values(model, bundle.manifest.freeze)
+    declared = [spec for spec in samplers.specs(model) if spec.name in axes]
+    specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
+    reference = Reference(original)
+    buckets = [each.dims for each in bundle.manifest.buckets]
+    precision = bundle.manifest.precision
+    tolerances = request.error_tolerances
+    if precision != "fp32":
+        tolerances = tolerances.at_least(TOLERANCES[precision])
+    sides = [("", bundle, tolerances)]
+    if request.as_target is not None:
+        quantized = is_quantized(models.load(bundle.model_path))
+        rounded = tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances
+        sides.append((", as a GPU computes quantization", bundle.with_each(AsGpu), rounded))
+    legs = []
+    for info, (how, side, allowed) in itertools.product(bundle.manifest.buckets, sides):
+        name = f"bucket {label(info.dims)}{how}"
+        tell(name)
+        found: list[Comparison] = []
+        failure = None
+        for dims in {tuple(each.items()): each for each in (info.dims, inside(info.dims, buckets))}.values():
+            try:
+                for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1):
+                    found.append(compare(side(sample), reference.run({**sample, **frozen}), allowed))
+            except RuntimeNotFound:
+                raise
+            except RuntimeFailure as error:
+                failure = Failure(Step.RUN, error, len(found))
+                break
+        legs.append(Leg(name, tuple(found), failure))
+    return CheckReport(
+        model=bundle.manifest.name,
+        legs=tuple(legs),
+        seed=request.seed,
+        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
+        notes=(
+            *bundle.manifest.notes,
+            *notes,
+            "each bucket is compared at its edge, and inside, where inputs are padded",
+        ),
+    )

@@ -1,0 +1,95 @@
+"""Parity of a decoder: the logits of prompts and single tokens, beside the original, whose cache grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from onnx_bridge.bundle.decoding.caches import StaticCache
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, inside, trials
+from onnx_bridge.bundle.manifest.decoder_layout import WIDTH
+from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
+from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
+from onnx_bridge.conversion.precision.computed_precision import computed_precision
+from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.checking.baseline import original_of
+from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.reference.comparison.compare import Comparison
+
+STEPS = 8
+"""How many tokens are generated behind each prompt."""
+
+
+def check_decoder(decoder: Decoder, request: CheckRequest, tell: Progress = silent) -> CheckReport:
+    """Compare the logits of a decoder with those of the original on ONNX Runtime, token by token.
+
+    Args:
+        decoder: what `onnx_bridge.convert_decoder` made.
+        request: the reference, seed and tolerances.
+        tell: is called with each prompt.
+
+    Raises:
+        InputError: the request has inputs or layers, or the original is gone or was changed.
+        RuntimeNotFound: no MIGraphX here runs it.
+    """
+    if request.inputs is not None or request.layers or request.as_target is not None:
+        what = "decoders are compared on generated prompts, without their layers, and as they are"
+        raise InputError(what, where=str(decoder.path), hint="name the folder of one program")
+    path, notes = original_of(decoder, request.reference)
+    manifest = decoder.manifest
+    tolerances = request.error_tolerances
+    preset = computed_precision(models.load(path), models.load(decoder.model_path), manifest.precision).preset
+    if preset is not None:
+        tolerances = tolerances.at_least(preset)
+    widths = [each.dims[WIDTH] for each in manifest.buckets if WIDTH in each.dims]
+    legs = []
+    for name, caches, original in _subjects(decoder, path, request.seed):
+        for length in dict.fromkeys((*edges(widths), *inside(widths))):
+            tell(f"{name}prompt of {length} tokens")
+            found: list[Comparison] = []
+            failure = None
+            try:
+                for each in trials(caches, original, [length], tolerances, steps=STEPS, seed=request.seed):
+                    found += each.comparisons
+            except RuntimeNotFound:
+                raise
+            except RuntimeFailure as error:
+                failure = Failure(Step.RUN, error, len(found))
+            if found or failure is not None:
+                legs.append(Leg(f"{name}prompt of {length}, then {STEPS} more", tuple(found), failure))
+    return CheckReport(
+        model=manifest.name,
+        legs=tuple(legs),
+        seed=request.seed,
+        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": manifest.versions["migraphx"]},
+        notes=(*manifest.notes, *notes),
+    )
+
+
+def _subjects(decoder: Decoder, path: Path, seed: int) -> Iterator[tuple[str, Callable[[], StaticCache], Generating]]:
+    """What generates beside the reference, by name: behind an encoder, once for each size of its source."""
+    manifest, encoder = decoder.manifest, decoder.layout.encoder
+    if encoder is None:
+        yield "", decoder.cache, Original(path, manifest.freeze)
+        return
+    files = Files.beside(path)
+    changed = [name for name, digest in files.digests().items() if digest != manifest.source.get(f"sha256 of {name}")]
+    if changed and path == Path(str(manifest.source["path"])):
+        hint = "convert again, or name the original with --reference"
+        raise InputError("the model was changed since it was converted", where=changed[0], hint=hint)
+    original = EncoderDecoderOriginal(files, manifest.freeze)
+    size = encoder.shape[1]
+    for count in (size, size // 2) if encoder.pads else (size,):
+        source = original.source(encoder, count, seed)
+        tokens = source[encoder.source]
+        assert isinstance(tokens, np.ndarray)
+        yield f"source of {count}, ", partial(decoder.cache, tokens), original.of(decoder.layout, source)

@@ -1,0 +1,104 @@
+"""The evidence behind a check's verdict: all outputs, and the graphs before and after cleaning.
+
+It is not part of the report's JSON, and takes memory: a check keeps it only where a page or a file is to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Value
+from onnx_bridge.parity.checking.error_histogram import Sketch
+from passes.graphs import graphs
+
+
+@dataclass(frozen=True)
+class NetworkNode:
+    """A node without its weights and attributes.
+
+    Attributes:
+        name: of the node.
+        operator: with its domain, where that is not ONNX's own.
+        inputs: its operands, those that its subgraphs capture included; without constants.
+        outputs: its outputs.
+        made_by: the pass that made it; empty where none did.
+        origin: the nodes of the source model that it was made from.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    made_by: str = ""
+    origin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Network:
+    """The nodes of a model's main graph without constants, in order, and the graph's inputs and outputs."""
+
+    nodes: tuple[NetworkNode, ...]
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Network:
+        """The network of a model; nodes without a name get one, as they do in `onnx_bridge.clean`."""
+        graphs.name_nodes(graphs.Scope(model, model.graph))
+        nodes, constants = [], set(model.graph.initializers.values())
+        for node in model.graph:
+            if graphs.constant_of(node) is None:
+                nodes.append(node)
+            else:
+                constants.update(node.outputs)
+        inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+        return cls(
+            tuple(_node(node, constants) for node in nodes),
+            tuple(inputs),
+            tuple(str(value.name) for value in model.graph.outputs),
+        )
+
+
+def _node(node: ir.Node, constants: set[ir.Value]) -> NetworkNode:
+    taken = dict.fromkeys((*filter(None, node.inputs), *graphs.captures(node)))
+    return NetworkNode(
+        str(node.name),
+        f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        tuple(str(value.name) for value in taken if value not in constants),
+        tuple(str(value.name) for value in node.outputs if value.name),
+        node.metadata_props.get(graphs.PASS, ""),
+        tuple(graphs.origin(node)),
+    )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The outputs and graphs of a check.
+
+    Attributes:
+        results: the outputs of each sample, by leg; the reference comes first.
+        before: the original's network.
+        after: the cleaned model's network.
+        passes: what each pass did (`passes.rewriting.pipeline.Step.to_json`).
+        sketches: of MIGraphX's layers against the reference's, by tensor.
+    """
+
+    results: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
+    before: Network | None = None
+    after: Network | None = None
+    passes: Sequence[Mapping[str, Any]] = ()
+    sketches: Mapping[str, Sketch] = field(default_factory=dict)
+
+    def pairs(self, leg: str, sample: int) -> Iterator[tuple[str, Value, Value]]:
+        """The name, expected and actual value of each output that both the reference and a leg have."""
+        reference = next(iter(self.results), None)
+        if reference is None or leg == reference or sample >= len(self.results.get(leg, ())):
+            return
+        expected, actual = self.results[reference][sample], self.results[leg][sample]
+        for name in expected:
+            if name in actual:
+                yield name, expected[name], actual[name]

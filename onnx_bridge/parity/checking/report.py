@@ -1,0 +1,266 @@
+"""The result of a check: legs × samples × outputs, rendered and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from onnx_bridge.core.console import plain_table
+from onnx_bridge.core.errors import RuntimeFailure
+from onnx_bridge.core.values import Value
+from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
+from onnx_bridge.parity.checking.evidence import Evidence
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.layers.report import LayerReport
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, strict_number
+
+REFERENCE = "ONNX Runtime"
+"""The name of the reference in evidence."""
+_LISTED = 20
+"""The most differences that are listed."""
+_DIGITS = (3, 2, 6, 4)
+"""Of the largest error, of how far the reference moves, of the cosine and of the SQNR."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One thing that was compared with the reference.
+
+    Attributes:
+        name: "cleaned on ONNX Runtime", "MIGraphX ref", …
+        comparisons: one for each sample that was run.
+        failure: why not all samples could be run.
+    """
+
+    name: str
+    comparisons: tuple[Comparison, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran and every output of every sample agrees; False without a sample."""
+        return self.failure is None and self.compared and all(found.passed for found in self.comparisons)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is an output of every sample that was run; False without a sample."""
+        return bool(self.comparisons) and all(found.outputs for found in self.comparisons)
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest |actual − expected|; None where no numbers were compared."""
+        outputs = (output for found in self.comparisons for output in found.outputs)
+        return max((output.max_abs for output in outputs if output.max_abs is not None), default=None)
+
+    @property
+    def differs(self) -> bool:
+        """Whether it ran and an output is wrong, or nothing was compared."""
+        return self.failure is None and (not self.compared or any(found.differs for found in self.comparisons))
+
+    @property
+    def error(self) -> str | None:
+        return None if self.failure is None else str(self.failure)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `onnx_bridge.check` found.
+
+    Attributes:
+        model: the name of the model.
+        legs: what was compared with the reference.
+        seed: of the generated samples; None where samples were given.
+        versions: of ONNX Runtime and MIGraphX, by name.
+        notes: sentences for the user ("the reference is the cleaned model").
+        samples: the inputs, in order; not part of the JSON.
+        layers: the comparison of every layer, if requested. The verdict is that of the outputs.
+        bisection: the nodes that MIGraphX fails on, where it fails.
+        evidence: the outputs and graphs, if requested; not part of the JSON.
+    """
+
+    model: str
+    legs: tuple[Leg, ...]
+    seed: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
+    layers: LayerReport | None = field(default=None, repr=False)
+    bisection: Bisection | None = field(default=None, repr=False)
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every leg passed; False without any leg."""
+        return bool(self.legs) and all(leg.passed for leg in self.legs)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the command line: 0 where it passed, 1 where numbers differ, 3 where MIGraphX failed, else 4."""
+        if self.not_determined:
+            return NOT_DETERMINED
+        failed = any(leg.failure is not None for leg in self.legs)
+        return 0 if self.passed else RuntimeFailure.exit_code if failed else 1
+
+    @property
+    def not_determined(self) -> bool:
+        """Whether nothing is known to be wrong, but the reference does not determine an output."""
+        ran = bool(self.legs) and all(leg.failure is None and not leg.differs for leg in self.legs)
+        return ran and not self.passed
+
+    @property
+    def verdict(self) -> str:
+        """``agrees``, ``differs``, ``not determined``, or ``fails`` where MIGraphX did."""
+        if any(leg.failure is not None for leg in self.legs):
+            return "fails"
+        return "agrees" if self.passed else "not determined" if self.not_determined else "differs"
+
+    def raise_failure(self) -> None:
+        """Raise the first failure of a leg.
+
+        Raises:
+            RuntimeFailure: MIGraphX failed.
+        """
+        for leg in self.legs:
+            if leg.failure is not None:
+                raise leg.failure.error
+
+    @property
+    def blame(self) -> str | None:
+        """The nodes that MIGraphX fails on, in a sentence."""
+        fault = None if self.bisection is None else self.bisection.fault
+        return None if fault is None else fault.sentence
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest |actual − expected| of all outputs; None where nothing of a leg was compared."""
+        if not all(leg.compared for leg in self.legs):
+            return None
+        return max((leg.largest_error for leg in self.legs if leg.largest_error is not None), default=None)
+
+    @property
+    def summary(self) -> str:
+        """The result in one sentence."""
+        outputs = [output for *_, output in self._all()]
+        differing = sum(output.differs for output in outputs)
+        largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
+        if self.passed:
+            return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}"
+        open_ones = [output for output in outputs if output.undetermined is not None]
+        if self.not_determined:
+            counted = f"{len(open_ones)} of {len(outputs)} comparisons"
+            return f"{self.model}: parity is not determined in {counted}{largest}: {open_ones[0].undetermined}"
+        causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
+        causes += [self._failure_of(leg, leg.failure) for leg in self.legs if leg.failure is not None]
+        causes += [f"{leg.name}: nothing was compared" for leg in self.legs if leg.differs and not leg.compared]
+        return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
+
+    def _failure_of(self, leg: Leg, failure: Failure) -> str:
+        """How a leg failed, and what was compared until then."""
+        done = "of which nothing was compared"
+        if leg.compared:
+            error = "" if leg.largest_error is None else f" with a largest error of {leg.largest_error:.3g}"
+            done = f"after {len(leg.comparisons)} of {len(self.samples)} samples{error}"
+        return f"{leg.name} {failure.summary}, {done}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
+        return {
+            **({} if self.layers is None else {"layers": self.layers.to_json()}),
+            **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
+            "model": self.model,
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "sample_count": len(self.samples),
+            "seed": self.seed,
+            "versions": dict(self.versions),
+            "notes": list(self.notes),
+            "legs": [
+                {
+                    "name": leg.name,
+                    "passed": leg.passed,
+                    "compared": len(leg.comparisons) if leg.compared else 0,
+                    "largest_error": strict_number(leg.largest_error),
+                    "error": leg.error,
+                    "failure": leg.failure and leg.failure.to_json(),
+                    "samples": [
+                        {"passed": found.passed, "outputs": [output.to_json() for output in found.outputs]}
+                        for found in leg.comparisons
+                    ],
+                }
+                for leg in self.legs
+            ],
+        }
+
+    def render(self) -> RenderableType:
+        """A table of the outputs, each with its worst sample, then every difference and a sentence, for rich."""
+        numbers = ("max error", "moves", "cosine", "SQNR dB")
+        table = plain_table("leg", "output", "type", *numbers, "", numbers=numbers)
+        for leg in self.legs:
+            for index, output in enumerate(_worst_samples(leg)):
+                figures = (output.max_abs, output.moves, output.cosine, output.sqnr_db)
+                table.add_row(
+                    Text("" if index else leg.name),
+                    Text(output.name),
+                    Text(f"{output.dtype}{list(output.shape)}"),
+                    *(
+                        Text("–" if each is None else f"{each:.{digits}g}")
+                        for each, digits in zip(figures, _DIGITS, strict=True)
+                    ),
+                    _verdict(output),
+                )
+        parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]
+        parts += [table] if table.row_count else []
+        differences = list(self._differences())
+        parts += [Text(line, style="red") for line in differences[:_LISTED]]
+        if len(differences) > _LISTED:
+            parts.append(Text(f"… and {len(differences) - _LISTED} more"))
+        parts += [] if self.blame is None else [Text(self.blame, style="red")]
+        parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
+        about = [f"{name} {version}" for name, version in self.versions.items()]
+        about += [] if self.seed is None else [f"seed {self.seed}"]
+        parts += [Text(", ".join(about), style="dim")] if about else []
+        colour = "green" if self.passed else "yellow" if self.not_determined else "red"
+        parts.append(Text(self.summary, style=f"bold {colour}"))
+        return Group(*parts)
+
+    def _all(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
+        for leg in self.legs:
+            for sample, comparison in enumerate(leg.comparisons):
+                for output in comparison.outputs:
+                    yield leg, sample, output
+
+    def _differences(self) -> Iterator[str]:
+        for leg in self.legs:
+            if leg.error is not None:
+                yield f"{leg.name}: {leg.error}"
+        for leg, sample, output in self._all():
+            if not output.passed:
+                why = "" if output.undetermined is None else f"; not determined: {output.undetermined}"
+                yield f"{leg.name}, sample {sample}, output {output.name}: {output.reason}{why}"
+
+
+def _worst_samples(leg: Leg) -> list[OutputComparison]:
+    """For each output the comparison with the largest error, differences first."""
+    worst: dict[str, OutputComparison] = {}
+    for comparison in leg.comparisons:
+        for output in comparison.outputs:
+            known = worst.setdefault(output.name, output)
+            ranks = [(each.differs, not each.passed, each.max_abs or 0.0) for each in (output, known)]
+            if ranks[0] > ranks[1]:
+                worst[output.name] = output
+    return list(worst.values())
+
+
+def _verdict(output: OutputComparison) -> Text:
+    """The verdict, and what errors do not show: NaN and Inf, integers that differ, other classes."""
+    more = [f"{output.nonfinite} of {output.elements} NaN or Inf"] if output.nonfinite else []
+    exact = "int" in output.dtype and output.same is not None and output.same < 1
+    more += [f"{output.same:.2%} the same"] if exact else []
+    if output.top1 is not None and output.top1 < 1:
+        more += [f"top-1 {output.top1:.1%}, top-5 {output.top5:.1%}"]
+    style = "red" if output.differs else "yellow" if more or not output.passed else "green"
+    return Text(output.verdict + (f" ({', '.join(more)})" if more else ""), style=style)

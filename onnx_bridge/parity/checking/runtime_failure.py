@@ -1,0 +1,94 @@
+"""Failures of MIGraphX during a check: the outputs until the failure, and the nodes that it fails on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.countdown import Countdown
+from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.progress import Progress, duration, silent
+from onnx_bridge.core.values import Value
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect import bisect
+from onnx_bridge.parity.bisect.bisection import Bisection
+from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.request import BisectRequest
+from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.verdicts.run_time import work_seconds
+from passes.graphs.cost import Work, work
+
+
+def run_until_failure(
+    bundle: Bundle, samples: Sequence[Sample], name: str, tell: Progress = silent
+) -> tuple[list[dict[str, Value]], Failure | None]:
+    """The outputs of each sample until MIGraphX fails, and the failure.
+
+    Args:
+        bundle: what is run.
+        samples: its inputs.
+        name: of the leg, for progress.
+        tell: is called with each sample, and the time that is left; before the first, as estimated.
+
+    Raises:
+        RuntimeNotFound: no MIGraphX here runs the bundle.
+    """
+    found: list[dict[str, Value]] = []
+    step = Step.LOAD
+    try:
+        if bundle.worker is None:
+            bundle.open()
+        step = Step.RUN
+        seconds = estimated_seconds(bundle)
+        countdown = Countdown(tell, name, len(samples), None if seconds is None else seconds * len(samples))
+        for sample in samples:
+            found.append(bundle(sample))
+            countdown.step()
+    except RuntimeNotFound:
+        raise
+    except RuntimeFailure as error:
+        return found, Failure(step, error, len(found) if step is Step.RUN else None)
+    return found, None
+
+
+def estimated_seconds(bundle: Bundle) -> float | None:
+    """The estimated seconds of a run on ref; None for other targets, and without a cleaned model."""
+    if bundle.worker is None or bundle.model_path is None or bundle.manifest.target != "ref":
+        return None
+    model = models.load(bundle.model_path)
+    hosted = {each.node for partition in bundle.manifest.partitions for each in partition.host}
+    total = sum((work(node) for node in model.graph if node.name not in hosted), Work())
+    return work_seconds(total, bundle.worker.runtime)
+
+
+def bisect_failure(bundle: Bundle, failure: Failure, sample: Sample) -> Bisection | None:
+    """The nodes that MIGraphX fails on; None where each attempt would exceed a limit, or without a cleaned model."""
+    if bundle.model_path is None or failure.kind.is_limit:
+        return None
+    limits = bundle.limits
+    conversion = ConvertRequest(
+        pipeline="none",
+        target=bundle.manifest.target,
+        timeout=limits.timeout,
+        memory=None if limits.memory is None else limits.memory / 2**30,
+    )
+    return bisect.run(bundle.model_path, BisectRequest(inputs=[sample], conversion=conversion))
+
+
+def time_note(bundle: Bundle, failure: Failure | None) -> list[str]:
+    """A note where a run timed out: how long it was estimated to take."""
+    if failure is None or failure.step is not Step.RUN or failure.kind is not SymptomKind.TIMEOUT:
+        return []
+    seconds = estimated_seconds(bundle)
+    if seconds is None:
+        return []
+    return [f"a run was estimated to take about {duration(seconds)}; --timeout sets its limit"]
+
+
+def bisect_advice(failure: Failure | None, bisection: Bisection | None) -> list[str]:
+    """A note where MIGraphX fails and the nodes at fault are unknown."""
+    if failure is None or (bisection is not None and bisection.fault is not None):
+        return []
+    return ["`onnx-bridge bisect` finds the nodes that it fails on; each of its attempts may take as long as this one"]

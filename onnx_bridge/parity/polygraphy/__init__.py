@@ -1,0 +1,1 @@
+"""Polygraphy's runner and plugin."""

@@ -1,0 +1,1 @@
+"""Pieces of a model, cut out and run by themselves."""

@@ -1,0 +1,109 @@
+"""Cutting a model: which values MIGraphX takes at a cut, how large they are, and the submodel between two cuts.
+
+A value that depends on shapes and constants alone becomes a constant of the submodel, which is what a runtime makes of
+it in the whole model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx.program import type_of
+from passes.graphs import graphs
+from passes.probing.partition import extract
+
+PACKED = ("int4", "uint4")
+"""The dtypes that MIGraphX stores as bytes."""
+
+
+def can_feed(value: ir.Value) -> bool:
+    """Whether MIGraphX has a type for a value, as an input or output; True where the type is unknown."""
+    if value.type is None:
+        return True
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return False
+    return _is_supported(value.dtype.numpy())
+
+
+def can_feed_array(value: Value) -> bool:
+    """Whether MIGraphX has a type for a value that the reference computed."""
+    return isinstance(value, np.ndarray) and _is_supported(value.dtype)
+
+
+def estimated_bytes(value: ir.Value) -> int:
+    """The bytes that a value takes; unknown sizes count as 1."""
+    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING) or value.shape is None:
+        return 8
+    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)
+
+
+def operands(node: ir.Node) -> list[ir.Value]:
+    """The values that a node and its subgraphs use, each once."""
+    return [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
+
+
+def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[str]:
+    """The names of the outputs of ``nodes`` that depend on ``sources``.
+
+    Args:
+        nodes: in topological order.
+        sources: some of them.
+    """
+    found: set[ir.Value] = set()
+    for node in nodes:
+        if node in sources or any(value in found for value in operands(node)):
+            found.update(node.outputs)
+    return {str(value.name) for value in found}
+
+
+def submodel(
+    model: ir.Model,
+    inputs: Sequence[str],
+    outputs: Iterable[str],
+    values: Mapping[str, Value],
+    constant: Collection[str],
+) -> ir.Model:
+    """The submodel that computes some values of a model from others.
+
+    Args:
+        model: it is not changed.
+        inputs: names of values of the main graph.
+        outputs: likewise.
+        values: of all inputs.
+        constant: the names of the values that depend on shapes and constants alone.
+    """
+    part = extract(model, inputs, outputs)
+    fix_inputs(part, values, constant)
+    return part
+
+
+def fix_inputs(model: ir.Model, values: Mapping[str, Value], constant: Collection[str]) -> None:
+    """Give the inputs of a submodel the types and shapes of their arrays, and turn some into initializers.
+
+    Args:
+        model: the submodel, which is changed.
+        values: of all of its inputs; sequences, optionals and strings keep the types that they have.
+        constant: the names of those that become initializers.
+    """
+    graph = model.graph
+    for value in list(graph.inputs):
+        name = str(value.name)
+        array = values[name]
+        if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
+            continue
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        value.shape = ir.Shape(array.shape)
+        if name in constant:
+            graph.inputs.remove(value)
+            value.const_value = ir.Tensor(array, name=name)
+            graph.initializers.add(value)
+
+
+def _is_supported(dtype: np.dtype) -> bool:
+    return type_of(dtype) is not None or dtype.name in PACKED

@@ -1,0 +1,159 @@
+"""MIGraphX as a device that submodels are run on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.errors import MigraphxError
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.submodels.cuts import PACKED, can_feed
+from onnx_bridge.reference.comparison.choices import cut
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.inputs import Sample
+from passes.isolation.limits import Limits
+
+
+@dataclass(frozen=True)
+class Device:
+    """MIGraphX in a worker process.
+
+    Attributes:
+        worker: the process.
+        target: what MIGraphX compiles for.
+        limits: of each step.
+        rehearsal: passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
+    """
+
+    worker: Worker
+    target: str = "ref"
+    limits: Limits = Limits()
+    rehearsal: Rehearsal | None = None
+
+    def parse(self, model: ir.Model, inputs: Mapping[str, Value]) -> RemoteProgram:
+        """Parse a model in memory.
+
+        Args:
+            model: its inputs have fixed shapes.
+            inputs: a sample.
+
+        Raises:
+            RuntimeFailure: MIGraphX fails.
+        """
+        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+            path = Path(folder) / "model.onnx"
+            models.save(model, path)
+            return parse(self.worker, path, {name: np.shape(each) for name, each in flat(inputs).items()})
+
+    def compile(self, program: RemoteProgram) -> None:
+        """Compile a program, after the passes that are rehearsed.
+
+        Raises:
+            RuntimeFailure: MIGraphX fails.
+        """
+        if self.rehearsal is not None:
+            program.run_gpu_passes(self.rehearsal.library, len(self.rehearsal.groups))
+        program.compile(self.target)
+
+    def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
+        """Parse, compile and run a model in memory.
+
+        Args:
+            model: its outputs are the expected ones, in this order.
+            inputs: a sample.
+            expected: the reference's outputs.
+
+        Raises:
+            RuntimeFailure: MIGraphX fails.
+        """
+        with self.worker.limited(self.limits):
+            program = self.parse(model, inputs)
+            count = len(program.get_output_shapes())
+            if count != len(expected):
+                raise MigraphxError(f"it gives {count} outputs where there are {len(expected)}")
+            self.compile(program)
+            return run_program(program, inputs, expected)
+
+
+@dataclass(frozen=True)
+class InsideDevice:
+    """The values inside a model on MIGraphX.
+
+    Attributes:
+        model: its inputs have fixed shapes.
+        device: where it runs.
+    """
+
+    model: ir.Model
+    device: Device
+
+    @cached_property
+    def names(self) -> Collection[str]:
+        """The values that can be fetched."""
+        made = (value for node in self.model.graph for value in node.outputs if value.name)
+        return frozenset(str(value.name) for value in made if can_feed(value))
+
+    def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Sample:
+        """Some of its values, and its outputs.
+
+        Raises:
+            RuntimeFailure: MIGraphX does not take the model with them as outputs.
+        """
+        outputs = [str(value.name) for value in self.model.graph.outputs]
+        part = cut(self.model, {}, [*outputs, *names])
+        given = {str(value.name): sample[str(value.name)] for value in part.graph.inputs if not value.is_initializer()}
+        return self.device.run(part, given, Reference(part).run(given))
+
+
+def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
+    """Run a compiled program, and undo what MIGraphX represents otherwise than ONNX: scalars and int4.
+
+    Args:
+        program: with the outputs of ``expected``, in this order.
+        inputs: arrays alone.
+        expected: likewise. A scalar is of rank 1 in MIGraphX, and int4 is in bytes there.
+
+    Raises:
+        RuntimeFailure: MIGraphX fails, or has no type for an input.
+    """
+    results = program.run(to_tensors(program, inputs))
+    found: Sample = {}
+    for (name, right), result in zip(expected.items(), results, strict=True):
+        array = result.numpy()
+        if isinstance(right, np.ndarray):
+            if right.shape == () and array.shape == (1,):
+                array = array.reshape(())
+            if right.dtype.name in PACKED and array.dtype.itemsize == 1:
+                array = array.astype(right.dtype)
+        found[name] = array
+    return found
+
+
+def to_tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, Tensor]:
+    """The parameters of a program; it has none for inputs that nothing uses.
+
+    Raises:
+        MigraphxError: there is no array for a parameter, or MIGraphX has no type for it.
+    """
+    arrays, tensors = flat(inputs), {}
+    for name, shape in program.get_parameter_shapes().items():
+        if name not in arrays:
+            raise MigraphxError(f"the value {name} cannot be given to MIGraphX")
+        array = arrays[name]
+        try:
+            tensors[name] = Tensor.of(array.astype(shape.dtype) if array.dtype.name in PACKED else array)
+        except TypeError as error:
+            raise MigraphxError(str(error)) from None
+    return tensors

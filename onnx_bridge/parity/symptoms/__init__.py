@@ -1,0 +1,1 @@
+"""Symptoms that are searched for, and their detection."""

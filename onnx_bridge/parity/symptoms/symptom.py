@@ -1,0 +1,106 @@
+"""A symptom: what is wrong with a model on MIGraphX, and how to tell whether a smaller model shows the same."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onnx_bridge.core.errors import MigraphxError, OutOfMemory, RuntimeFailure, Step, WorkerCrashed, WorkerTimeout
+from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.samples.inputs import Sample
+from passes.core.errors import BridgeError
+from passes.isolation.failure import NativeFailure
+from passes.isolation.process import Reason
+
+
+class SymptomKind(enum.Enum):
+    """What can be wrong with a model on a runtime."""
+
+    WRONG = "wrong"
+    """Numbers, shapes, dtypes or the number of outputs differ."""
+    REJECTED = "rejected"
+    CRASHES = "crashes"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    """It exceeded the memory limit."""
+
+    @classmethod
+    def of(cls, error: BridgeError) -> SymptomKind:
+        """The kind of a failure; a failure of no known type is a rejection."""
+        if isinstance(error, NativeFailure):
+            return {Reason.DIED: cls.CRASHES, Reason.TIMEOUT: cls.TIMEOUT, Reason.MEMORY: cls.MEMORY}[error.reason]
+        return next((kind for error_type, kind in KIND_OF.items() if isinstance(error, error_type)), cls.REJECTED)
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether a limit was exceeded, so that each further attempt may take as long, or as much memory."""
+        return self in (SymptomKind.TIMEOUT, SymptomKind.MEMORY)
+
+
+KIND_OF: Mapping[type[RuntimeFailure], SymptomKind] = {
+    MigraphxError: SymptomKind.REJECTED,
+    WorkerCrashed: SymptomKind.CRASHES,
+    WorkerTimeout: SymptomKind.TIMEOUT,
+    OutOfMemory: SymptomKind.MEMORY,
+}
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What is wrong with a model or a submodel.
+
+    Attributes:
+        kind: what is wrong.
+        step: the step of MIGraphX in which it shows; None on ONNX Runtime.
+        message: MIGraphX's or ONNX Runtime's message, or how outputs differ.
+        sample: the number of the first sample that shows it; None where it shows before any is run.
+        comparison: of that sample's outputs, where they are wrong.
+        outputs: those outputs.
+    """
+
+    kind: SymptomKind
+    step: Step | None
+    message: str
+    sample: int | None = None
+    comparison: Comparison | None = field(default=None, repr=False)
+    outputs: Sample | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_comparison(
+        cls, comparison: Comparison, sample: int, *, step: Step | None = None, outputs: Sample | None = None
+    ) -> Symptom:
+        """The symptom of outputs that differ."""
+        message = "; ".join(f"{each.name}: {each.reason}" for each in comparison.outputs if each.reason)
+        return cls(SymptomKind.WRONG, step, message, sample, comparison, outputs)
+
+    def matches(self, other: Symptom) -> bool:
+        """Whether both are the same fault: in another submodel, numbers and names in a message differ."""
+        if (self.kind, self.step) != (other.kind, other.step):
+            return False
+        if self.kind is SymptomKind.WRONG:
+            return self._has_wrong_elements == other._has_wrong_elements
+        return self.kind is not SymptomKind.REJECTED or _normalized(self.message) == _normalized(other.message)
+
+    @property
+    def _has_wrong_elements(self) -> bool:
+        """Whether elements are wrong, rather than shapes, dtypes or the number of outputs."""
+        outputs = self.comparison.outputs if self.comparison else ()
+        return any(each.mismatched for each in outputs)
+
+    @property
+    def error(self) -> float | None:
+        """The largest absolute error of the outputs that differ."""
+        outputs = self.comparison.outputs if self.comparison else ()
+        return max((each.max_abs for each in outputs if each.max_abs is not None and not each.passed), default=None)
+
+
+def worse(one: Symptom | None, other: Symptom) -> Symptom:
+    """The symptom with the larger error; the first of equal ones."""
+    return other if one is None or (other.error or 0) > (one.error or 0) else one
+
+
+def _normalized(message: str) -> str:
+    """The first line of a message without what depends on the place: numbers, and what is quoted or in brackets."""
+    return re.sub(r"\d+|\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"", "#", message.partition("\n")[0])

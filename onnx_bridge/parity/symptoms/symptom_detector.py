@@ -1,0 +1,117 @@
+"""The test function of fault localization and reduction: does a submodel show a symptom on MIGraphX?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnx_bridge.core.delta_debug import bisect_first
+from onnx_bridge.core.errors import Step
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.parity.request import LowPrecision
+from onnx_bridge.parity.submodels.device import Device, InsideDevice, run_program, to_tensors
+from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
+from onnx_bridge.parity.symptoms.symptom import KIND_OF, Symptom, SymptomKind, worse
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.judgement import Judge
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.samples.inputs import Sample
+
+
+@dataclass(frozen=True)
+class SymptomDetector:
+    """Runs submodels on MIGraphX and compares their outputs with the reference's.
+
+    Attributes:
+        device: where they run.
+        tolerances: of what it computes.
+        runs: counts its runs.
+        precision: what it computes in; None is the model's own dtypes.
+        undetermined: why outputs that differed are no symptom, as far as they were tested.
+    """
+
+    device: Device
+    tolerances: Tolerances
+    runs: RunCounts
+    precision: LowPrecision | None = None
+    undetermined: list[str] = field(default_factory=list)
+
+    def detect(self, submodels: Iterable[Submodel]) -> Symptom | None:
+        """The symptom of the first submodel that has one: of its samples, the one with the largest error.
+
+        Raises:
+            RuntimeFailure: MIGraphX cannot be loaded.
+        """
+        return next((found for each in submodels if (found := self._test(each)) is not None), None)
+
+    def _test(self, submodel: Submodel) -> Symptom | None:
+        self.runs.migraphx += 1
+        step, number = Step.PARSE, None
+        try:
+            with self.device.worker.limited(self.device.limits):
+                program = self.device.parse(submodel.model, submodel.inputs[0])
+                count, wanted = len(program.get_output_shapes()), len(submodel.model.graph.outputs)
+                if count != wanted:
+                    message = f"MIGraphX gives {count} outputs where there are {wanted}"
+                    return Symptom(SymptomKind.WRONG, step, message)
+                step = Step.QUANTIZE
+                self._quantize(program, submodel)
+                step = Step.COMPILE
+                self.device.compile(program)
+                step = Step.RUN
+                found: Symptom | None = None
+                for number, inputs, expected in zip(submodel.numbers, submodel.inputs, submodel.expected, strict=True):
+                    outputs = run_program(program, inputs, expected)
+                    compared = self._compare(submodel, inputs, outputs, expected)
+                    if compared.differs:
+                        found = worse(found, Symptom.of_comparison(compared, number, step=step, outputs=outputs))
+                return found
+        except tuple(KIND_OF) as error:
+            return Symptom(SymptomKind.of(error), step, error.what, number)
+
+    def _compare(self, submodel: Submodel, inputs: Sample, outputs: Sample, expected: Sample) -> Comparison:
+        """The comparison of outputs, those that differ judged, unless MIGraphX computes something else by intent."""
+        tolerances = self._tolerances(submodel, expected)
+        compared = compare(outputs, expected, tolerances)
+        if compared.passed or self.precision is not None:
+            return compared
+        inside = InsideDevice(submodel.model, self.device)
+        compared = Judge(submodel.model, tolerances).judge(outputs, expected, inputs, inside)
+        self.undetermined.extend(each.undetermined for each in compared.outputs if each.undetermined is not None)
+        return compared
+
+    def _tolerances(self, submodel: Submodel, expected: Mapping[str, Value]) -> Tolerances:
+        """The tolerances of a submodel: an output of a quantizer may round to the neighbouring step."""
+        coarse = self.tolerances.at_least("int8")
+        arrays = {name: array for name, array in flat(expected).items() if name in submodel.quantized}
+        parts = {name: coarse.of(name, array) for name, array in arrays.items() if name not in coarse.named}
+        named = {name: PartialTolerance(each.rtol, each.atol) for name, each in parts.items()}
+        return replace(self.tolerances, named={**self.tolerances.named, **named})
+
+    def _quantize(self, program: RemoteProgram, submodel: Submodel) -> None:
+        if self.precision == "fp16":
+            program.quantize_fp16()
+        elif self.precision == "bf16":
+            program.quantize_bf16()
+        elif self.precision is not None:
+            calibration = [to_tensors(program, inputs) for inputs in submodel.inputs]
+            quantize = program.quantize_int8 if self.precision == "int8" else program.quantize_fp8
+            quantize(self.device.target, calibration)
+
+
+def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str:
+    """The first group of passes of the gpu target after which submodels have a symptom.
+
+    Args:
+        detector: its device rehearses the passes.
+        submodels: they have a symptom after all groups.
+    """
+    passes = detector.device.rehearsal
+    assert passes is not None
+
+    def fails(count: int) -> bool:
+        device = replace(detector.device, rehearsal=passes.first(count))
+        return replace(detector, device=device).detect(submodels) is not None
+
+    return passes.groups[bisect_first(range(1, len(passes.groups) + 1), fails) - 1]

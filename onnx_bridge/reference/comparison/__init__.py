@@ -1,0 +1,1 @@
+"""The comparison of outputs with the reference: tolerances, metrics and judgement."""

@@ -1,0 +1,140 @@
+"""The precision that outputs are computed in, which their dtypes need not show.
+
+    x: float32 ─ Cast ─ float16 ─ MatMul ─ float16 ─ Cast ─ y: float32        y is as precise as float16
+
+Each value is as precise as the least precise number that it is computed from. A choice (TopK, ArgMax, a comparison) is
+no number: what it selects from counts, and not what it selects by (`onnx_bridge.reference.comparison.choices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from onnx_bridge.reference.comparison.tolerances import PRESETS
+from passes.graphs import graphs
+
+EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
+"""By preset: the unit in the last place of 1.0, where it is another than that of the dtypes."""
+_BY_DTYPE = {
+    ir.DataType.FLOAT16: "fp16",
+    ir.DataType.BFLOAT16: "bf16",
+    ir.DataType.FLOAT8E4M3FN: "fp8",
+    ir.DataType.FLOAT8E4M3FNUZ: "fp8",
+    ir.DataType.FLOAT8E5M2: "fp8",
+    ir.DataType.FLOAT8E5M2FNUZ: "fp8",
+}
+_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
+_ROUNDING = frozenset(("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat", "QAttention", "QMoE"))
+"""Operators that round their inputs to steps within, where no one sees what was chosen."""
+_ASKING = frozenset(("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"))
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A precision lower than that of a dtype.
+
+    Attributes:
+        preset: of `onnx_bridge.reference.comparison.tolerances.PRESETS`.
+        node: the first node that computes in it.
+    """
+
+    preset: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{_NAMES[self.preset]} inside, from {self.node} on"
+
+
+def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
+    """The precision of each value, by name, that is lower than float32: the lowest that one of the models has."""
+    found: dict[str, Inside] = {}
+    for model in models:
+        flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs}, model)
+        for node in model.graph:
+            flow.visit(node)
+        for name, each in flow.inside.items():
+            found[name] = _coarsest((found[name], each)) or each if name in found else each
+    return found
+
+
+def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The presets of outputs, and notes on them."""
+    chosen = {name: inside[name] for name in outputs if name in inside}
+    by_reason: dict[str, list[str]] = {}
+    for name, each in chosen.items():
+        by_reason.setdefault(str(each), []).append(name)
+    notes = [f"tolerance of {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    return {name: each.preset for name, each in chosen.items()}, notes
+
+
+@dataclass
+class _Flow:
+    """Follows precisions through a graph.
+
+    Attributes:
+        dtypes: of values by name, as far as they are known.
+        model: for the functions that nodes call.
+        inside: their precisions, as far as these are lower than float32.
+    """
+
+    dtypes: dict[str, ir.DataType | None]
+    model: ir.Model
+    inside: dict[str, Inside] = field(default_factory=dict)
+
+    def visit(self, node: ir.Node) -> None:
+        operands = [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
+        known = [self._dtype(value) for value in operands]
+        result = self._result(node, known)
+        function = self.model.functions.get(node.op_identifier())
+        inside = [*graphs.subgraphs(node), *([] if function is None else [function.graph])]
+        nested = [each for graph in inside for each in graphs.with_nested(graph)]
+        own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
+        inner = [(each, self._result(each, [])) for each in nested]
+        own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]
+        if any(each.op_type in _ROUNDING for each in (node, *nested)):
+            own.append(Inside("int8", str(node.name)))
+        before = [
+            self.inside.get(str(value.name))
+            for value, dtype in zip(operands, known, strict=True)
+            if dtype is None or dtype.is_floating_point()
+        ]
+        coarsest = _coarsest((*before, *own))
+        for index, value in enumerate(node.outputs):
+            places = index > 0 and node.op_type in ("TopK", "MaxPool", "Unique")
+            dtype = value.dtype or (ir.DataType.INT64 if places else result)
+            self.dtypes[str(value.name)] = dtype
+            if coarsest is not None and (dtype is None or dtype.is_floating_point()):
+                self.inside[str(value.name)] = coarsest
+
+    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+        return value.dtype or self.dtypes.get(str(value.name))
+
+    def _result(self, node: ir.Node, operands: list[ir.DataType | None]) -> ir.DataType | None:
+        """The dtype of a node's first output, where it follows from the operator."""
+        if node.outputs and node.outputs[0].dtype is not None:
+            return node.outputs[0].dtype
+        if node.op_type == "Cast":
+            return ir.DataType(node.attributes.get_int("to", 0))
+        if node.op_type in _ASKING:
+            return ir.DataType.BOOL
+        if node.op_type in ("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"):
+            return ir.DataType.INT64
+        if node.op_type == "DequantizeLinear":
+            return operands[1] if len(operands) > 1 else None
+        if node.op_type == "QuantizeLinear":
+            return operands[2] if len(operands) > 2 else ir.DataType.UINT8
+        if node.op_type == "Where":
+            return operands[1] if len(operands) > 1 else None
+        return operands[0] if operands else None
+
+
+def _of_dtype(dtype: ir.DataType, node: str) -> Inside | None:
+    return Inside(_BY_DTYPE[dtype], node) if dtype in _BY_DTYPE else None
+
+
+def _coarsest(found: Iterable[Inside | None]) -> Inside | None:
+    """The coarsest, the first of equal ones."""
+    return max(filter(None, found), key=lambda each: PRESETS[each.preset] or 0.0, default=None)

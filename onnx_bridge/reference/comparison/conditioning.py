@@ -1,0 +1,109 @@
+"""How far the reference itself moves when its inputs move by one unit in the last place.
+
+Where a model chooses between values that are closer to each other than they can be computed (TopK, ArgMax, rounding to
+a quantization step), or amplifies rounding errors, its outputs are not determined: an error that the reference makes
+against itself proves nothing about a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.reference.comparison.compare import OutputComparison, compare
+from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
+
+FACTOR = 10.0
+"""An error is the reference's own where it is at most this multiple of what the reference moves by.
+
+A device rounds every operation differently, while the nudge moves only the inputs: it underestimates what rounding does
+by as many times as errors add up, some ten times in deep networks. A fault is further away: a well-conditioned network
+in float32 moves by 1e-6 of its outputs, and its tolerance is 1e-3.
+"""
+SEEDS = (1, 2, 3)
+"""Of the signs by which inputs are moved."""
+
+Sample = Mapping[str, Value]
+
+
+def nudged(sample: Sample, seed: int, epsilon: float = 0.0) -> dict[str, Value]:
+    """A sample whose floats are moved by one unit in the last place, up or down.
+
+    Args:
+        sample: inputs by name.
+        seed: of the signs.
+        epsilon: the unit in the last place of 1.0, where that of a narrower dtype than the input's is meant.
+    """
+    draw = np.random.default_rng(seed)
+
+    def moved(value: Value) -> Value:
+        if isinstance(value, list):
+            return [_moved(each, draw, epsilon) for each in value]
+        return None if value is None else _moved(value, draw, epsilon)
+
+    return {name: moved(value) for name, value in sample.items()}
+
+
+def _moved(array: Array, draw: np.random.Generator, epsilon: float) -> Array:
+    if array.dtype.kind in "OUST" or not is_float(array.dtype):
+        return array
+    limits: Any = ml_dtypes.finfo(array.dtype)  # type: ignore[no-untyped-call]
+    step = max(float(limits.eps), epsilon)
+    signs = draw.integers(0, 2, array.shape) * 2 - 1
+    with np.errstate(all="ignore"):
+        moved = np.asarray(array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
+        return np.where(np.isfinite(moved), moved, array)  # the largest numbers have none above them
+
+
+def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> bool:
+    """Whether what the reference moves by explains a difference: in its largest error, and in the errors of all.
+
+    Args:
+        differing: an output against the reference.
+        moved: the same output of the reference with moved inputs, against the reference.
+    """
+    if any(each.tolerance is None for each in moved):  # another shape, or not there
+        return True
+    if differing.max_abs is None or differing.rmse is None:
+        return False
+    if _one_sided(differing) and not any(map(_one_sided, moved)):
+        return False
+    largest = max((each.max_abs or 0.0 for each in moved), default=0.0)
+    spread = max((each.rmse or 0.0 for each in moved), default=0.0)
+    return differing.max_abs <= FACTOR * largest and differing.rmse <= FACTOR * spread
+
+
+def undetermined(
+    differing: Sequence[OutputComparison],
+    sample: Sample,
+    expected: Sample,
+    run: Callable[[Sequence[Sample]], Sequence[Sample]],
+    epsilon: float = 0.0,
+) -> bool:
+    """Whether the reference itself moves as far as all outputs that differ.
+
+    Args:
+        differing: the outputs that differ, of one sample.
+        sample: the sample.
+        expected: the reference's outputs for it.
+        run: the reference.
+        epsilon: as for `nudged`.
+    """
+    moved = [
+        compare(outputs, expected, Tolerances()) for outputs in run([nudged(sample, seed, epsilon) for seed in SEEDS])
+    ]
+    by_name: dict[str, list[OutputComparison]] = {}
+    for comparison in moved:
+        for each in comparison.outputs:
+            by_name.setdefault(each.name, []).append(each)
+    return all(explains(each, by_name.get(each.name, [])) for each in differing)
+
+
+def _one_sided(output: OutputComparison) -> bool:
+    """Whether a NaN or an infinity is on one side only."""
+    worst = output.worst_actual, output.worst_expected
+    return any(isinstance(each, float) and not np.isfinite(each) for each in worst)

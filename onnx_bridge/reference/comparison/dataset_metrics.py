@@ -1,0 +1,284 @@
+"""Metrics over a dataset, one sample at a time: of what a model computes against labels, or against the reference.
+
+    for each sample:  metric.add(actual, expected, label)
+    metric.value
+
+Positions that are NaN, or the same Inf, on both sides are left out of ``cosine`` and ``sqnr``. A number that is NaN on
+one side only makes their value NaN, which is below every minimum.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array
+from onnx_bridge.reference.comparison.tolerances import is_float
+
+_MATCHED = 1000
+"""The most boxes of a sample that are matched; more are those of a dense head, each in its place."""
+
+
+class Metric(ABC):
+    """One metric of one output.
+
+    Attributes:
+        name: as users give it.
+        unit: of its value; empty for a share.
+        labelled: whether it was computed against labels.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = ""
+    labelled: bool = False
+
+    @staticmethod
+    @abstractmethod
+    def applies(name: str, expected: Array, label: Array | None) -> bool:
+        """Whether an output, of a name, has this metric."""
+
+    @abstractmethod
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        """Add one sample; both arrays have the same shape, except for boxes."""
+
+    @property
+    @abstractmethod
+    def value(self) -> float:
+        """Over all samples so far; NaN without any."""
+
+
+class _TopK(Metric):
+    """Top-k accuracy: the share of rows whose right class has fewer than k classes above it.
+
+        Σ_rows [ |{c : actual[c] > actual[right]}| < k ] / rows
+
+    The right class is the label, or without labels the best class of the reference (of several, the best placed). Rows
+    are those of ``[rows, classes]``, or of a last axis of classes if there is a label for each, or if the output is
+    named ``logits``. A NaN is no best class.
+    """
+
+    k: ClassVar[int]
+
+    def __init__(self) -> None:
+        self._right, self._rows = 0, 0
+
+    @classmethod
+    def applies(cls, name: str, expected: Array, label: Array | None) -> bool:
+        if not is_float(expected.dtype) or expected.ndim < 1 or expected.shape[-1] <= cls.k:
+            return False
+        labelled = label is not None and label.size == expected.size // expected.shape[-1]
+        return expected.ndim == 2 or labelled or (expected.ndim > 2 and "logits" in name.lower())
+
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        classes = expected.shape[-1]
+        rows, right = (each.reshape(-1, classes).astype(np.float64) for each in (actual, expected))
+        if label is None:
+            right = np.where(np.isnan(right), -np.inf, right)
+            chosen = right == right.max(axis=1, keepdims=True)
+        else:
+            if label.size != len(rows):
+                raise InputError(f"there are {label.size} labels for {len(rows)} rows", where="labels")
+            flat = label.reshape(-1).astype(np.int64)
+            if flat.size and not 0 <= flat.min() <= flat.max() < classes:
+                what = f"the labels are from {flat.min()} to {flat.max()}, and the model has {classes} classes"
+                raise InputError(what, where="labels", hint="give numbers of classes from 0")
+            chosen = np.arange(classes) == flat[:, None]
+            self.labelled = True
+        best = np.where(chosen & ~np.isnan(rows), rows, -np.inf).max(axis=1, keepdims=True)
+        valid = (chosen & ~np.isnan(rows)).any(axis=1)
+        self._right += int(np.count_nonzero(((rows > best).sum(axis=1) < self.k) & valid))
+        self._rows += len(rows)
+
+    @property
+    def value(self) -> float:
+        return self._right / self._rows if self._rows else math.nan
+
+
+class Top1(_TopK):
+    """Top-1 accuracy (`_TopK` with k = 1)."""
+
+    name, k = "top1", 1
+
+
+class Top5(_TopK):
+    """Top-5 accuracy (`_TopK` with k = 5)."""
+
+    name, k = "top5", 5
+
+
+class Cosine(Metric):
+    """The mean over samples of the cosine of the angle between both outputs, as vectors.
+
+        mean_samples  Σ actual·expected / √(Σ actual² · Σ expected²)
+
+    1 if both are zero, and 0 if one is.
+    """
+
+    name = "cosine"
+
+    def __init__(self) -> None:
+        self._sum, self._samples = 0.0, 0
+
+    @staticmethod
+    def applies(name: str, expected: Array, label: Array | None) -> bool:
+        return _is_number(expected)
+
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        one, two = _comparable(actual, expected)
+        lengths = math.sqrt(float(one @ one)) * math.sqrt(float(two @ two))
+        self._sum += float(one @ two) / lengths if lengths else float(not one.any() and not two.any())
+        self._samples += 1
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._samples if self._samples else math.nan
+
+
+class Sqnr(Metric):
+    """The signal to quantization noise ratio in dB, over all elements of all samples.
+
+        10 · log₁₀( Σ expected² / Σ (actual − expected)² )
+
+    Inf without noise.
+    """
+
+    name, unit = "sqnr", "dB"
+
+    def __init__(self) -> None:
+        self._signal, self._noise, self._seen = 0.0, 0.0, False
+
+    @staticmethod
+    def applies(name: str, expected: Array, label: Array | None) -> bool:
+        return _is_number(expected)
+
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        one, two = _comparable(actual, expected)
+        self._signal += float(two @ two)
+        self._noise += float((one - two) @ (one - two))
+        self._seen = True
+
+    @property
+    def value(self) -> float:
+        if not self._seen or math.isnan(self._signal + self._noise):
+            return math.nan
+        if not self._noise:
+            return math.inf
+        return 10 * math.log10(self._signal / self._noise) if self._signal else -math.inf
+
+
+class Iou(Metric):
+    """Intersection over union, of masks or of boxes.
+
+    Masks: integers of three dimensions or more, or bools, are classes; of floats ``[N, C, H, W]`` the best of C
+    classes, or, for C = 1, whether they are above 0.5, or above 0 where the reference has numbers outside of 0 to 1.
+    Over all samples, and then the mean over the classes that either side has:
+
+        mean_c  Σ |actual = c ∧ right = c| / Σ |actual = c ∨ right = c|
+
+    Right is the label if it has the shape of the mask, else the reference.
+
+    Boxes: floats ``[…, 4]`` of corners (x1, y1, x2, y2). Up to 1000 boxes of a sample are matched one to one with the
+    reference's, the pair with the largest intersection over union first; more boxes are paired by position. The value
+    is the sum over all pairs, divided by the larger number of boxes. Boxes without an area are left out.
+    """
+
+    name = "iou"
+
+    def __init__(self) -> None:
+        self._both: Counter[int] = Counter()
+        self._either: Counter[int] = Counter()
+        self._sum, self._boxes = 0.0, 0
+
+    @staticmethod
+    def applies(name: str, expected: Array, label: Array | None) -> bool:
+        if is_float(expected.dtype):
+            return expected.ndim >= 2 and (expected.shape[-1] == 4 or expected.ndim == 4)
+        return expected.dtype.kind == "b" or (expected.dtype.kind in "iu" and expected.ndim >= 3)
+
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        if is_float(expected.dtype) and expected.shape[-1] == 4:
+            total, count = _box_iou(actual.reshape(-1, 4), expected.reshape(-1, 4))
+            self._sum, self._boxes = self._sum + total, self._boxes + count
+            return
+        found, right = _classes(actual, expected), _classes(expected, expected)
+        if label is not None and label.size == right.size:
+            right, self.labelled = label.reshape(right.shape), True
+        for each in np.union1d(found, right):
+            one, two = found == each, right == each
+            self._both[int(each)] += int(np.count_nonzero(one & two))
+            self._either[int(each)] += int(np.count_nonzero(one | two))
+
+    @property
+    def value(self) -> float:
+        if self._either:
+            return sum(self._both[each] / total for each, total in self._either.items()) / len(self._either)
+        return self._sum / self._boxes if self._boxes else math.nan
+
+
+METRICS: dict[str, type[Metric]] = {each.name: each for each in (Top1, Top5, Cosine, Sqnr, Iou)}
+"""By name."""
+
+
+def metric_of(name: str) -> type[Metric]:
+    """The metric of a name; raises InputError if there is none."""
+    if name not in METRICS:
+        hint = nearest(name, METRICS) or f"there are {', '.join(METRICS)}"
+        raise InputError(f"there is no metric {name!r}", where="metric", hint=hint)
+    return METRICS[name]
+
+
+def _is_number(array: Array) -> bool:
+    return is_float(array.dtype) or array.dtype.kind in "iu"
+
+
+def _comparable(actual: Array, expected: Array) -> tuple[Array, Array]:
+    """Both as vectors of float64, without the positions that are not finite in the same way."""
+    one, two = (each.reshape(-1).astype(np.float64) for each in (actual, expected))
+    kept = ~((np.isnan(one) & np.isnan(two)) | (np.isinf(one) & (one == two)))
+    return (one, two) if kept.all() else (one[kept], two[kept])
+
+
+def _classes(array: Array, expected: Array) -> Array:
+    """A mask of class numbers."""
+    if not is_float(array.dtype):
+        return array.astype(np.int64)
+    if array.shape[1] > 1:
+        return np.asarray(array.astype(np.float64).argmax(axis=1))
+    probable = bool(((expected >= 0) & (expected <= 1)).all())
+    return np.asarray(array[:, 0] > (0.5 if probable else 0)).astype(np.int64)
+
+
+def _box_iou(actual: Array, expected: Array) -> tuple[float, int]:
+    """The sum of the intersections over unions of paired boxes, and the larger number of boxes."""
+    one, two = (each.astype(np.float64) for each in (actual, expected))
+    if max(len(one), len(two)) > _MATCHED and len(one) == len(two):
+        some = (_areas(one) > 0) | (_areas(two) > 0)
+        return float(_overlaps(one[some], two[some]).sum()), int(some.sum())
+    one, two = one[_areas(one) > 0], two[_areas(two) > 0]
+    table = _overlaps(one[:, None], two[None])
+    total = 0.0
+    for _ in range(min(len(one), len(two))):
+        row, column = np.unravel_index(int(table.argmax()), table.shape)
+        if table[row, column] <= 0:
+            break
+        total += float(table[row, column])
+        table[row], table[:, column] = -1, -1
+    return total, max(len(one), len(two))
+
+
+def _areas(boxes: Array) -> Array:
+    sides = boxes[..., 2:] - boxes[..., :2]
+    return np.asarray(np.where((sides > 0).all(axis=-1), sides.prod(axis=-1), 0.0))
+
+
+def _overlaps(one: Array, two: Array) -> Array:
+    """Intersection over union of boxes, which broadcast."""
+    low, high = np.maximum(one[..., :2], two[..., :2]), np.minimum(one[..., 2:], two[..., 2:])
+    both = np.clip(high - low, 0, None).prod(axis=-1)
+    either = _areas(one) + _areas(two) - both
+    return np.asarray(np.divide(both, either, out=np.zeros_like(both), where=either > 0))

@@ -1,0 +1,121 @@
+"""The rounding of what an output is computed from, which the output's own magnitude may not show.
+
+    y = Sigmoid(x) = 1 / (1 + exp(−x))        1 + exp(−x) is rounded at 1.0, however small y is
+    y = a − b                                 a and b are rounded at their magnitudes, however close they are
+    y = w · Sigmoid(x)                        that of the sigmoid, times w
+
+An error of one unit in the last place of these numbers, on either side, is no fault. Errors are followed back from an
+output through what moves, scales or adds numbers, to the operator that computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.values import Value
+from onnx_bridge.reference.comparison.tolerances import largest
+
+_UNIT = 2.0**-23
+"""The unit in the last place of 1.0 in float32."""
+_SIDES = 2
+"""Both sides round."""
+_MOVING_NAMES = """
+Abs Clip Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity
+LeakyRelu Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape Slice SpaceToDepth Split Squeeze Tile TopK
+Transpose Unsqueeze Where
+"""
+_BY_ONE_NAMES = "Celu Cos Elu Erf Gelu HardSigmoid Log Mish Selu Sigmoid Sin Softmax Softsign Swish Tanh"
+_SUM_NAMES = "Add AveragePool CumSum GlobalAveragePool Mean ReduceMean ReduceSum Sub Sum"
+_MOVING = frozenset(_MOVING_NAMES.split())
+"""Operators whose results are numbers that they are given, or smaller ones."""
+_BY_ONE = frozenset(_BY_ONE_NAMES.split())
+"""Operators that are computed by way of numbers of magnitude 1."""
+_SUMS = frozenset(_SUM_NAMES.split())
+_FOLLOWED = _MOVING | _SUMS | {"Mul", "Div"}
+_PRODUCTS = frozenset(["MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"])
+_DEPTH = 32
+"""How many operators are followed back."""
+
+Fetch = Callable[[Sequence[str]], Mapping[str, Value]]
+
+
+def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, float]:
+    """For float32 outputs: what one rounding of the numbers that they are computed from makes.
+
+    Args:
+        model: of the reference.
+        outputs: names of its outputs.
+        fetch: gives values of the reference by name.
+    """
+    made = {str(value.name): value for value in model.graph.outputs}
+    chosen = [made[name] for name in outputs if name in made]
+    wanted: dict[ir.Value, None] = {}
+    for value in chosen:
+        _collect(value, wanted, _DEPTH)
+    names = [str(value.name) for value in wanted if value.producer() is not None]
+    magnitudes = {name: _largest(each) for name, each in fetch(names).items()} if names else {}
+    rounding = _Rounding(magnitudes)
+    return {str(value.name): _SIDES * _UNIT * rounding.of(value, _DEPTH) for value in chosen}
+
+
+def _collect(value: ir.Value, found: dict[ir.Value, None], depth: int) -> None:
+    """The values whose magnitudes count."""
+    node = value.producer()
+    if value in found or node is None or (value.graph is not None and node.graph is not value.graph):
+        return
+    found[value] = None
+    if not depth or node.op_type in _BY_ONE:
+        return
+    followed = node.op_type in _FOLLOWED
+    for each in node.inputs:
+        if each is not None and (followed or node.op_type in _PRODUCTS):
+            if followed:
+                _collect(each, found, depth - 1)
+            elif each.producer() is not None:
+                found[each] = None
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """The magnitude at which values are rounded.
+
+    Attributes:
+        magnitudes: the largest magnitude of values, by name.
+    """
+
+    magnitudes: Mapping[str, float]
+
+    def of(self, value: ir.Value | None, depth: int) -> float:
+        node = None if value is None else value.producer()
+        if value is None or node is None or not depth:
+            return 0.0
+        inputs = [each for each in node.inputs if each is not None]
+        below = [self.of(each, depth - 1) for each in inputs] if node.op_type in _FOLLOWED else []
+        sizes = [self._size(each) for each in inputs]
+        own = self._size(value)
+        if node.op_type in _BY_ONE:
+            return 1.0
+        if node.op_type in _MOVING:
+            return max(below, default=0.0)
+        if node.op_type in _SUMS:
+            return max([own, *below, *sizes])
+        if node.op_type in ("Mul", "Div") and len(inputs) == 2:
+            divided = node.op_type == "Div"
+            scale = (1 / sizes[1] if sizes[1] else 0.0) if divided else sizes[1]
+            return max(own, below[0] * scale, 0.0 if divided else below[1] * sizes[0])
+        if node.op_type in _PRODUCTS:
+            return max(own, sizes[0] * sizes[1] if len(sizes) > 1 else 0.0)
+        return own
+
+    def _size(self, value: ir.Value) -> float:
+        if value.const_value is not None:
+            return _largest(np.asarray(value.const_value.numpy()))
+        return self.magnitudes.get(str(value.name), 0.0)
+
+
+def _largest(value: Value) -> float:
+    return largest(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else 0.0

@@ -1,0 +1,214 @@
+"""Tolerances of outputs.
+
+An element agrees when |actual − expected| ≤ atol + rtol·|expected|. The tolerance of an output depends on its dtype, on
+the magnitude of its values, and on the precision that the device computes in, which the dtype may not show: a model
+that MIGraphX runs in float16 still returns float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.values import Array
+
+_CHUNK = 1 << 20
+"""Elements converted to float64 at a time."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest error of an element: |actual − expected| ≤ atol + rtol·|expected|.
+
+    Raises:
+        InputError: ``rtol`` or ``atol`` is negative or not finite.
+    """
+
+    rtol: float
+    atol: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.rtol < math.inf and 0 <= self.atol < math.inf):
+            what = f"a tolerance cannot be rtol {self.rtol}, atol {self.atol}"
+            raise InputError(what, hint="use finite numbers, zero or more")
+
+
+EXACT = Tolerance(0.0, 0.0)
+ONE_STEP = Tolerance(0.0, 1.0)
+"""For outputs of a quantizer: halfway between two steps, either is correct."""
+
+DEFAULTS: dict[str, tuple[Tolerance, float]] = {
+    "float64": (Tolerance(1e-9, 1e-10), 1e-14),
+    "float32": (Tolerance(1e-3, 1e-4), 1e-7),
+    "float16": (Tolerance(1e-2, 1e-2), 1e-4),
+    "bfloat16": (Tolerance(8e-2, 8e-2), 1e-3),
+}
+"""By dtype: the tolerance, and the least value of its absolute part (see `default_tolerance`).
+
+They are meant for the same function computed in another order through a deep network. float32: errors of 1e-5 are
+usual after a hundred layers, 1e-3 reveals a wrong constant or a lower precision inside. float64: reveals any value
+computed in float32. float16 and bfloat16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷).
+"""
+
+PRESETS: dict[str, float | None] = {"float32": None, "fp16": 1e-2, "bf16": 8e-2, "int8": 5e-2, "fp8": 2e-1}
+"""By the precision that a model is computed in: the largest error, as a share of the element and of the largest
+value of the output; None (float32) is the default of each dtype.
+
+The error of a sum scales with its largest terms, so near 0 it is a share of the largest value, not of the element.
+fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
+largest value, and a network of some depth accumulates six of them. fp8 (e4m3): three times the rounding error of one
+operand (2⁻⁴).
+"""
+
+
+def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
+    """The tolerance of an output, from its dtype and, where its values are small, from the largest of them.
+
+    Integers, bools and strings are exact. Floats of at most 8 bits may differ by one step of their grid. For other
+    floats `DEFAULTS` holds, but atol is at most rtol times the largest finite value: else all of a softmax over a large
+    vocabulary would lie below atol, and zeros would pass. atol is never less than the dtype's floor of rounding noise.
+
+    Args:
+        expected: the output.
+        floor: the rounding noise of what it was computed from, where that is larger
+            (`onnx_bridge.reference.comparison.rounding`).
+    """
+    dtype = expected.dtype
+    if dtype.name in DEFAULTS:
+        tolerance, noise = DEFAULTS[dtype.name]
+        return Tolerance(tolerance.rtol, min(tolerance.atol, max(tolerance.rtol * largest(expected), noise, floor)))
+    if dtype.name.startswith("float") and dtype.itemsize == 1 and dtype.name != "float8_e8m0fnu":
+        limits: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        return Tolerance(float(limits.eps), float(limits.smallest_subnormal))
+    return EXACT
+
+
+def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolerance:
+    """The tolerance of an output of a model that is computed in one of `PRESETS`.
+
+    It is never less than `default_tolerance`. With int8, integers of 8 bits may differ by as many steps as floats;
+    other integers, bools and strings are exact.
+
+    Raises:
+        InputError: there is no such preset.
+    """
+    if preset not in PRESETS:
+        hint = nearest(preset, PRESETS) or f"there are {', '.join(PRESETS)}"
+        raise InputError("there is no such tolerance", where=f"tolerance {preset!r}", hint=hint)
+    default, share = default_tolerance(expected, floor), PRESETS[preset]
+    if share is None:
+        return default
+    if is_float(expected.dtype) and expected.dtype.name != "float8_e8m0fnu":
+        return Tolerance(max(default.rtol, share), max(default.atol, share * largest(expected)))
+    steps = preset == "int8" and expected.dtype.name in ("int8", "uint8")
+    return Tolerance(0.0, float(int(127 * share))) if steps else default
+
+
+@dataclass(frozen=True)
+class PartialTolerance:
+    """A tolerance of which only one part may be given; None keeps the default."""
+
+    rtol: float | None = None
+    atol: float | None = None
+
+    def of(self, tolerance: Tolerance) -> Tolerance:
+        """A tolerance with the given parts replaced."""
+        rtol = tolerance.rtol if self.rtol is None else self.rtol
+        return Tolerance(rtol, tolerance.atol if self.atol is None else self.atol)
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """The tolerances of outputs, by precedence: by name, of all floats, by precision, by dtype.
+
+    Attributes:
+        preset: the precision that the model is computed in, of `PRESETS`; None goes by dtype.
+        general: of all outputs but those that are exact.
+        named: by output (or element of a sequence, ``s[0]``), whatever its dtype.
+        inside: the preset of the precision that an output is computed in, where its dtype does not show it.
+        floors: by output, the rounding noise of what it is computed from.
+
+    Raises:
+        InputError: there is no such preset, or a tolerance is invalid.
+    """
+
+    preset: str | None = None
+    general: PartialTolerance = PartialTolerance()
+    named: Mapping[str, PartialTolerance] = field(default_factory=dict)
+    inside: Mapping[str, str] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        nothing = np.zeros(0, np.float32)
+        for each in (self.general, *self.named.values()):
+            each.of(EXACT)
+        if self.preset is not None:
+            preset_tolerance(nothing, self.preset)
+
+    def of(self, name: str, expected: Array) -> Tolerance:
+        """The tolerance of one output."""
+        whole = name.partition("[")[0]  # of an element of a sequence
+        presets = [each for each in (self.preset, self.inside.get(name, self.inside.get(whole))) if each is not None]
+        coarsest = max(presets, key=lambda each: PRESETS[each] or 0.0, default="float32")
+        default = preset_tolerance(expected, coarsest, self.floors.get(name, 0.0))
+        tolerance = self.general.of(default) if is_float(expected.dtype) else default
+        return self.named[name].of(tolerance) if name in self.named else tolerance
+
+    def at_least(self, preset: str) -> Tolerances:
+        """These tolerances, with the preset of a precision unless they have one."""
+        return self if self.preset is not None else replace(self, preset=preset)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Check that tolerances name existing outputs.
+
+        Raises:
+            InputError: one names none of ``names``.
+        """
+        known = list(names)
+        for name in self.named:
+            if name not in known:
+                hint = nearest(name, known) or f"the outputs are {', '.join(known) or 'none'}"
+                what = "a tolerance is given, but there is no such output"
+                raise InputError(what, where=f"output {name!r}", hint=hint)
+
+
+def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
+    """Parse ``NAME:rtol=1e-3,atol=1e-4``; one of the parts may be left out.
+
+    Raises:
+        InputError: ``text`` is not of this form.
+    """
+    name, colon, parts = text.rpartition(":")  # names may have colons of their own
+    found: dict[str, float] = {}
+    for part in parts.split(","):
+        key, _, number = part.strip().partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not colon or not name or key not in ("rtol", "atol") or key in found or not 0 <= value < math.inf:
+            what = f"{text!r} is not NAME:rtol=NUMBER,atol=NUMBER"
+            raise InputError(what, where="--tol", hint="for example --tol logits:rtol=1e-3,atol=1e-4")
+        found[key] = value
+    return name, PartialTolerance(**found)
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype of numpy or ml_dtypes is a float."""
+    return "float" in dtype.name
+
+
+def largest(array: Array) -> float:
+    """The largest finite magnitude in an array of floats; 0 where there is none."""
+    found = 0.0
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        piece = np.abs(flat[start : start + _CHUNK].astype(np.float64))
+        found = max(found, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
+    return found

@@ -1,0 +1,1 @@
+"""Quark's operators on ONNX Runtime."""

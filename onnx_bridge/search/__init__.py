@@ -1,0 +1,1 @@
+"""Searches for the fastest conversion and for the nodes that must stay in float32."""

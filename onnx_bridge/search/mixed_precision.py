@@ -1,0 +1,299 @@
+"""The API function `onnx_bridge.mixed_precision`: the nodes that must stay in float32 for a model to agree.
+
+In 16 bits any node that can be computed in the format may stay; in int8 and fp8 the products may. For 16 bits all
+activations are measured first: nodes with inputs or outputs outside the format's range are tried before all others.
+Then a bisection (`onnx_bridge.search.minimal_subset`) converts, compiles and compares the model with some nodes in
+float32, until none of them can be computed in the lower precision. Their names are values of ``--keep-fp32``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.benchmark.request import MixedPrecisionRequest
+from onnx_bridge.conversion import convert
+from onnx_bridge.conversion.clean import Cleaned, clean
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
+from onnx_bridge.conversion.precision.quantized_products import products
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.values import Array, flat
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.model import io as models
+from onnx_bridge.parity.checking import check
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.search.minimal_subset import minimal_subset
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.isolation.limits import Limits, limited
+from passes.probing.partition import extract
+from passes.rewriting.pipeline import Pipeline
+from passes.specialize.convert_precision import FORMATS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Model = str | os.PathLike[str] | ir.Model
+
+_VALUES = 64
+"""The number of activations that are fetched in one run."""
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """The nodes that must stay in float32.
+
+    Attributes:
+        precision: what the others are computed in.
+        nodes: their names, in the order of the graph; empty if the model agrees without any.
+        candidates: the number of nodes that may stay in float32.
+        trials: how often the model was converted and compared.
+        out_of_range: the nodes with activations outside the format's range, each with the largest magnitude.
+    """
+
+    precision: str
+    nodes: tuple[str, ...]
+    candidates: int
+    trials: int
+    out_of_range: Mapping[str, float]
+
+    @property
+    def option(self) -> str:
+        """The options for ``convert``."""
+        return " ".join([f"--precision {self.precision}", *(f"--keep-fp32 {name}" for name in self.nodes)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "precision": self.precision,
+            "keep_fp32": list(self.nodes),
+            "candidates": self.candidates,
+            "trials": self.trials,
+            "out_of_range": dict(self.out_of_range),
+            "option": self.option,
+        }
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+
+        lines = [
+            f"{name}: values up to {size:.3g}, out of range of {self.precision}"
+            for name, size in self.out_of_range.items()
+        ]
+        if not self.nodes:
+            lines.append(f"{self.precision} agrees with the reference; no node has to stay in float32")
+        else:
+            count = len(self.nodes)
+            lines.append(
+                f"{count} of {self.candidates} nodes must stay in float32 ({self.trials} trials): {self.option}"
+            )
+        return Group(*lines)
+
+
+def mixed_precision(  # noqa: PLR0913
+    model: Model,
+    precision: str = "fp16",
+    *,
+    calibration: files.SampleSource | None = None,
+    inputs: files.SampleSource | None = None,
+    tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+    samples: int | None = None,
+    target: str = "auto",
+    pipeline: str = "default",
+    dims: Mapping[str, int] | None = None,
+    host: bool = True,
+    timeout: float | None = None,
+    memory: float | None = None,
+    progress: Progress | None = None,
+) -> MixedPrecision:
+    """Find the nodes that must stay in float32 for a model to agree with its reference in another precision.
+
+    Args:
+        model: an ONNX file, or a model in memory.
+        precision: ``fp16``, ``bf16``, ``int8`` or ``fp8``.
+        calibration: for int8 and fp8, as for `convert`.
+        inputs: samples to compare on, as for `check`; default: generated ones.
+        tolerances: as for `check`; default: those of the precision.
+        rtol: likewise.
+        atol: likewise.
+        seed: likewise.
+        samples: likewise.
+        target: as for `convert`.
+        pipeline: likewise.
+        dims: likewise.
+        host: likewise.
+        timeout: likewise.
+        memory: likewise.
+        progress: called with each trial as it begins.
+
+    Raises:
+        InputError: an argument is wrong, or the model differs even with all of these nodes in float32.
+        RuntimeFailure: MIGraphX failed.
+    """
+    conversion = ConvertRequest(
+        precision=precision,
+        calibration=calibration,
+        target=target,
+        pipeline=pipeline,
+        dims=dict(dims or {}),
+        host=host,
+        timeout=timeout,
+        memory=memory,
+    )
+    request = MixedPrecisionRequest(
+        inputs=inputs,
+        tolerances={name: PartialTolerance(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
+        rtol=rtol,
+        atol=atol,
+        seed=seed,
+        samples=samples,
+        conversion=conversion,
+    )
+    return run(model, request, progress)
+
+
+def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None = None) -> MixedPrecision:
+    """Search as a request says; errors are those of `mixed_precision`."""
+    precision = request.conversion.precision
+    limits = Limits.of(request.conversion.timeout, request.conversion.memory)
+    with limited(limits), tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
+        folder = Path(temporary)
+        file = folder / "model.onnx"
+        if isinstance(model, ir.Model):
+            models.save(model, file)
+        else:
+            file = Path(model)
+        names, out_of_range = _candidates(file, request)
+        trials = _Trials(file, request, folder / "bundle", len(names), progress or silent)
+        ordered = sorted(names, key=lambda name: name not in out_of_range)
+        if not trials.agrees([]) and not trials.agrees(ordered):
+            what = "the model differs from its reference even with all of its nodes in float32"
+            raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
+        found = set(minimal_subset(ordered, trials.agrees))
+    nodes = tuple(name for name in names if name in found)
+    return MixedPrecision(precision, nodes, len(names), len(trials.results), out_of_range)
+
+
+@dataclass
+class _Trials:
+    """Converts a model with some nodes in float32, and compares it with its reference.
+
+    Attributes:
+        file: the model.
+        request: the precision, and how to compare.
+        out: the bundle to write.
+        candidates: the number of nodes that may stay in float32.
+        tell: called with each trial.
+        results: whether the model agrees, by the nodes that stay in float32.
+    """
+
+    file: Path
+    request: MixedPrecisionRequest
+    out: Path
+    candidates: int
+    tell: Progress
+    results: dict[frozenset[str], bool] = field(default_factory=dict)
+
+    def agrees(self, nodes: Sequence[str]) -> bool:
+        """Whether the model agrees with these nodes in float32."""
+        key = frozenset(nodes)
+        if key not in self.results:
+            self.tell(f"trial {len(self.results) + 1}: {len(nodes)} of {self.candidates} nodes in float32")
+            self.results[key] = self._agrees(nodes)
+        return self.results[key]
+
+    def _agrees(self, nodes: Sequence[str]) -> bool:
+        request, conversion = self.request, self.request.conversion
+        if conversion.precision in BY_CALIBRATION and len(nodes) == self.candidates:  # nothing is quantized
+            conversion = replace(conversion, precision="fp32", calibration=None)
+        else:
+            conversion = replace(conversion, keep_fp32=tuple(nodes))
+        comparison = CheckRequest(
+            reference=self.file,
+            inputs=request.inputs,
+            seed=request.seed,
+            samples=request.samples,
+            rtol=request.rtol,
+            atol=request.atol,
+            tolerances=request.tolerances,
+        )
+        bundle = convert.run(self.file, self.out, replace(conversion, prove="never"))
+        report = check.run(bundle, comparison)
+        report.raise_failure()
+        return report.passed
+
+
+def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], dict[str, float]]:
+    """The nodes that may stay in float32, and those of them with activations outside the range of 16 bits."""
+    conversion = request.conversion
+    target = ProbedRuntime(runtimes.find())
+
+    def cleaned(pipeline: str) -> Cleaned:
+        return clean(file, pipeline=pipeline, dims=conversion.dims, default_dim=1, target=target)
+
+    if conversion.precision in BY_CALIBRATION:
+        return [str(node.name) for node in products(cleaned(conversion.pipeline).model)], {}
+    precision = Precision(conversion.precision)
+    pipeline = precision.pipeline(Pipeline.parse(conversion.pipeline), models.load(file))
+    steps = cleaned(str(pipeline) or "none").steps
+    step = next(each for each in steps if each.name == "convert-precision")
+    names = [each.before[0] for each in step.result.rewrites]
+    float_model = cleaned(conversion.pipeline).model
+    return names, _out_of_range(float_model, set(names), conversion.precision, _samples(float_model, request))
+
+
+def _samples(model: ir.Model, request: MixedPrecisionRequest) -> list[samplers.Sample]:
+    initializers = set(model.graph.initializers)
+    specs = [spec for spec in samplers.specs(model) if spec.name not in initializers]
+    if request.inputs is not None:
+        return files.load(request.inputs, specs, count=request.samples)
+    return samplers.generate(specs, seed=request.seed, samples=request.samples or 1)
+
+
+def _out_of_range(
+    model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]
+) -> dict[str, float]:
+    """The nodes with inputs or outputs outside the range of a format, each with the largest magnitude."""
+    limits: Any = ml_dtypes.finfo(FORMATS[precision].numpy())  # type: ignore[no-untyped-call]
+    limit = float(limits.max)
+    values = {
+        str(value.name): value
+        for node in model.graph
+        for value in node.outputs
+        if value.name and value.dtype == ir.DataType.FLOAT and value.uses()
+    }
+    inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+    largest: dict[str, float] = {}
+    wanted = list(values)
+    for start in range(0, len(wanted), _VALUES):
+        part = Reference(extract(model, inputs, wanted[start : start + _VALUES]))
+        for sample in samples:
+            outputs = part.run({name: sample[name] for name in part.input_names})
+            for name, array in flat(outputs).items():
+                largest[name] = max(largest.get(name, 0.0), _largest(array))
+    found: dict[str, float] = {}
+    for node in model.graph:
+        around = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
+        size = max((largest.get(name, 0.0) for name in around), default=0.0)
+        if size > limit and node.name in names:
+            found[str(node.name)] = size
+    return found
+
+
+def _largest(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0.0, where=~np.isnan(array)))

@@ -1,0 +1,146 @@
+"""The trials of a search: convert a model in one way, compare it with its reference, and measure it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from onnx_bridge.benchmark.engines import Call
+from onnx_bridge.benchmark.measure import Plan, measure
+from onnx_bridge.benchmark.request import MixedPrecisionRequest, TuneRequest
+from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Value
+from onnx_bridge.parity.checking import check
+from onnx_bridge.parity.checking.report import CheckReport
+from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.search import mixed_precision
+from onnx_bridge.search.pareto import Candidate, Trial
+
+
+class Trials:
+    """Runs trials of one model.
+
+    Args:
+        model: its file.
+        folder: for bundles.
+        request: what is searched.
+        first: the candidate that the others are measured against.
+    """
+
+    def __init__(self, model: Path, folder: Path, request: TuneRequest, first: Candidate) -> None:
+        self._model, self._folder, self._request, self._first = model, folder, request, first
+        self._plan = Plan(request.iterations, seed=request.seed)
+        self._comparison = CheckRequest(reference=model, inputs=request.inputs, seed=request.seed)
+        self._base: Bundle | Buckets | None = None
+
+    def run(self, candidate: Candidate) -> Trial:
+        """Convert, compare and measure.
+
+        Raises:
+            InputError, RuntimeFailure: the first candidate cannot be converted.
+        """
+        started = time.perf_counter()
+        if self._base is None:
+            self._base = self._convert(self._first, self._folder / "first")
+        try:
+            bundle = self._base if candidate == self._first else self._convert(candidate, self._folder / "trial")
+            report = check.run(bundle, self._comparison)
+            report.raise_failure()
+        except (InputError, RuntimeFailure) as error:
+            return Trial(candidate, time.perf_counter() - started, f"it does not convert: {error.what}")
+        if not report.passed:
+            reason = f"it differs from the reference: {report.summary}"
+            return Trial(candidate, time.perf_counter() - started, reason, differs=True)
+        samples = self._workload(bundle) if isinstance(bundle, Buckets) else report.samples[:1]
+        latency, found = self._measure(bundle, self._base, samples)
+        parts = bundle.bundles if isinstance(bundle, Buckets) else [bundle]
+        return Trial(
+            candidate,
+            time.perf_counter() - started,
+            latency=latency,
+            ratio=found,
+            memory=sum(path.stat().st_size for part in parts for path in part.program_paths),
+            error=_error(report, isinstance(bundle, Buckets)),
+        )
+
+    def float32_nodes(self, candidate: Candidate, progress: Progress) -> tuple[str, ...]:
+        """The nodes that must stay in float32 for a candidate, at the largest sizes; empty if the search fails."""
+        progress(f"{candidate.precision}: which nodes must stay in float32")
+        conversion = self._conversion(candidate)
+        dims = {**conversion.dims, **{name: sizes[-1] for name, sizes in self._sizes.items()}}
+        conversion = replace(conversion, dims=dims, buckets={}, pad={}, pad_before=(), options={}, keep_fp32=())
+        request = MixedPrecisionRequest(inputs=self._request.inputs, seed=self._request.seed, conversion=conversion)
+        try:
+            return mixed_precision.run(self._model, request).nodes
+        except BridgeError:
+            return ()
+
+    def close(self) -> None:
+        for name in ("first", "trial"):
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    @property
+    def _sizes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._request.conversion.buckets
+
+    def _measure(
+        self, bundle: Bundle | Buckets, base: Bundle | Buckets, samples: Sequence[Mapping[str, Value]]
+    ) -> tuple[float, Ratio]:
+        """The median latency of a bundle for all samples, and its ratio to the base."""
+        if bundle is base:
+            (series,) = measure([_call(bundle, samples)], self._plan)
+            return Summary.of(series.latencies).p50, Ratio(1.0, 1.0, 1.0)
+        series, other = measure([_call(bundle, samples), _call(base, samples)], self._plan)
+        return Summary.of(series.latencies).p50, ratio(series.latencies, other.latencies, paired=True)
+
+    def _conversion(self, candidate: Candidate) -> ConvertRequest:
+        return replace(candidate.conversion(self._request.conversion), prove="never")
+
+    def _convert(self, candidate: Candidate, folder: Path) -> Bundle | Buckets:
+        if not manifest_path(folder).exists() or candidate.buckets:
+            shutil.rmtree(folder, ignore_errors=True)
+        request = self._conversion(candidate)
+        return run_any(self._model, folder, request)
+
+    def _workload(self, bundle: Buckets) -> list[Sample]:
+        """One input of each size."""
+        combined = itertools.product(*self._sizes.values())
+        dims = [dict(zip(self._sizes, each, strict=True)) for each in combined]
+        return [samplers.generate(bundle.specs, seed=self._request.seed, dims=each)[0] for each in dims]
+
+
+def _call(bundle: Bundle | Buckets, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
+    """A call that runs all samples, and its argument."""
+    if len(samples) == 1:
+        return bundle, samples[0]
+    return lambda _sample: [bundle(each) for each in samples], {}
+
+
+def _error(report: CheckReport, bucketed: bool) -> float:
+    """The error of the worst output, √(Σ (output − reference)² / Σ reference²) = 10^(−SQNR/20); may be infinite.
+
+    Unlike a tolerance it is comparable between precisions.
+    """
+    legs = report.legs if bucketed else report.legs[-1:]
+    found = 0.0
+    for comparison in (each for leg in legs for each in leg.comparisons):
+        for output in comparison.outputs:
+            if output.sqnr_db is None:
+                found = max(found, 0.0 if output.passed else math.inf)
+            else:
+                found = max(found, 10 ** (-output.sqnr_db / 20))
+    return found

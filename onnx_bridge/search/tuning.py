@@ -1,0 +1,89 @@
+"""The result of a search for the fastest conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge.core.console import plain_table
+from onnx_bridge.search.pareto import Candidate, Trial, explain, pareto_front, winner
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of `tune`.
+
+    Attributes:
+        model: its file.
+        target: what was compiled for.
+        trials: in the order in which they were run.
+        resumed: the number of trials that are from the journal.
+        left: the candidates that were not tried within the budget.
+        job: the job file of the winner; None if no trial passed.
+        sizes: that inputs have, by dimension; empty without buckets.
+    """
+
+    model: Path
+    target: str
+    trials: tuple[Trial, ...]
+    resumed: int
+    left: tuple[Candidate, ...]
+    job: Path | None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def winner(self) -> Trial | None:
+        return winner(self.trials)
+
+    @property
+    def passed(self) -> bool:
+        return self.winner is not None
+
+    def to_json(self) -> dict[str, Any]:
+        chosen, front = self.winner, pareto_front(self.trials)
+        return {
+            "model": str(self.model),
+            "target": self.target,
+            "trials": [
+                {**trial.to_json(), "front": trial in front, "why": explain(trial, self.trials)}
+                for trial in self.trials
+            ],
+            "winner": chosen.to_json() if chosen else None,
+            "resumed": self.resumed,
+            "left": [each.to_json() for each in self.left],
+            "job": str(self.job) if self.job else None,
+            "sizes": {name: list(each) for name, each in self.sizes.items()},
+            "passed": self.passed,
+        }
+
+    def render(self) -> RenderableType:
+        """A table of the Pareto front, and a sentence for each trial."""
+        from rich.console import Group
+        from rich.text import Text
+
+        numbers = ("p50 ms", "× first [98 %]", "MiB", "error")
+        table = plain_table("candidate", *numbers, numbers=numbers, title="Pareto front", title_justify="left")
+        for trial in pareto_front(self.trials):
+            figures = (
+                f"{1e3 * trial.latency:.3g}",
+                str(trial.ratio),
+                f"{trial.memory / 2**20:.3g}",
+                f"{trial.error:.2g}",
+            )
+            table.add_row(Text(trial.candidate.name, style="bold" if trial is self.winner else ""), *figures)
+        lines = [explain(trial, self.trials) for trial in self.trials]
+        if self.sizes:
+            sizes = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in self.sizes.items())
+            lines.append(f"latencies are those of one input of each size ({sizes})")
+        if self.resumed:
+            lines.append(f"{self.resumed} of {len(self.trials)} trials are from the journal")
+        if self.left:
+            lines.append(f"not tried within the budget: {'; '.join(each.name for each in self.left)}")
+        if self.job is not None:
+            lines.append(f"written: {self.job}; `onnx-bridge convert {self.job} -o OUT` makes the bundle")
+        return Group(table, *lines)

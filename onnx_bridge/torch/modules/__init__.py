@@ -1,0 +1,1 @@
+"""PyTorch modules: their calls, structure, tensors and identity."""

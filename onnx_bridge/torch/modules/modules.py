@@ -1,0 +1,128 @@
+"""The state of a module: its devices, modes and buffers, and a copy of it that may be traced."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import fx, nn
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.third_party import ProcessState
+from onnx_bridge.torch.modules.dynamic_linear import is_packed
+
+
+def check_module(module: object) -> None:
+    """Check that something is a module written in Python.
+
+    Raises:
+        InputError: it is something else, or a TorchScript module.
+    """
+    where = "the module"
+    if not isinstance(module, nn.Module):
+        what = f"it is a {type(module).__name__}, not a torch.nn.Module"
+        raise InputError(what, where=where, hint="put the function into the forward of a module")
+    if isinstance(module, torch.jit.ScriptModule):
+        what = "it is a TorchScript module, which no exporter can trace"
+        raise InputError(what, where=where, hint="pass the module that was scripted or traced")
+
+
+def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Check that all tensors of a module and its arguments are on the CPU.
+
+    Raises:
+        InputError: one is not; the error names the first such parameter, buffer or argument.
+    """
+    kinds = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()), ("input", tensors.items()))
+    for kind, named in kinds:
+        for name, tensor in named:
+            if tensor.device.type != "cpu":
+                on_cpu = "pass x.cpu()" if kind == "input" else "export a copy: copy.deepcopy(module).cpu()"
+                hint = "load its weights first" if tensor.is_meta else on_cpu
+                raise InputError(
+                    f"is on {tensor.device}, and exports are made on the CPU", where=f"{kind} {name!r}", hint=hint
+                )
+
+
+def training_submodule(module: nn.Module, name: str = "") -> str | None:
+    """The name of the first submodule in training mode (the module itself: ``name``), or None.
+
+    Traced graphs, and layers with packed weights, compute the same in both modes and are skipped.
+    """
+    if isinstance(module, fx.GraphModule) or is_packed(module):
+        return None
+    if module.training:
+        return name
+    inner = (training_submodule(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
+    return next((each for each in inner if each is not None), None)
+
+
+@contextlib.contextmanager
+def inference_copy(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of a module in evaluation mode, for tracing: some modules store what a trace computes.
+
+    It shares parameters and buffers with the module. A module that cannot be copied is used itself, and its training
+    flags are restored afterwards.
+    """
+    module = getattr(module, "_orig_mod", module)  # of what torch.compile returns
+    shared = {id(each): each for each in (*module.parameters(), *module.buffers())}
+    modes = {each: each.training for each in module.modules()}
+    try:
+        copied = copy.deepcopy(module, shared)
+    except Exception:  # raised by any attribute that cannot be copied
+        copied = module
+    try:
+        copied.eval()
+        with _without_fast_path():
+            yield copied
+    finally:
+        if copied is module:
+            for each, training in modes.items():
+                each.training = training
+
+
+@contextlib.contextmanager
+def _attention_without_fast_path() -> Iterator[None]:
+    """Disable the fused attention operators, which have no ONNX form."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+_without_fast_path = ProcessState(_attention_without_fast_path)
+
+
+@contextlib.contextmanager
+def restored_buffers(module: nn.Module) -> Iterator[list[str]]:
+    """Restore, at the end, the buffers that are written to: a copy shares them with the user's module.
+
+    Yields:
+        A list that holds the names of these buffers after the context is left.
+    """
+    kept = []
+    for name, buffer in module.named_buffers():
+        owner, _, attribute = name.rpartition(".")
+        place = module.get_submodule(owner)._buffers
+        kept.append((name, place, attribute, buffer, write_count(buffer), buffer.detach().clone()))
+    written: list[str] = []
+    try:
+        yield written
+    finally:
+        with torch.no_grad():
+            for name, place, attribute, buffer, count, copied in kept:
+                if write_count(buffer) != count:
+                    buffer.copy_(copied)
+                elif place.get(attribute) is buffer:
+                    continue
+                place[attribute] = buffer
+                written.append(name)
+
+
+def write_count(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to in place, as autograd counts it; 0 for tensors made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -1,0 +1,1 @@
+"""What people see: HTML and JUnit."""

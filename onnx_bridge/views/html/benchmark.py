@@ -1,0 +1,183 @@
+"""The page of `bench`: latency distributions, throughput over batch size, all figures, and time by operator."""
+
+from __future__ import annotations
+
+import os
+
+from onnx_bridge.benchmark.operators import OperatorTime
+from onnx_bridge.benchmark.outcome import BenchResult, Row
+from onnx_bridge.benchmark.statistics import Change
+from onnx_bridge.views.html import html
+from onnx_bridge.views.html.charts import Chart, bands, lines
+from onnx_bridge.views.html.colours import BAD, GOOD, WARN
+from onnx_bridge.views.html.html import Cell, Column, Page, Table, facts_of, number_cell, text_cell
+
+_BANDS = 16
+"""The most distributions that are drawn; the table has all of them."""
+_FIGURES = (
+    ("p50 ms", "median latency"),
+    ("p90", "90th percentile"),
+    ("p99", "99th percentile"),
+    ("min", "the shortest"),
+    ("mean", "without outliers"),
+    ("std", "standard deviation, without outliers"),
+    ("samples/s", "at the median latency"),
+)
+_COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
+
+
+def write_report(path: str | os.PathLike[str], bench: BenchResult) -> None:
+    """Write the page of a benchmark.
+
+    Args:
+        path: the file.
+        bench: the measurements.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    page_of(bench).write(path)
+
+
+def page_of(bench: BenchResult) -> Page:
+    """The page that `write_report` writes."""
+    tables = [_table(bench)]
+    tables += [_gates(bench)] if bench.gates else []
+    tables += [_operators(bench)] if any(row.operators for row in bench.rows) else []
+    return Page(
+        kind="benchmark",
+        model=bench.model,
+        passed=bench.passed,
+        headline=_headline(bench),
+        sentences=bench.sentences(),
+        facts=facts_of({"model": bench.model, **bench.versions}),
+        tables=tables,
+        charts=[_latencies(bench), *_throughputs(bench)],
+    )
+
+
+def _headline(bench: BenchResult) -> str:
+    if not bench.passed:
+        return "Slower than the baseline"
+    if bench.gates:
+        undecided = any(gate.change is Change.UNDECIDED for gate in bench.gates)
+        return "Too noisy to compare with the baseline" if undecided else "Not slower than the baseline"
+    fastest = max(bench.rows, key=lambda row: row.throughput)
+    return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"NodeError: {fastest.name}"
+
+
+def _latencies(bench: BenchResult) -> Chart:
+    series = []
+    for row in bench.rows[:_BANDS]:
+        found = row.summary
+        marked = {"median": 1e3 * found.p50, "p90": 1e3 * found.p90, "p99": 1e3 * found.p99}
+        kind = " ".join(row.key[:3])
+        series.append((row.name, kind, [1e3 * each for each in row.latencies], marked))
+    left = len(bench.rows) - len(series)
+    more = f" {left} more are in the table." if left else ""
+    note = f"The axis is logarithmic. Below the bars, from left to right: median, p90 and p99.{more}"
+    return bands("latencies", "Latency of a call", note, "milliseconds a call", series)
+
+
+def _throughputs(bench: BenchResult) -> list[Chart]:
+    """Throughput over batch size; nothing if there are fewer than two sizes."""
+    sizes: dict[tuple[str, str, str], dict[int, float]] = {}
+    for row in bench.rows:
+        if row.batch is not None:
+            sizes.setdefault(row.key[:3], {})[row.batch] = row.throughput
+    series = []
+    for kind, (best, knee) in bench.knees().items():
+        said = {best: "best throughput"}
+        said[knee] = "best throughput and knee" if best == knee else "knee"
+        series.append((f"{' '.join(filter(None, kind[:2]))}, {kind[2]}", sizes[kind], said))
+    if not series:
+        return []
+    note = "Rings mark the best throughput, and the knee: the smallest batch with 90 % of it."
+    return [lines("throughput", "Throughput over batch", note, "samples a call (batch)", "samples a second", series)]
+
+
+def _table(bench: BenchResult) -> Table:
+    columns = [
+        Column("engine", "text"),
+        Column("precision", "text"),
+        Column("batch", "number"),
+        *(Column(name, "number", hint) for name, hint in _FIGURES),
+        Column("× first", "number", "latency as a multiple of that of the first engine at this batch size"),
+        Column("98 %", "code", "the confidence interval of that"),
+        Column("load s", "number", "until the engine was ready"),
+        Column("first s", "number", "the first call"),
+        Column("MiB", "number", "peak memory of loading and the first call"),
+        Column("readings", "number", "of the clock"),
+        Column("calls each", "number", "calls per reading"),
+        Column("outliers", "number", "readings beyond Q3 + 3·IQR"),
+    ]
+    ratios = bench.ratios()
+    rows = []
+    for row in bench.rows:
+        found = row.summary
+        times = (found.p50, found.p90, found.p99, found.min, found.mean, found.std)
+        against = ratios.get(row)
+        cells = [
+            text_cell(f"{row.engine} {row.target}".strip()),
+            text_cell(row.precision),
+            Cell("" if row.batch is None else str(row.batch), row.batch),
+            *(number_cell(1e3 * each) for each in times),
+            number_cell(row.throughput),
+            number_cell(against.value if against else 1.0),
+            text_cell(f"{against.low:.3f} – {against.high:.3f}" if against else ""),
+            number_cell(row.load),
+            number_cell(row.first),
+            number_cell(row.memory / 2**20),
+            *(Cell(str(each), each) for each in (found.calls, row.together, found.outliers)),
+        ]
+        rows.append(html.Row(cells, choice=row.engine))
+    return Table("rows", "All figures", columns, rows, "Times are milliseconds where nothing else is said.")
+
+
+def _gates(bench: BenchResult) -> Table:
+    columns = [
+        Column("row", "text"),
+        Column("verdict", "verdict"),
+        Column("× baseline", "number", "latency as a multiple of the baseline's"),
+        Column("98 %", "code", "the confidence interval of that"),
+    ]
+    rows = []
+    for gate in bench.gates:
+        interval = text_cell(f"{gate.ratio.low:.3f} – {gate.ratio.high:.3f}")
+        colour = _COLOURS[gate.change]
+        rows.append(
+            html.Row(
+                [text_cell(gate.name), text_cell(gate.change.value, colour), number_cell(gate.ratio.value), interval]
+            )
+        )
+    note = f"It may be slower by {bench.max_slowdown or 0:.1%}."
+    return Table("gates", "Against the baseline", columns, rows, note)
+
+
+def _operators(bench: BenchResult) -> Table:
+    columns = [
+        Column("operator", "name", "MIGraphX's"),
+        Column("of ONNX", "text", "the model's operators that it may come from, by name"),
+        Column("where", "text"),
+        Column("times", "number", "in one call"),
+        Column("ms", "number", "of all of them, in one call"),
+        Column("share", "number", "per cent of the time of all operators"),
+        Column("slowest", "code", "the instruction that takes longest"),
+        Column("its ms", "number"),
+    ]
+    rows = [html.Row(_cells(row, each), choice=row.name) for row in bench.rows for each in row.operators]
+    note = "MIGraphX's own times, each instruction waited for: their sum is more than a call takes."
+    return Table("operators", "Where MIGraphX's time goes", columns, rows, note, place="last")
+
+
+def _cells(row: Row, each: OperatorTime) -> list[Cell]:
+    return [
+        text_cell(each.operator),
+        text_cell(", ".join(each.onnx)),
+        text_cell(row.name),
+        Cell(str(each.count), each.count),
+        number_cell(1e3 * each.seconds),
+        number_cell(100 * each.share),
+        text_cell(each.slowest),
+        number_cell(1e3 * each.longest),
+    ]

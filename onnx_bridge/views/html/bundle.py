@@ -1,0 +1,121 @@
+"""The page of a bundle, as a model card: what it is, where it came from, what was rewritten, how far it is proven."""
+
+from __future__ import annotations
+
+import os
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo, TensorInfo
+from onnx_bridge.views.html.colours import BAD, GOOD, PLAIN, WARN
+from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table, facts_of, number_cell, text_cell
+from passes.rewriting.base import Proof
+
+_HEADLINES = {
+    Proof.RUN: "Proven at real size",
+    Proof.WITNESS: "Proven by a smaller instance",
+    Proof.NONE: "Not proven as a whole",
+}
+
+
+def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> None:
+    """Write the page of a bundle.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    bundle_page(bundle.manifest).write(path)
+
+
+def bundle_page(manifest: Manifest) -> Page:
+    """The page that `write_bundle` writes."""
+    proof = manifest.proof
+    sentences = [f"{proof.line[:1].upper()}{proof.line[1:]}.", f"Nodes on MIGraphX: {proof.nodes}."]
+    sentences += [f"{manifest.partition_line}."] if manifest.partitions else ["All of it runs on MIGraphX."]
+    return Page(
+        kind="bundle",
+        model=manifest.name,
+        passed=proof.level is not Proof.NONE,
+        headline=_HEADLINES[proof.level],
+        sentences=sentences,
+        facts=facts_of(_facts(manifest)),
+        notes=manifest.notes,
+        tables=[_tensors(manifest), _passes(manifest), *_products(manifest), _files(manifest)],
+        shares_title="Where it runs",
+        shares=[_share(each) for each in manifest.partitions],
+    )
+
+
+def _facts(manifest: Manifest) -> dict[str, str]:
+    architecture = f" ({manifest.architecture})" if manifest.architecture else ""
+    return {
+        "model": manifest.name,
+        "source": manifest.source["path"] or "in memory",
+        "SHA-256 of the source": manifest.source["sha256"] or "unknown",
+        "target": f"{manifest.target}{architecture}",
+        "precision": manifest.precision,
+        "made": manifest.created,
+        **{f"version of {name}": version for name, version in manifest.versions.items()},
+    }
+
+
+def _share(partition: PartitionInfo) -> Share:
+    side = "MIGraphX" if partition.program else "ONNX Runtime"
+    return Share(f"nodes on {side}", partition.nodes, GOOD if partition.program else WARN)
+
+
+def _tensors(manifest: Manifest) -> Table:
+    def row(side: str, tensor: TensorInfo) -> Row:
+        sizes = " × ".join("?" if size is None else str(size) for size in tensor.shape or ()) or "scalar"
+        return Row(
+            [Cell(side), Cell(tensor.name), Cell(tensor.dtype), Cell(sizes if tensor.shape is not None else "?")]
+        )
+
+    columns = (Column(""), Column("name", "name"), Column("dtype", "code"), Column("shape"))
+    rows = [row("input", each) for each in manifest.inputs] + [row("output", each) for each in manifest.outputs]
+    return Table("tensors", "Inputs and outputs", columns, rows)
+
+
+def _passes(manifest: Manifest) -> Table:
+    columns = (
+        Column("pass", "name"),
+        Column("rewrites", "number"),
+        Column("exactness", "text", "how far it may change numbers"),
+        Column("rules", "text", "of legalization, with how often each was applied"),
+    )
+    rows = [
+        Row(
+            [
+                Cell(each["name"]),
+                number_cell(each["rewrites"]),
+                text_cell(each.get("exactness", "")),
+                Cell(", ".join(f"{name} {count}" for name, count in each.get("rules", {}).items())),
+            ]
+        )
+        for each in manifest.passes
+        if each["rewrites"]
+    ]
+    return Table("passes", "What was rewritten", columns, rows, f"{len(manifest.passes)} passes ran.")
+
+
+def _products(manifest: Manifest) -> list[Table]:
+    if not manifest.forecast:
+        return []
+    columns = (Column("node", "name"), Column("kernel on a GPU", "verdict"), Column("first condition that fails"))
+    rows = [
+        Row([Cell(each["node"]), Cell(each["kernel"], colour=_colour(each)), text_cell(each["condition"])])
+        for each in manifest.forecast["products"]
+    ]
+    return [Table("products", "Convolutions and matrix products", columns, rows, manifest.forecast["summary"])]
+
+
+def _colour(product: dict[str, object]) -> str:
+    if product["wrong"]:
+        return BAD
+    return PLAIN if product["kernel"] == "float" else GOOD
+
+
+def _files(manifest: Manifest) -> Table:
+    columns = (Column("file", "name"), Column("bytes", "number"), Column("SHA-256", "code"))
+    rows = [Row([Cell(each.file), number_cell(each.bytes), Cell(each.sha256)]) for each in manifest.files]
+    return Table("files", "Files", columns, rows, place="last")

@@ -1,0 +1,322 @@
+"""The page of `check`: outputs, layers, passes, and the graph around a fault."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge.core.values import flat
+from onnx_bridge.parity.checking.error_histogram import Sketch
+from onnx_bridge.parity.checking.evidence import Evidence
+from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.reference.comparison.compare import OutputComparison
+from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, layer_roles
+from onnx_bridge.views.html.error_profile import ErrorProfile, NodeError
+from onnx_bridge.views.html.graphs import fault_graphs
+from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, facts_of, number_cell, text_cell, unfolding
+
+if TYPE_CHECKING:
+    from onnx_bridge.parity.bisect.bisection import Bisection
+    from onnx_bridge.parity.layers.report import Layer, LayerReport
+
+_PLOTTED = 400
+"""The most tensors that can be plotted; each takes about 4 KB."""
+_LISTED = 200
+"""The most lines that unfold under one title."""
+
+_FIGURES: tuple[tuple[str, str, str], ...] = (
+    ("max_abs", "max abs", "largest |result − reference|"),
+    (
+        "moves",
+        "reference moves",
+        "the reference's own error when its inputs move by one unit in the last place",
+    ),
+    ("max_rel", "max rel", "largest |result − reference| / |reference|"),
+    ("mean_abs", "mean abs", "mean of |result − reference|"),
+    ("rmse", "RMSE", "root of the mean square of the differences"),
+    ("cosine", "cosine", "of the angle between both, as vectors"),
+    ("sqnr_db", "SQNR dB", "signal to noise: 10·log₁₀(Σ reference² / Σ difference²)"),
+    ("max_ulp", "max ULP", "largest error in units in the last place"),
+    ("same", "same", "the share of elements that are the same"),
+    ("top1", "top-1", "the share of rows with the same best class"),
+    ("top5", "top-5", "the share of rows whose best class is among the best five"),
+)
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    report: CheckReport,
+    *,
+    evidence: Evidence | None = None,
+    bisection: Bisection | None = None,
+) -> None:
+    """Write the page of a check.
+
+    Args:
+        path: the file.
+        report: the result of the check.
+        evidence: what the check recorded; needed for graphs, passes, and plots of tensors.
+        bisection: the result of `bisect`, if there is one.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    page_of(report, evidence=evidence, bisection=bisection).write(path)
+
+
+def page_of(
+    report: CheckReport,
+    *,
+    evidence: Evidence | None = None,
+    bisection: Bisection | None = None,
+) -> Page:
+    """The page that `write_report` writes."""
+    seen, layers = evidence or Evidence(), report.layers
+    plotted = _Histograms()
+    bisection = bisection or report.bisection
+    tables = [_outputs(report, seen, plotted)]
+    if layers is not None:
+        tables.append(_layers(layers, seen.sketches, plotted))
+    if seen.passes:
+        tables.append(_passes(seen.passes))
+    passed = report.passed and (layers is None or layers.passed)
+    sentences = [report.summary]
+    sentences += [layers.sentence] if layers is not None else []
+    sentences += [f"{leg.name}: {leg.error}" for leg in report.legs if leg.error is not None]
+    sentences += [bisection.summary] if bisection is not None else []
+    facts = {**report.versions, **({} if report.seed is None else {"seed": report.seed})}
+    facts["samples"] = max((len(leg.comparisons) for leg in report.legs), default=0)
+    notes = dict.fromkeys((*report.notes, *(layers.notes if layers else ()), *(bisection.notes if bisection else ())))
+    failed = any(leg.failure is not None for leg in report.legs)
+    headline = "Parity holds" if passed else "MIGraphX fails" if failed else "Parity fails"
+    if report.not_determined:
+        headline = "Parity is not determined"
+    if report.passed and not passed:
+        headline = "Parity holds at the outputs, but not in every layer"
+    return Page(
+        kind="parity",
+        model=report.model,
+        passed=report.passed,
+        headline=headline,
+        sentences=sentences,
+        facts=facts_of({"model": report.model, **facts}),
+        notes=list(notes),
+        tables=tables,
+        error_profile=_error_profile(layers, plotted) if layers is not None else None,
+        tensors=plotted.kept,
+        graphs=fault_graphs(report, seen, layers, bisection),
+    )
+
+
+class _Histograms:
+    """The error histograms that can be plotted, by key."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[str, Sketch]] = {}
+        self._keys: dict[str, str] = {}
+
+    def add(self, title: str, sketch: Sketch | None) -> None:
+        """Keep a histogram if there is one, up to the limit."""
+        if sketch is not None and len(self.kept) < _PLOTTED:
+            self._keys[title] = key = f"t{len(self.kept)}"
+            self.kept[key] = (title, sketch)
+
+    def find(self, title: str) -> str:
+        """The key of a title; empty if it has no histogram."""
+        return self._keys.get(title, "")
+
+
+def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> Table:
+    columns = (
+        Column("output", "name"),
+        Column("leg", "text", "what was compared with the reference"),
+        Column("sample", "number"),
+        Column("verdict", "verdict"),
+        *(Column(label, "number", hint) for _, label, hint in _FIGURES),
+        Column("why", "text"),
+        Column("type", "code"),
+        Column("tolerance", "code", "absolute + relative part"),
+    )
+    found = [(leg, sample, output) for leg in report.legs for sample, output in _compared(leg)]
+    # differences first; the largest errors are the first to be plotted
+    order = sorted(range(len(found)), key=lambda index: (found[index][2].passed, index))
+    titles = [f"{output.name} · {leg.name} · sample {sample}" for leg, sample, output in found]
+    for index in sorted(order, key=lambda index: (found[index][2].passed, -found[index][2].severity)):
+        leg, sample, output = found[index]
+        sketches.add(titles[index], _pair(evidence, leg.name, sample, output.name))
+    rows = []
+    for index in order:
+        leg, sample, output = found[index]
+        key = sketches.find(titles[index])
+        cells = [text_cell(output.name), text_cell(leg.name), Cell(str(sample), sample), _verdict(output)]
+        values = output.to_json()
+        cells += [
+            *(number_cell(values[name]) for name, *_ in _FIGURES),
+            text_cell("; ".join(filter(None, (output.reason, output.undetermined)))),
+            text_cell(f"{output.dtype}{list(output.shape)}"),
+            text_cell(
+                "" if output.tolerance is None else f"{output.tolerance.atol:.3g} + {output.tolerance.rtol:.3g}·|x|"
+            ),
+        ]
+        rows.append(Row(cells, output.verdict, key, BAD if output.differs else "" if output.passed else WARN))
+    for leg in report.legs:
+        if leg.error is not None:
+            blank = [Cell("")] * len(_FIGURES)
+            cells = [
+                text_cell("(the run)"),
+                text_cell(leg.name),
+                Cell(""),
+                Cell("failed", colour=BAD),
+                *blank,
+                text_cell(leg.error),
+            ]
+            cells += [Cell(""), Cell("")]
+            rows.insert(0, Row(cells, "differs", colour=BAD))
+    note = "Each against the original on ONNX Runtime with all optimizations off."
+    return Table("outputs", "Outputs", columns, rows, note)
+
+
+def _compared(leg: Leg) -> Iterator[tuple[int, OutputComparison]]:
+    for sample, comparison in enumerate(leg.comparisons):
+        for output in comparison.outputs:
+            yield sample, output
+
+
+def _pair(evidence: Evidence, leg: str, sample: int, name: str) -> Sketch | None:
+    """The sketch of an output, or of an element of a sequence."""
+    for output, expected, actual in evidence.pairs(leg, sample):
+        if name == output or name.startswith(f"{output}["):
+            right, got = flat({output: expected}), flat({output: actual})
+            if name in right and name in got:
+                return Sketch.of(got[name], right[name])
+    return None
+
+
+def _verdict(output: OutputComparison) -> Cell:
+    if not output.passed:
+        return Cell(output.verdict, colour=BAD if output.differs else WARN)
+    if output.nonfinite:
+        return Cell(f"agrees, {output.nonfinite} NaN or Inf", colour=WARN)
+    return Cell("agrees", colour=GOOD)
+
+
+def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histograms) -> Table:
+    columns = (
+        Column("#", "number", "in the order of computation"),
+        Column("node", "name"),
+        Column("operator", "code"),
+        Column("verdict", "verdict"),
+        Column("local", "number", "MIGraphX fed with the values of the reference: the error of the node itself"),
+        Column("× tol", "number", "the local error as a multiple of the tolerance"),
+        Column("accumulated", "number", "MIGraphX from the model's inputs, against the cleaned model"),
+        Column("× tol ", "number", "the accumulated error as a multiple of the tolerance"),
+        Column("cleaning", "number", "the cleaned model against the original, both on ONNX Runtime"),
+        Column("why", "text"),
+        Column("made by", "text", "the pass that created the node, and from which nodes"),
+        Column("module", "text", "the PyTorch module that it comes from"),
+        Column("runs on", "text"),
+        Column("tensor", "name"),
+    )
+    for row in sorted(layers.rows, key=lambda row: (row.passed, -row.severity)):  # the largest errors get a plot first
+        sketches.add(_title(row), drawn.get(row.tensor))
+    rows = []
+    for index, (row, (name, colour)) in enumerate(zip(layers.rows, layer_roles(layers), strict=True)):
+        made = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
+        reasons = [each.reason for each in (row.local, row.accumulated, row.cleaning) if each and each.reason]
+        cells = [
+            Cell(str(index), index),
+            text_cell(row.node),
+            text_cell(row.operator),
+            Cell(name, colour=colour),
+            *_error(row.local),
+            *_error(row.accumulated),
+            _error(row.cleaning)[0],
+            text_cell("; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))),
+            text_cell(made),
+            text_cell(row.module),
+            text_cell(row.runs_on),
+            text_cell(row.tensor),
+        ]
+        rows.append(Row(cells, name, sketches.find(_title(row)), colour if colour in (BAD, WARN) else ""))
+    note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
+    return Table("layers", "LayerReport", columns, rows, note)
+
+
+def _title(row: Layer) -> str:
+    return f"{row.tensor} · layer"
+
+
+def _error(output: OutputComparison | None) -> list[Cell]:
+    """The largest error, absolute and as a multiple of the tolerance."""
+    if output is None:
+        return [Cell(""), Cell("")]
+    values = output.to_json()
+    colour = "" if output.passed else BAD
+    return [number_cell(values["max_abs"], colour), number_cell(output.severity, colour)]
+
+
+def _error_profile(layers: LayerReport, sketches: _Histograms) -> ErrorProfile | None:
+    def measured(name: str) -> list[NodeError]:
+        return [
+            NodeError(
+                f"{row.operator} {row.node}",
+                None if found is None else found.severity,
+                found is not None and not found.passed,
+                sketches.find(_title(row)),
+            )
+            for row in layers.rows
+            for found in [getattr(row, name)]
+        ]
+
+    kinds = [("local", FIRST, measured("local")), ("accumulated", SECOND, measured("accumulated"))]
+    return ErrorProfile.of([*kinds, ("cleaning", THIRD, measured("cleaning"))])
+
+
+def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
+    columns = (
+        Column("#", "number"),
+        Column("pass", "name"),
+        Column("nodes", "code", "before → after"),
+        Column("fewer", "number", "nodes removed"),
+        Column("rewrites", "number", "applications of the pass"),
+        Column("exactness", "text", "how far results may change"),
+        Column("seconds", "number"),
+        Column("numbers", "verdict", "the model on ONNX Runtime before and after it"),
+        Column("options", "code"),
+        Column("rewrites in detail", "text"),
+        Column("skipped, and why", "text"),
+    )
+    rows = []
+    for index, step in enumerate(passes):
+        before, after = step.get("nodes_before", 0), step.get("nodes_after", 0)
+        options = ", ".join(f"{name}={value}" for name, value in step.get("options", {}).items())
+        skips = [f"{each['reason']}: {', '.join(each['nodes'])}" for each in step.get("skips", ())]
+        trace = [_rewrite(each) for each in step.get("trace", ())]
+        rewrites = step.get("rewrites", 0)
+        checked = step.get("verified")
+        verified = Cell("")
+        if checked is not None:
+            verified = Cell("agree", colour=GOOD) if checked["passed"] else Cell("differ", colour=BAD)
+        left = sum(len(each["nodes"]) for each in step.get("skips", ()))
+        cells = [
+            Cell(str(index), index),
+            text_cell(step["name"]),
+            Cell(f"{before} → {after}", after),
+            Cell(str(before - after) if before != after else "", before - after),
+            Cell(str(rewrites) if rewrites else "", rewrites),
+            text_cell(step.get("exactness", "")),
+            number_cell(round(step["seconds"], 3) if "seconds" in step else None),
+            verified,
+            text_cell(options),
+            unfolding(trace[:_LISTED], f"{len(trace)} rewrites"),
+            unfolding(skips[:_LISTED], f"{left} skipped"),
+        ]
+        colour = BAD if verified.colour == BAD else ""
+        rows.append(Row(cells, "changed the model" if rewrites else "changed nothing", colour=colour))
+    return Table("passes", "Passes", columns, rows, "The passes of the pipeline, in order.", place="last")
+
+
+def _rewrite(rewrite: Mapping[str, Any]) -> str:
+    note = f" ({rewrite['note']})" if rewrite.get("note") else ""
+    return f"{', '.join(rewrite['before']) or 'nothing'} → {', '.join(rewrite['after']) or 'nothing'}{note}"

@@ -1,0 +1,86 @@
+"""The page of `doctor`: every node with its verdict and the planned action."""
+
+from __future__ import annotations
+
+import os
+
+from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction
+from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, PLAIN, WARN
+from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table, facts_of, text_cell
+from passes.rewriting.base import Proof
+
+_COLOURS = {
+    PlannedAction.UNCHANGED: GOOD,
+    PlannedAction.REWRITTEN: FIRST,
+    PlannedAction.REMOVED: PLAIN,
+    PlannedAction.HOST: WARN,
+}
+
+
+def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
+    """Write the page of a diagnosis.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    diagnosis_page(diagnosis).write(path)
+
+
+def diagnosis_page(diagnosis: Diagnosis) -> Page:
+    """The page that `write_diagnosis` writes."""
+    host = any(each["side"] == "host" for each in diagnosis.partitions)
+    sentences = [f"On MIGraphX runs {diagnosis.share:.1%} of the estimated work. Nodes: {diagnosis.proofs}."]
+    sentences += [diagnosis.problem] if diagnosis.problem else []
+    if diagnosis.passed:
+        sentences.insert(0, f"{diagnosis.runtime} has parsed the whole model.")
+    facts = {"runtime": diagnosis.runtime, **diagnosis.facts}
+    facts["memory"] = f"about {diagnosis.memory / 2**30:.1f} GiB while MIGraphX saves the program"
+    facts |= {"rewritten model": diagnosis.path_fixed} if diagnosis.path_fixed else {}
+    columns = (
+        Column("#", "number"),
+        Column("node", "name"),
+        Column("operator", "code"),
+        Column("module", "text", "the PyTorch module that it comes from"),
+        Column("verdict", "verdict", "the verdict on the unchanged node"),
+        Column("proof", "text", "what the verdict on its numbers rests on"),
+        Column("planned action", "text"),
+        Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
+        Column("message of MIGraphX", "text"),
+    )
+    rows = [_finding(index, each) for index, each in enumerate(diagnosis.nodes)]
+    headline = "Everything will run" if diagnosis.passed else "It will not run"
+    return Page(
+        kind="doctor",
+        model=diagnosis.path or "a model in memory",
+        passed=diagnosis.passed,
+        headline=f"{headline}, with ONNX Runtime on the host" if diagnosis.passed and host else headline,
+        sentences=sentences,
+        facts=facts_of({"model": diagnosis.path or "in memory", **facts}),
+        notes=diagnosis.notes,
+        tables=[Table("nodes", "Every node", columns, rows)],
+        shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals().items()],
+        partitions=[
+            Share(
+                f"{'ONNX Runtime' if each['side'] == 'host' else 'MIGraphX'}: {each['nodes']} nodes",
+                each["nodes"],
+                WARN if each["side"] == "host" else GOOD,
+            )
+            for each in diagnosis.partitions
+        ],
+    )
+
+
+def _finding(index: int, node: NodeDiagnosis) -> Row:
+    verdict = {"ok": GOOD, "unknown": PLAIN}.get(node.verdict, BAD)
+    cells = [
+        Cell(str(index), index),
+        text_cell(node.name),
+        text_cell(node.operator),
+        text_cell(node.module),
+        Cell(node.verdict, colour=verdict),
+        text_cell(node.proof.value, WARN if node.verdict == "ok" and node.proof is Proof.NONE else ""),
+        text_cell(node.action, WARN if node.action is PlannedAction.HOST else ""),
+        text_cell(node.by),
+        text_cell(node.message or (node.unproven if node.proof is Proof.NONE else "")),
+    ]
+    return Row(cells, choice=node.action)

@@ -1,0 +1,257 @@
+"""The HTML page of a report: its content as dataclasses, and how it is rendered.
+
+The page is one self-contained file: styles, script and data are inlined, and its content security policy forbids it
+to load anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from onnx_bridge.core.files.atomic_write import write_text
+from onnx_bridge.core.version import VERSION
+from onnx_bridge.parity.checking.error_histogram import Sketch
+from onnx_bridge.views.html import neighbourhood
+from onnx_bridge.views.html.charts import Chart
+from onnx_bridge.views.html.error_profile import ErrorProfile
+from onnx_bridge.views.html.neighbourhood import Drawing
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_ROWS = 1000
+"""How many rows of a table are shown before the reader asks for more: laying out tens of thousands takes long."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        label: its heading.
+        kind: ``name`` (of nodes and tensors), ``text``, ``number``, or ``verdict``.
+        hint: the tooltip of its heading.
+    """
+
+    label: str
+    kind: str = "text"
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: its text; may be empty.
+        sort: the sort key; None sorts by the text.
+        colour: its colour (`onnx_bridge.views.html.colours`).
+        more: lines that unfold on a click.
+    """
+
+    text: str
+    sort: float | str | None = None
+    colour: str = ""
+    more: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        cells: one a column.
+        choice: the value that the table's filter selects the row by.
+        tensor: the key of the tensor that it describes, if that can be plotted.
+        colour: its colour.
+    """
+
+    cells: Sequence[Cell]
+    choice: str = ""
+    tensor: str = ""
+    colour: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted and filtered.
+
+    Attributes:
+        id: its anchor.
+        title: its heading.
+        columns: at least one.
+        rows: in their natural order.
+        note: how to read it, in one sentence.
+        place: ``first``, above the plots, or ``last``, below.
+    """
+
+    id: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    note: str = ""
+    place: str = "first"
+
+    def trimmed(self) -> Table:
+        """The table without its empty columns."""
+        kept = [index for index in range(len(self.columns)) if any(row.cells[index].text for row in self.rows)]
+        rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
+        return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
+
+    @property
+    def choices(self) -> list[str]:
+        """The values of the filter; none if all rows have the same."""
+        found = dict.fromkeys(row.choice for row in self.rows if row.choice)
+        return list(found) if len(found) > 1 else []
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graph around a node, before and after cleaning, with a legend of the colours."""
+
+    title: str
+    before: Drawing | None
+    after: Drawing | None
+    legend: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A segment of a bar, or a partition."""
+
+    name: str
+    count: int
+    colour: str
+
+
+@dataclass
+class Page:
+    """What is on a page.
+
+    Attributes:
+        kind: of the report ("parity", "doctor", "benchmark").
+        model: the name of the model.
+        passed: whether the result is positive.
+        headline: the verdict, in a few words.
+        sentences: the verdict, in full.
+        facts: versions and settings, by name.
+        notes: remarks, in sentences.
+        tables: in order.
+        error_profile: the error of each node, in graph order.
+        tensors: the tensors that can be plotted, by key: a title and an error histogram.
+        graphs: around the node in question.
+        shares: the nodes by planned action, or by where they run.
+        shares_title: what the shares are by.
+        partitions: of the bundle, in order.
+        charts: static plots, above the tables.
+    """
+
+    kind: str
+    model: str
+    passed: bool
+    headline: str
+    sentences: Sequence[str]
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    error_profile: ErrorProfile | None = None
+    tensors: Mapping[str, tuple[str, Sketch]] = field(default_factory=dict)
+    graphs: Graphs | None = None
+    shares: Sequence[Share] = ()
+    shares_title: str = "Planned actions"
+    partitions: Sequence[Share] = ()
+    charts: Sequence[Chart] = ()
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """The anchor and title of each section, in order."""
+        found = [("shares", self.shares_title)] if self.shares else []
+        found += [(each.id, each.title) for each in self.charts]
+        found += [(each.id, each.title) for each in self.tables if each.place == "first"]
+        found += [("plots", "Plots")] if self.error_profile or self.tensors else []
+        found += [("graph", "Graph")] if self.graphs else []
+        return found + [(each.id, each.title) for each in self.tables if each.place == "last"]
+
+    @property
+    def tensor_names(self) -> list[tuple[str, str]]:
+        """The key and title of each tensor that can be plotted."""
+        return [(key, title) for key, (title, _) in self.tensors.items()]
+
+    @property
+    def footer(self) -> str:
+        """The line at the bottom."""
+        return f"Made by ONNX Bridge {VERSION}. This file is self-contained."
+
+    def data(self) -> str:
+        """The error histograms as JSON, escaped for use inside HTML."""
+        tensors = {key: {"title": title, **sketch.to_json()} for key, (title, sketch) in self.tensors.items()}
+        text = json.dumps({"tensors": tensors}, allow_nan=False, separators=(",", ":"))
+        return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+    def html(self) -> str:
+        from markupsafe import Markup
+
+        return (
+            _environment()
+            .get_template("page.html.j2")
+            .render(
+                page=replace(self, tables=[each.trimmed() for each in self.tables]),
+                data=Markup(self.data()),
+                style=Markup(_text("style.css")),
+                script=Markup(_text("script.js")),
+                most_rows=_MOST_ROWS,
+                box_width=neighbourhood.WIDTH,
+                box_height=neighbourhood.HEIGHT,
+            )
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the page.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        write_text(path, self.html())
+
+
+def number_cell(number: float | str | None, colour: str = "") -> Cell:
+    """A number as a cell; a string stands for a number that JSON lacks (``"inf"``, ``"nan"``)."""
+    if number is None:
+        return Cell("")
+    value = float(number)
+    return Cell(f"{value:.4g}", value, colour)
+
+
+def text_cell(value: object, colour: str = "") -> Cell:
+    """A value as a cell of text."""
+    return Cell(str(value), colour=colour)
+
+
+def unfolding(lines: Iterable[str], title: str) -> Cell:
+    """Lines that unfold under a title; an empty cell if there are none."""
+    found = list(lines)
+    return Cell(title, len(found), more=found) if found else Cell("")
+
+
+@cache
+def _environment() -> Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(_text), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+
+
+def _text(name: str) -> str:
+    return (resources.files("onnx_bridge.views.html") / "page" / name).read_text(encoding="utf-8")
+
+
+def facts_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts with their values as text."""
+    return [(name, str(value)) for name, value in values.items()]

@@ -1,0 +1,94 @@
+"""A check as JUnit's XML, which CI systems read: a suite for each leg, a case for each output of each sample.
+
+There is no written standard; this is what Jenkins, GitLab and GitHub's actions agree on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree as xml
+
+from onnx_bridge.core.files.atomic_write import write_text
+from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.reference.comparison.compare import OutputComparison
+
+_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold, not even escaped."""
+
+
+def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
+    """Write the results of a check.
+
+    A leg that could not be run is an error, and so is one that compared nothing.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    suites = []
+    for leg in report.legs or (Leg("check"),):
+        suite = xml.Element("testsuite", name=xml_text(f"{report.model}: {leg.name}"))
+        properties = xml.SubElement(suite, "properties")
+        about = {**report.versions, **({} if report.seed is None else {"seed": str(report.seed)})}
+        for name, value in about.items():
+            xml.SubElement(properties, "property", name=xml_text(name), value=xml_text(value))
+        for case in _cases(report, leg):
+            suite.append(case)
+        suites.append(suite)
+    write_suites(path, suites)
+
+
+def write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -> None:
+    """Write test suites, with the numbers of their cases.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    root = xml.Element("testsuites", name="onnx-bridge check")
+    root.extend(suites)
+    for suite in suites:
+        _count(suite, [suite])
+    _count(root, list(suites))
+    xml.indent(root)
+    write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(root, encoding="unicode") + "\n")
+
+
+def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
+    place = xml_text(f"{report.model}.{leg.name}")
+    for sample, comparison in enumerate(leg.comparisons):
+        for output in comparison.outputs:
+            case = xml.Element("testcase", classname=place, name=xml_text(f"{output.name} [sample {sample}]"))
+            if output.undetermined is not None:
+                xml.SubElement(case, "skipped", message=xml_text(f"not determined: {output.undetermined}"))
+            elif output.reason is not None:
+                failure = xml.SubElement(case, "failure", message=xml_text(output.reason), type="difference")
+                failure.text = xml_text("\n".join(_figures(output)))
+            yield case
+    compared = any(comparison.outputs for comparison in leg.comparisons)
+    problem = leg.error or (None if compared else "nothing was compared")
+    if problem is not None:
+        failed = leg.failure
+        case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
+        kind = failed.kind.value if failed else "error"
+        lines = [problem] if failed is None else [problem, report.blame, failed.printed]
+        xml.SubElement(case, "error", message=xml_text(problem), type=kind).text = xml_text(
+            "\n".join(filter(None, lines))
+        )
+        yield case
+
+
+def _figures(output: OutputComparison) -> Iterator[str]:
+    for name, value in output.to_json().items():
+        if value is not None and name not in ("name", "passed", "reason"):
+            yield f"{name}: {value}"
+
+
+def _count(element: xml.Element, suites: Sequence[xml.Element]) -> None:
+    for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(1 for suite in suites for _ in suite.iter(tag))))
+
+
+def xml_text(text: object) -> str:
+    """Text without the characters that XML cannot hold."""
+    return _FORBIDDEN.sub("�", str(text))

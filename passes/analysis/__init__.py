@@ -1,1 +1,0 @@
-"""Facts about a graph: constants, shapes, costs, quantization."""

@@ -1,0 +1,1 @@
+"""Constant parts of a model, computed by ONNX Runtime."""

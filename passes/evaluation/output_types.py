@@ -1,0 +1,24 @@
+"""What ONNX Runtime infers of the outputs of a model, for `passes.isolation.worker`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxruntime as ort
+
+from passes.evaluation.constant_session import unreleased_opsets
+from passes.isolation.messages import Array, Message
+
+
+def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
+    """The name, the type and the shape of each output; nothing where ONNX Runtime rejects the model."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        with unreleased_opsets():
+            session = ort.InferenceSession(arrays["model"].tobytes(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # ONNX Runtime's exceptions have no common base class
+        return {"outputs": []}, {}
+    return {"outputs": [[each.name, each.type, list(each.shape or ())] for each in session.get_outputs()]}, {}

@@ -1,0 +1,1 @@
+"""Graphs, their scopes and nodes, and facts about operators."""

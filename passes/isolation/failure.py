@@ -1,0 +1,54 @@
+"""The error for native code that failed in its process."""
+
+from __future__ import annotations
+
+import signal as signals
+from typing import ClassVar
+
+from passes.core.errors import BridgeError
+from passes.isolation.limits import Limits
+from passes.isolation.process import ChildFailure, Reason
+
+NO_MEMORY = "bad_alloc|bad allocation|Failed to allocate memory|Cannot allocate memory"
+"""What ONNX Runtime says of an allocation, or of a thread, that there was no memory for; a regular expression."""
+
+
+class NativeFailure(BridgeError):
+    """A native library exceeded a limit of time or memory, or ended its process.
+
+    Attributes:
+        reason: which of these.
+        signal: the signal that ended the process by itself or from elsewhere; None without one.
+        output: the end of what it printed.
+    """
+
+    exit_code: ClassVar[int] = 3
+    page = "concepts/limits.md"
+
+    def __init__(self, library: str, limits: Limits, failure: ChildFailure, *, where: str | None = None) -> None:
+        """Describe a failure.
+
+        Args:
+            library: the name of the library.
+            limits: those of the request.
+            failure: why there is no answer.
+            where: the model or the node.
+        """
+        self.output, status = failure.output, failure.returncode
+        self.signal = signals.Signals(-status) if status is not None and status < 0 else None
+        self.reason = failure.reason
+        if self.reason is Reason.DIED and "bad_alloc" in failure.output:  # what C++ prints before it aborts
+            self.reason = Reason.MEMORY
+        match self.reason:
+            case Reason.TIMEOUT:
+                what = f"{library} exceeded its time limit of {limits.timeout:g} s and was stopped"
+                hint = "give it more with --timeout"
+            case Reason.MEMORY:
+                what = f"{library} needs more memory than its limit of {(limits.memory_of(0) or 0) / 2**30:.3g} GiB"
+                hint = "give it more with --memory"
+            case _:
+                how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {status}"
+                last = failure.output.strip().splitlines()[-1:]
+                what = f"{library}'s process {how}" + "".join(f"; last output: {each.strip()}" for each in last)
+                hint = "this is a defect of the library that the model triggers"
+        super().__init__(what, where=where, hint=hint)

@@ -1,0 +1,87 @@
+"""Limits of time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from passes.core.errors import InputError
+from passes.isolation.memory import available_bytes
+
+_SHARE = 0.8
+"""How much of the free memory a child process may take where no limit is given."""
+MAX_SECONDS = 1e9
+"""The longest limit of time: systems wait for a number of nanoseconds of 64 bits."""
+MAX_GIBIBYTES = 2.0**30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one request; None is no limit.
+
+    Attributes:
+        timeout: seconds.
+        memory: bytes of anonymous memory of the whole process.
+        growth: bytes of it on top of those that the process has when the request comes.
+    """
+
+    timeout: float | None = None
+    memory: int | None = None
+    growth: int | None = None
+
+    def memory_of(self, held: int) -> int | None:
+        """The limit in bytes for a process that has some already; None is no limit."""
+        grown = None if self.growth is None else held + self.growth
+        return min((each for each in (self.memory, grown) if each is not None), default=None)
+
+    def growing_at_most(self, growth: int) -> Limits:
+        """These limits, with a growth of so many bytes or less."""
+        return replace(self, growth=growth if self.growth is None else min(growth, self.growth))
+
+    @classmethod
+    def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
+        """Limits from the units of the API: seconds and GiB; raises InputError for numbers that are none."""
+        for name, value, most in (("timeout", timeout, MAX_SECONDS), ("memory", gibibytes, MAX_GIBIBYTES)):
+            if value is not None and not 0 < value <= most:
+                what = f"it must be a number above 0 and up to {most:g}, and is {value}"
+                raise InputError(what, where=name, hint="leave it out for no limit")
+        return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))
+
+
+_current: ContextVar[Limits] = ContextVar("limits", default=Limits())
+
+
+@contextlib.contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Within the block, `current` has these limits: those that the user gave to a verb, before those around it."""
+    outer = _current.get()
+    timeout = outer.timeout if limits.timeout is None else limits.timeout
+    memory = outer.memory if limits.memory is None else limits.memory
+    growth = outer.growth if limits.growth is None else limits.growth
+    token = _current.set(Limits(timeout, memory, growth))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current(timeout: float) -> Limits:
+    """The limits of a request of the verb that runs.
+
+    Args:
+        timeout: seconds, where the user gave no limit; of memory it is 80 % of what is free then.
+    """
+    given = _current.get()
+    seconds = timeout if given.timeout is None else given.timeout
+    if given.memory is not None or given.growth is not None:
+        return Limits(seconds, given.memory, given.growth)
+    return Limits(seconds, growth=int(available_bytes() * _SHARE))
+
+
+def at_most(timeout: float, growth: int) -> Limits:
+    """The limits of a small request, which the user's only make tighter."""
+    found = current(timeout).growing_at_most(growth)
+    assert found.timeout is not None
+    return replace(found, timeout=min(found.timeout, timeout))

@@ -1,0 +1,124 @@
+"""Clusters of nodes that a compiler may fuse wrongly: each node alone is right, but the cluster computes wrong numbers.
+
+No probe of a single node shows this:
+
+    Conv(Pad(x))      the compiler takes the pads of Pad for those of Conv, whatever their value and axes
+    Resize(view(x))   it reads elements in memory order, but Transpose, Slice and others only change the view, and most
+                      operators keep the layout of their inputs: Resize(Relu(Conv(Transpose(x))))
+    Conv(DQ(x), DQ(w, s))  it computes with the integers, and may take no scales per channel; likewise Gemm and MatMul;
+                      only where the fusions of the gpu target are rehearsed
+    MatMul(x, DQ(v, s, z)), MatMul(x, DQ(w, t))  it makes one product of both, and expects a zero point of the second;
+                      likewise Conv and Gemm, and only there
+
+Skips: other neighbours that only targets with more fusions than ``ref`` fuse; a Transpose and a Resize that are more
+than `_MAX_DISTANCE` nodes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from passes.graphs.graphs import Scope
+from passes.graphs.quantization import Parameters, parameters
+from passes.graphs.quantized import is_dequantize
+
+_PADDED = frozenset(
+    ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]
+    + [f"{scope}{kind}Pool" for scope in ("", "Global") for kind in ("Max", "Average", "Lp")]
+)
+_QUANTIZABLE = frozenset(["Conv", "Gemm", "MatMul"])
+_VIEWS = frozenset(["Expand", "Identity", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"])
+_AFTER_VIEWS = frozenset(["Resize", "Upsample"])
+_STANDARD_LAYOUT = frozenset(
+    ["DepthToSpace", "Einsum", "Flatten", "Gather", "Gemm", "MatMul", "Reshape", "Resize", "SpaceToDepth", "Upsample"]
+)
+"""Operators whose results have the standard layout, whatever that of their inputs."""
+_MAX_VIEWS = 4
+"""How many views in a row are followed."""
+_MAX_DISTANCE = 16
+"""How many nodes apart a Transpose and a Resize may be."""
+
+
+def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[ir.Node, ...]]:
+    """The clusters of a scope, each in topological order, so that the last node is the one to rewrite.
+
+    Args:
+        scope: of the nodes.
+        rehearsed: whether to include those that the gpu target alone fuses.
+    """
+    for node in scope.nodes():
+        if rehearsed and node.op_type in _QUANTIZABLE:
+            operands = [_producer(node, index) for index in (0, 1)]
+            if all(each is not None and is_dequantize(each) for each in operands):
+                yield *dict.fromkeys(each for each in operands if each is not None), node
+            yield from _beside_zero_point(node, scope)
+        if node.op_type in _PADDED:
+            producer = _producer(node, 0)
+            if producer is not None and producer.op_type == "Pad":
+                yield producer, node
+        elif node.op_type in _AFTER_VIEWS:
+            cluster = _path_from_transpose(node)
+            while (
+                len(cluster) <= _MAX_VIEWS
+                and (producer := _producer(cluster[0], 0)) is not None
+                and producer.op_type in _VIEWS
+            ):
+                cluster.insert(0, producer)
+            if len(cluster) > 1:
+                yield tuple(cluster)
+
+
+def _beside_zero_point(node: ir.Node, scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
+    """A product whose weight has no zero point, with one of the same input whose weight has."""
+    found = _weight_zeros(node, scope)
+    if found is None or found[1] or node.inputs[0] is None:
+        return
+    beside = [use.node for use in node.inputs[0].uses() if use.idx == 0 and use.node.op_type == node.op_type]
+    for other in beside:
+        weight = _weight_zeros(other, scope) if other.graph is node.graph else None
+        if weight is not None and weight[1]:
+            yield weight[0], found[0], other, node
+            return
+
+
+def _weight_zeros(node: ir.Node, scope: Scope) -> tuple[ir.Node, bool] | None:
+    """The DequantizeLinear of a product's weight, and whether it has a zero point other than 0; None for others."""
+    weight = _producer(node, 1)
+    found = parameters(weight, scope) if weight is not None and is_dequantize(weight) else None
+    return (weight, bool(found.zero.any())) if weight is not None and isinstance(found, Parameters) else None
+
+
+def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
+    """A shortest path to a node from a Transpose whose layout may reach it; the node alone if there is none."""
+    successors: dict[ir.Node, ir.Node | None] = {node: None}
+    pending = [node]
+    for _ in range(_MAX_DISTANCE):
+        reached = {
+            producer: each for each in pending for producer in _producers(each, node) if producer not in successors
+        }
+        successors |= reached
+        found = next((producer for producer in reached if producer.op_type == "Transpose"), None)
+        if found is not None:
+            path, step = [found], successors[found]
+            while step is not None:
+                path.append(step)
+                step = successors[step]
+            return path
+        pending = [producer for producer in reached if producer.op_type not in _STANDARD_LAYOUT]
+    return [node]
+
+
+def _producers(node: ir.Node, last: ir.Node) -> list[ir.Node]:
+    """The producers of a node's inputs, in the same graph; of the last node, that of its data."""
+    values = node.inputs[:1] if node is last else node.inputs
+    producers = [value.producer() for value in values if value is not None]
+    return [each for each in producers if each is not None and each.graph is node.graph and each.op_type != "Constant"]
+
+
+def _producer(node: ir.Node, index: int) -> ir.Node | None:
+    """The producer of an input of a node, in the same graph."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    producer = value.producer() if value is not None else None
+    return producer if producer is not None and producer.graph is node.graph else None

@@ -1,0 +1,162 @@
+"""Asks a runtime about the nodes of a model: each alone, with the other nodes of a rewrite, and in fusion clusters.
+
+A legalization rule may protect an operator from what the runtime gets wrong: it makes indices positive before
+ScatterND. Alone the operator still fails; together with all nodes that the rule made for the same source nodes, its
+*rule group*, it does not. The reverse are clusters whose nodes are right alone and wrong together (`fusion_clusters`).
+
+The probe of a node is cached in its ``meta``, and stays valid as long as what it was made of does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from passes.graphs import graphs
+from passes.graphs.dependencies import unchanged_graphs
+from passes.graphs.graphs import Scope
+from passes.probing.fusion_clusters import fusion_clusters
+from passes.probing.probe import Probe
+from passes.rewriting.base import Proof, Status, Target, Verdict
+
+RULE = "legalize/"
+"""The prefix of the pass name of a legalization rule."""
+PROVEN = "onnx_bridge.proven"
+"""The key of the verdict on a rewrite in the ``meta`` of the nodes that it made."""
+UNSOLVED = "onnx_bridge.not_legalized"
+"""The key in the metadata of a node that fails: why the rules for its operator do not legalize it."""
+_CACHED = "onnx_bridge.probe"
+"""The key of a node's probe in its ``meta``, together with the state that it was made of."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdict on nodes, in topological order: one node, or a cluster."""
+
+    nodes: tuple[ir.Node, ...]
+    probe: Probe
+    verdict: Verdict
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict.status is not Status.OK
+
+
+@dataclass
+class Judge:
+    """Asks a runtime about nodes of the main graph, of subgraphs, or of proposals."""
+
+    target: Target
+    scope: Scope
+
+    def judge_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
+        """The verdict on each node, except constants: that on it alone, or on its rule group if it fails alone.
+
+        A rule group is considered as far as it is in ``nodes``.
+        """
+        asked = [node for node in nodes if graphs.constant_of(node) is None]
+        with unchanged_graphs():
+            found = self._ask([((node,), self._probe(node)) for node in asked])
+            for each in found:
+                if each.fails:  # next time it is probed anew: more may be known of its inputs by then
+                    each.nodes[0].meta.pop(_CACHED, None)
+            return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(found, asked)}
+
+    def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
+        """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
+        return {node: each for node, each in self.judge_nodes(nodes).items() if each.fails}
+
+    def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
+        """The clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
+        possible = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
+        clusters = [each for each in possible if all(node in sound for node in each)]
+        found = [each for each in self._ask([(each, Probe.of(each, self.scope)) for each in clusters]) if each.fails]
+        nodes = [node for node in self.scope.graph if node in sound] if found else []
+        return [each for each in self._in_groups(found, nodes) if each.fails]
+
+    def ask(self, probe: Probe) -> Verdict:
+        """The verdict on a probe: a rejection if it cannot be given to a runtime."""
+        if probe.problem is not None:
+            return Verdict(Status.REJECTED, probe.problem)
+        return self.target.verdicts([probe])[0]
+
+    def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Finding]:
+        """The verdicts on some probes."""
+        possible = [(nodes, probe) for nodes, probe in probes if probe.problem is None]
+        verdicts = self.target.verdicts([probe for _, probe in possible]) if possible else []
+        known = {nodes: verdict for (nodes, _), verdict in zip(possible, verdicts, strict=True)}
+        return [
+            Finding(nodes, probe, known.get(nodes) or Verdict(Status.REJECTED, str(probe.problem)))
+            for nodes, probe in probes
+        ]
+
+    def _in_groups(self, found: list[Finding], nodes: Iterable[ir.Node]) -> list[Finding]:
+        """The findings, where failures that lie within a rule group that passes have its verdict."""
+        failing = [each for each in found if each.fails]
+        if not failing:
+            return found
+        group_of = rule_groups(nodes)
+        inside = {
+            each.nodes: group
+            for each in failing
+            if (group := group_of.get(each.nodes[0])) and set(group) >= set(each.nodes)
+        }
+        asked = self._ask([(group, Probe.of(group, self.scope)) for group in dict.fromkeys(inside.values())])
+        passing = {each.nodes: each.verdict for each in asked if not each.fails}
+        return [
+            replace(each, verdict=passing[group]) if (group := inside.get(each.nodes)) in passing else each
+            for each in found
+        ]
+
+    def _probe(self, node: ir.Node) -> Probe:
+        """The probe of a node: the cached one if it is still valid."""
+        if node.graph is None:
+            return Probe.of([node], self.scope)
+        state = _state(node, self.scope)
+        cached = node.meta.get(_CACHED)
+        # a clone has the meta of its original
+        if cached is not None and cached[0] == state and cached[1].nodes == (node,):
+            probe: Probe = cached[1]
+            return probe
+        probe = Probe.of([node], self.scope)
+        if probe.is_local:
+            node.meta[_CACHED] = state, probe
+        return probe
+
+
+def _as_rewritten(found: Finding) -> Finding:
+    """A finding on one node; if nothing proves the node by itself, that on the rewrite that made it."""
+    known = found.nodes[0].meta.get(PROVEN)
+    unproven = not found.fails and found.verdict.proof is Proof.NONE
+    return replace(found, verdict=known) if unproven and known is not None else found
+
+
+def _state(node: ir.Node, scope: Scope) -> Hashable:
+    """What the probe of a node is made of, if that is the node and its operands only."""
+    operands = tuple([value if value is None else (value, *_known(value, scope)) for value in node.inputs])
+    results = tuple([(value.name == "", _is_used(value), *_known(value, scope)) for value in node.outputs])
+    return operands, results, tuple(node.attributes.values()), tuple(scope.opset_imports.items())
+
+
+def _known(value: ir.Value, scope: Scope) -> tuple[object, ...]:
+    tensor = scope.constant(value)
+    if tensor is not None:
+        return (tensor,)
+    shape = scope.shape(value)
+    return value.type, None if shape is None else shape.dims
+
+
+def _is_used(value: ir.Value) -> bool:
+    return value.is_graph_output() or bool(value.uses())
+
+
+def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
+    """For each node that a rule made, all nodes that it made for the same source nodes, in order; if several."""
+    by_origin: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
+    for node in nodes:
+        maker = node.metadata_props.get(graphs.PASS, "")
+        if maker.startswith(RULE):
+            by_origin.setdefault((maker, node.metadata_props.get(graphs.ORIGIN, ""), node.graph), []).append(node)
+    return {node: tuple(group) for group in by_origin.values() for node in group if len(group) > 1}

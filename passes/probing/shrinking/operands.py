@@ -1,0 +1,89 @@
+"""A node with what is known of it, and how its operands shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from passes.graphs import graphs
+from passes.probing.shrinking.sizes import Expression, Key, Rule
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A node with what is known of it.
+
+    Attributes:
+        node: the node.
+        shapes: of its inputs; None for omitted and unknown ones.
+        results: of its outputs.
+        constants: the tensors of constant inputs, by index.
+        kinds: whether sizes of different kinds are kept apart.
+    """
+
+    node: ir.Node
+    shapes: Sequence[Dims | None]
+    results: Sequence[Dims | None]
+    constants: Mapping[int, ir.TensorProtocol]
+    kinds: bool
+
+    def key(self, size: int, kind: str = "") -> Key:
+        """A size of a kind."""
+        return (kind if self.kinds else "", size)
+
+    def shape(self, index: int) -> Dims | None:
+        """The shape of an input."""
+        return self.shapes[index] if index < len(self.shapes) else None
+
+    def rank(self, index: int) -> int:
+        """The rank of an input; 0 if it is unknown."""
+        return len(self.shape(index) or ())
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An attribute that is a number."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else int(attribute.value)
+
+    def integers(self, name: str, default: Sequence[int] = ()) -> list[int]:
+        """An attribute that is a list of numbers."""
+        attribute = self.node.attributes.get(name)
+        return list(default if attribute is None else attribute.value)
+
+    def text(self, name: str, default: str = "") -> str:
+        """An attribute that is text."""
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else str(attribute.as_string())
+
+    def elements(self, index: int) -> list[int] | None:
+        """The elements of a constant input of integers; None if it is not one."""
+        return graphs.ints(self.constants.get(index))
+
+    def numbers(self) -> dict[str, int]:
+        """Its attributes that are numbers."""
+        return {each.name: each.value for each in self.node.attributes.values() if each.type == ir.AttributeType.INT}
+
+
+@dataclass
+class Shrinking:
+    """How the operands of one node shrink.
+
+    Attributes:
+        axes: the size of each axis of an input, by index.
+        rules: what each axis of an input must have in common with the real one, by index and axis.
+        results: the size of each axis of an output, by index, for operators that ONNX does not define.
+        elements: what the elements of an integer input become.
+        attributes: what the elements of an attribute become.
+        limits: for an input of indices, the sizes of the axes that its elements, or those of its last axis, select
+            from.
+    """
+
+    axes: dict[int, list[Expression | None]] = field(default_factory=dict)
+    rules: dict[tuple[int, int], Rule] = field(default_factory=dict)
+    results: dict[int, list[Expression]] = field(default_factory=dict)
+    elements: dict[int, list[Expression]] = field(default_factory=dict)
+    attributes: dict[str, list[Expression]] = field(default_factory=dict)
+    limits: dict[int, list[Expression]] = field(default_factory=dict)

@@ -1,0 +1,60 @@
+"""How the operands of a node shrink: by its family, by what its operands name, and else by the general default.
+
+The general default: an axis is a size, and axes of the same size stay the same. Operands that are shapes, axes, counts
+and the like keep their axes, and their elements unless a rule says otherwise. Integer arithmetic on such operands keeps
+its constants, except those that are sizes of the probe.
+"""
+
+from __future__ import annotations
+
+from passes.graphs.structural_inputs import OPERANDS
+from passes.probing.shrinking.families import FAMILIES
+from passes.probing.shrinking.operands import Operands, Shrinking
+from passes.probing.shrinking.shapes import FEATURES, SHAPE_RULES
+from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
+from passes.probing.shrinking.words import Family
+
+
+def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
+    """How the operands of a node shrink; the sizes and their rules are added to ``sizes``."""
+    found = Shrinking()
+    node = operands.node
+    if node.domain == "ai.onnx.ml":
+        FEATURES(operands, sizes, found)
+    families = FAMILIES.get(node.op_type, ())
+    families = (families,) if isinstance(families, Family) else families
+    if families and not any(family.shrink(operands, sizes, found) for family in families):
+        return keep(operands)
+    rule = SHAPE_RULES.get(node.op_type)
+    if rule is not None:
+        rule(operands, sizes, found)
+    structural = OPERANDS.get(node.op_type, ()) if node.domain == "" else ()
+    for index, shape in enumerate(operands.shapes):
+        axes = found.axes.setdefault(index, [None] * len(shape or ()))
+        for axis, size in enumerate(shape or ()):
+            if axes[axis] is None and index in structural:
+                axes[axis] = Expression.number(size)
+            elif axes[axis] is None:
+                axes[axis] = sizes.require(operands.key(size), Rule())
+                found.rules.setdefault((index, axis), ALIKE)
+    return found
+
+
+def shrink_arithmetic(operands: Operands) -> Shrinking:
+    """How the operands of integer arithmetic on shapes shrink: their number stays."""
+    found = keep(operands)
+    for index in operands.constants:
+        numbers = operands.elements(index)
+        if numbers is not None:
+            found.elements[index] = [
+                Expression.product(("", abs(each)), factor=1 if each > 0 else -1) for each in numbers
+            ]
+    return found
+
+
+def keep(operands: Operands) -> Shrinking:
+    """Nothing shrinks."""
+    found = Shrinking()
+    for index, shape in enumerate(operands.shapes):
+        found.axes[index] = [Expression.number(size) for size in shape or ()]
+    return found

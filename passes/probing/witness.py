@@ -1,0 +1,302 @@
+"""Witnesses: small instances of probes, which are run where the real ones are too large.
+
+The witness of a probe has the same operators, attributes, dtypes, ranks and constants, in a model of its own. Only
+sizes are smaller: equal sizes are equal in the witness too, 0, 1 and 2 stay, and sizes keep their order and their
+remainder by 2, by strides and by what else selects behaviour (`passes.probing.shrinking`). Elements of constants are
+those of the real ones, taken at even distances, so that each gate, group or part of an axis is in it; those that name
+sizes or positions become smaller with what they name. Nodes that differ only in sizes that select nothing have equal
+witnesses.
+
+What is computed must have the pattern that the real one has: the same ranks, the same axes of 1, and sizes that follow
+the rules wherever a node of the probe needs them. If it has not, larger witnesses are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.probing.probe import RANGE, Probe
+from passes.probing.shrinking.operands import Dims, Operands, Shrinking
+from passes.probing.shrinking.sampling import sampled, within
+from passes.probing.shrinking.shrink import shrink, shrink_arithmetic
+from passes.probing.shrinking.sizes import ALIKE, Expression, Key, Rule, SizeMap
+from passes.rewriting.base import Skip
+from passes.shapes import inference
+from passes.shapes.foreign_inference import infer_foreign
+
+_ATTEMPTS = ((0, 0), (1, 1), (3, 2), (15, 2))
+"""How much larger than need be, as a factor less one, and which power of all moduli all sizes keep a remainder by."""
+_ELEMENTS = 24
+"""An input has at least this many elements, unless the real one has fewer: as many edge cases fit in."""
+_LIST = 64
+"""Shape arithmetic computes lists of at most this many elements."""
+
+
+def witness(probe: Probe) -> Probe | Skip:
+    """A small instance of a probe, in a model of its own; its outputs correspond to those of the probe by index.
+
+    Returns:
+        The witness; `Skip` with the reason if the probe has none.
+    """
+    if probe.problem is not None:
+        return Skip(probe.problem)
+    if probe.replaces is not None:
+        return Skip("it is judged by what it replaces")
+    plan = _Plan(probe)
+    reason = ""
+    for least, power in _ATTEMPTS:
+        plan.solve(least, power)
+        copy = _Copy(plan)
+        reason = copy.difference()
+        if not reason:
+            return copy.probe()
+    return Skip(reason)
+
+
+class _Plan:
+    """The sizes of a witness, and how each node shrinks."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe, self.scope = probe, probe.scope
+        self.dependencies = probe.full_dependencies
+        self.ranges = dict(zip(self.dependencies.inputs, probe.input_ranges, strict=True))
+        self.nodes = list(self.dependencies.ordered())
+        self.sizes = SizeMap()
+        self.axes: dict[ir.Value, list[Expression | None]] = {}
+        self.elements: dict[ir.Value, list[Expression]] = {}
+        self.limits: dict[ir.Value, list[Expression]] = {}
+        self.shrunk: dict[ir.Node, Shrinking] = {}
+        every = list(graphs.with_nested(self.nodes))
+        arithmetic: set[ir.Node] = set()
+        for node in every:
+            operands = self._operands(node, kinds=len(every) == 1)
+            if len(every) > 1 and self._is_arithmetic(node, operands, arithmetic):
+                arithmetic.add(node)
+                shrunk = shrink_arithmetic(operands)
+            else:
+                shrunk = shrink(operands, self.sizes)
+            self._add(node, shrunk)
+
+    def solve(self, least: int, power: int) -> None:
+        """Find the sizes; those of inputs with too few elements are larger."""
+        self.sizes.solve(least, power)
+        for value in self.dependencies.inputs:
+            real = self.real(value) or ()
+            small = self.small(value, real)
+            missing = min(math.prod(real), _ELEMENTS) / max(math.prod(small), 1)
+            if missing > 1:
+                free = [(size, axis) for axis, size in enumerate(real) if self._key(value, axis) is not None]
+                if free:
+                    _, axis = max(free)
+                    key = self._key(value, axis)
+                    assert key is not None
+                    self.sizes.require(key, Rule(math.ceil(small[axis] * missing)))
+                    self.sizes.solve(least, power)
+
+    def _key(self, value: ir.Value, axis: int) -> Key | None:
+        """The size that an axis of an input has, if it does not follow from others."""
+        axes = self.axes.get(value)
+        expression = axes[axis] if axes else None
+        key = None if expression is None else expression.key
+        return None if key in self.sizes.definitions else key
+
+    def _add(self, node: ir.Node, shrunk: Shrinking) -> None:
+        self.shrunk[node] = shrunk
+        for index, value in enumerate(node.inputs):
+            if value is not None:
+                self.axes.setdefault(value, shrunk.axes[index])
+                if index in shrunk.elements:
+                    self.elements.setdefault(value, shrunk.elements[index])
+                if index in shrunk.limits:
+                    self.limits.setdefault(value, shrunk.limits[index])
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor of a constant."""
+        found = None if value is None else self.dependencies.constants.get(value)
+        return found if found is not None else self.scope.constant(value)
+
+    def real(self, value: ir.Value | None) -> Dims | None:
+        """The real shape of a value, if it is known."""
+        tensor = self.constant(value)
+        shape = self.scope.static_shape(value) if tensor is None else tensor.shape.numpy()
+        return None if shape is None else tuple(shape)
+
+    def _operands(self, node: ir.Node, *, kinds: bool) -> Operands:
+        tensors = {index: self.constant(value) for index, value in enumerate(node.inputs)}
+        known = {index: tensor for index, tensor in tensors.items() if tensor is not None}
+        shapes, results = [[self.real(each) for each in values] for values in (node.inputs, node.outputs)]
+        return Operands(node, shapes, results, known, kinds)
+
+    def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
+        """Whether a node computes lists of numbers from shapes or constants."""
+        if node.op_type in ("Shape", "Size") or graphs.has_subgraphs(node):
+            return False
+        if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
+            return False
+        producers = [value.producer() for value in node.inputs if value is not None]
+        if any(each is not None and (each in before or each.op_type in ("Shape", "Size")) for each in producers):
+            return True
+        dtype = self.scope.dtype(node.outputs[0])
+        return node in self.dependencies.cone and dtype is not None and dtype.is_integer()
+
+    def small(self, value: ir.Value, real: Sequence[int]) -> list[int]:
+        """The shape of an input or a constant in the witness."""
+        axes = self.axes.get(value)
+        if axes is None or len(axes) != len(real):  # an output of a subgraph, or of the probe
+            return [self.sizes["", size] for size in real]
+        return [size if axis is None else self.sizes.evaluate(axis) for axis, size in zip(axes, real, strict=True)]
+
+
+class _Copy:
+    """A model with the nodes of a probe, for smaller sizes."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+        self._values: dict[ir.Value, ir.Value] = {}
+        dependencies, scope = plan.dependencies, plan.scope
+        inputs = [self._input(value) for value in dependencies.inputs]
+        constants = [self._constant(value, tensor) for value, tensor in dependencies.constants.items()]
+        nodes = [self._node(node) for node in plan.nodes]
+        outputs = [self._values[value] for value in plan.probe.outputs]
+        imports = dict(scope.opset_imports)
+        graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, opset_imports=imports, name="witness")
+        functions = list(scope.model.functions.values())
+        self._model = ir.Model(graph, ir_version=max(scope.model.ir_version, 4), functions=functions)
+        self._scope = Scope(self._model, graph)
+        self._infer(nodes)
+
+    def probe(self) -> Probe:
+        """The nodes as a probe of this model."""
+        made = {old: self._values[old.outputs[0]].producer() for old in self._plan.probe.nodes}
+        outputs = [self._values[value] for value in self._plan.probe.outputs]
+        return Probe([node for node in made.values() if node is not None], self._scope, outputs)
+
+    # copying
+
+    def _named(self, value: ir.Value) -> ir.Value:
+        new = ir.Value(name=f"v{len(self._values)}" if value.name != "" else "", type=value.type)
+        self._values[value] = new
+        return new
+
+    def _input(self, value: ir.Value) -> ir.Value:
+        new, real = self._named(value), self._plan.real(value)
+        new.shape = None if real is None else ir.Shape(self._plan.small(value, real))
+        if (found := self._plan.ranges.get(value)) is not None:
+            new.meta[RANGE] = found
+        return new
+
+    def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        new = self._named(value)
+        small = self._tensor(value, tensor)
+        new.type, new.shape, new.const_value = ir.TensorType(tensor.dtype), ir.Shape(small.shape.numpy()), small
+        return new
+
+    def _tensor(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        """The elements of a constant: what they name if they name sizes, else a sample of the real ones."""
+        plan = self._plan
+        shape = plan.small(value, tensor.shape.numpy())
+        elements = plan.elements.get(value)
+        if elements is not None:
+            numbers = np.array([plan.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
+            return ir.Tensor(numbers.reshape(shape), dtype=tensor.dtype)
+        limits = plan.limits.get(value)
+        small = sampled(tensor, shape)
+        if limits is None:
+            return small
+        return within(small, [each.real for each in limits], [plan.sizes.evaluate(each) for each in limits])
+
+    def _node(self, node: ir.Node) -> ir.Node:
+        inputs = [None if value is None else self._values[value] for value in node.inputs]
+        attributes = [self._attribute(each, node) for each in node.attributes.values()]
+        outputs = [self._named(value) for value in node.outputs]
+        return ir.Node(
+            node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=node.name
+        )
+
+    def _attribute(self, attribute: ir.Attr, node: ir.Node) -> ir.Attr:
+        elements = self._plan.shrunk[node].attributes.get(attribute.name)
+        if elements is not None:
+            small = [self._plan.sizes.evaluate(each) for each in elements]
+            single = attribute.type == ir.AttributeType.INT
+            return ir.AttrInt64(attribute.name, small[0]) if single else ir.AttrInt64s(attribute.name, small)
+        if attribute.is_ref():
+            return attribute
+        if attribute.type == ir.AttributeType.GRAPH:
+            return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
+        if attribute.type == ir.AttributeType.GRAPHS:
+            return ir.AttrGraphs(attribute.name, [self._graph(each) for each in attribute.as_graphs()])
+        tensor = graphs.constant_of(node)
+        return attribute if tensor is None else ir.AttrTensor("value", self._tensor(node.outputs[0], tensor))
+
+    def _graph(self, graph: ir.Graph) -> ir.Graph:
+        constants = [
+            self._constant(value, value.const_value)
+            for value in graph.initializers.values()
+            if value.const_value is not None and not value.is_graph_input()
+        ]
+        inputs = [self._input(value) for value in graph.inputs]
+        nodes = [self._node(node) for node in graph]
+        outputs = [self._values[value] for value in graph.outputs]
+        return ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, name=graph.name)
+
+    def _infer(self, nodes: Sequence[ir.Node]) -> None:
+        if len(self._plan.shrunk) == 1:
+            inference.infer_node(nodes[0], self._scope)
+        if any(value.shape is None for node in nodes for value in node.outputs if value.name):
+            inference.infer(self._model)
+        for node, shrunk in self._plan.shrunk.items():
+            for index, axes in shrunk.results.items():
+                new = self._values[node.outputs[index]]
+                if new.shape is None:
+                    new.shape = ir.Shape([self._plan.sizes.evaluate(each) for each in axes])
+        infer_foreign(self._model)
+        followed = [self._follow_first_input(node) for node in self._plan.nodes]
+        if any(followed):
+            inference.infer(self._model)
+
+    def _follow_first_input(self, node: ir.Node) -> bool:
+        """Give the result of an operator that nothing infers the shape of its first input, if it has that in truth."""
+        result = self._values[node.outputs[0]]
+        if node.domain in ("", "ai.onnx.ml") or result.shape is not None or not node.inputs:
+            return False
+        given = self._values[node.inputs[0]] if node.inputs[0] is not None else None
+        if given is None or given.shape is None or self._plan.real(node.outputs[0]) != self._plan.real(node.inputs[0]):
+            return False
+        result.shape = given.shape
+        return True
+
+    # verification
+
+    def difference(self) -> str:
+        """How the witness differs in pattern from what it stands for; empty if it does not."""
+        for node, shrunk in self._plan.shrunk.items():
+            has_body = graphs.has_subgraphs(node)  # whose results ONNX may not infer
+            for value in node.outputs:
+                if value.name and not (has_body and self._small(value) is None) and (reason := self._differs(value)):
+                    return reason
+            for (index, axis), rule in shrunk.rules.items():
+                real, small = self._plan.real(node.inputs[index]), self._small(node.inputs[index])
+                if real and small and not rule.allows(small[axis] or 0, real[axis]):
+                    return f"input {index} of {node.op_type} of {list(real)} would become {small}"
+        return ""
+
+    def _differs(self, value: ir.Value) -> str:
+        before, after = self._plan.scope.shape(value), self._small(value)
+        if before is None:
+            return ""
+        if after is None or len(before) != len(after):
+            return f"the shape of {value.name} is not known for smaller sizes"
+        for size, small in zip(before, after, strict=True):
+            if isinstance(size, int) and (small is None or not ALIKE.allows(small, size)):
+                return f"{value.name} of {before} would become {after}"
+        return ""
+
+    def _small(self, value: ir.Value | None) -> list[int | None] | None:
+        shape = self._scope.shape(self._values[value]) if value is not None else None
+        return None if shape is None else [each if isinstance(each, int) else None for each in shape]

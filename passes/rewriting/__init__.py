@@ -1,0 +1,1 @@
+"""What a pass and a rule are: their base classes, the driver, edits, pipelines and specifications."""

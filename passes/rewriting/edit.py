@@ -1,0 +1,255 @@
+"""Building the replacement of a node: a proposal outside of the graph, until it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from passes.core.errors import PassError
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.rewriting.base import Rewrite
+from passes.shapes.inference import infer_node
+
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | ir.Attr
+"""What `Edit.op` takes as an attribute's value."""
+
+_REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare"
+_ATTRIBUTES: Mapping[str, tuple[int, Mapping[int, str]]] = {
+    "Clip": (11, {1: "min", 2: "max"}),
+    "Pad": (11, {1: "pads", 2: "value"}),
+    "Slice": (10, {1: "starts", 2: "ends", 3: "axes"}),
+    "Split": (13, {1: "split"}),
+    "Squeeze": (13, {1: "axes"}),
+    "TopK": (10, {1: "k"}),
+    "Unsqueeze": (13, {1: "axes"}),
+    "ReduceSum": (13, {1: "axes"}),
+    **{f"Reduce{name}": (18, {1: "axes"}) for name in _REDUCTIONS.split()},
+}
+"""Operators with inputs that were attributes before an opset: that opset, and the attributes by input index."""
+_SCALARS = {"min", "max", "value", "k"}
+
+
+class Edit:
+    """Builds the replacement of a node.
+
+    Args:
+        scope: the scope of the node.
+        at: the node.
+    """
+
+    def __init__(self, scope: Scope, at: ir.Node) -> None:
+        self.scope = scope
+        self.at = at
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        domain: str = "",
+    ) -> ir.Value:
+        """The first output of a new node; see `node`."""
+        return self.node(op_type, inputs, attributes, domain=domain).outputs[0]
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """A new node, with the types and shapes of its outputs inferred.
+
+        Operators are written in their newest form. If an input (axes, pads, split, …) is still an attribute in the
+        model's opset, the constant given for it becomes that attribute.
+
+        Args:
+            op_type: the operator.
+            inputs: values of the graph or of this edit; None for optional inputs that are not given.
+            attributes: by name; empty lists are not possible, since their type is unknown.
+            domain: of the operator.
+            outputs: their number.
+
+        Raises:
+            PassError: an input that must be an attribute in the model's opset is not constant.
+        """
+        given: dict[str, Attribute] = dict(attributes or {})
+        since, moved = _ATTRIBUTES.get(op_type, (0, {}))
+        if domain == "" and self.scope.opset() < since:
+            given |= self._as_attributes(op_type, moved, inputs)
+            inputs = [value for index, value in enumerate(inputs) if index not in moved]
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            ir.convenience.convert_attributes(given),
+            num_outputs=outputs,
+            name=self.scope.names.node(f"{self.at.name}/{op_type}"),
+        )
+        for index, value in enumerate(node.outputs):
+            value.name = self.scope.names.value(f"{node.name}_output_{index}")
+        infer_node(node, self.scope)
+        self.nodes.append(node)
+        return node
+
+    def constant(self, array: np.ndarray | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
+        """A constant: an initializer in a graph, a Constant node in a function.
+
+        Args:
+            array: an array of any dtype and shape that ONNX has, or a tensor.
+            name: its name, made unique; default: derived from the node.
+        """
+        tensor = ir.Tensor(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else array
+        label = self.scope.names.value(name or f"{self.at.name}/constant")
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        if self.scope.function is None:
+            value = ir.Value(name=label, type=kind, shape=shape, const_value=tensor)
+            self.constants.append(value)
+            return value
+        value = ir.Value(name=label, type=kind, shape=shape)
+        attribute = ir.AttrTensor("value", tensor)
+        self.nodes.append(ir.Node("", "Constant", [], [attribute], outputs=[value], name=self.scope.names.node(label)))
+        return value
+
+    def _as_attributes(
+        self, op_type: str, moved: Mapping[int, str], inputs: Sequence[ir.Value | None]
+    ) -> dict[str, Attribute]:
+        found: dict[str, Attribute] = {}
+        for index, name in moved.items():
+            value = inputs[index] if index < len(inputs) else None
+            if value is None:
+                continue
+            tensor = value.const_value if value in self.constants else self.scope.constant(value)
+            producer = value.producer()
+            if tensor is None and producer is not None:
+                tensor = graphs.constant_of(producer)
+            if tensor is None:
+                raise PassError(
+                    f"{op_type} takes {name} as an attribute before opset {_ATTRIBUTES[op_type][0]}, so it must be "
+                    "constant",
+                    where=self.at.name,
+                )
+            elements = tensor.numpy()
+            found[name] = elements.item() if name in _SCALARS else elements.ravel().tolist()
+        return found
+
+
+@dataclass(eq=False)
+class Proposal:
+    """A replacement that is complete but not yet in the graph.
+
+    Attributes:
+        scope: the scope of the node.
+        node: the node whose outputs are replaced.
+        outputs: the replacement of each of its outputs; None for outputs that nothing uses.
+        nodes: the new nodes, in topological order.
+        constants: the new initializers.
+        absorbed: nodes before it that the replacement covers as well; those that nothing else uses are removed.
+    """
+
+    scope: Scope
+    node: ir.Node
+    outputs: Sequence[ir.Value | None]
+    nodes: list[ir.Node] = field(default_factory=list)
+    constants: list[ir.Value] = field(default_factory=list)
+    absorbed: Sequence[ir.Node] = ()
+
+    def commit(self, maker: str) -> Rewrite:
+        """Insert the replacement into the graph and remove the node.
+
+        Args:
+            maker: the name of the pass, which is recorded in the new nodes.
+
+        Raises:
+            PassError: an output that is used has no replacement.
+        """
+        graph = self.node.graph
+        assert graph is not None
+        # an output that is left out has an empty name, which its replacement must not take
+        self.outputs = [new if old.name else None for old, new in zip(self.node.outputs, self.outputs, strict=True)]
+        pairs = list(zip(self.node.outputs, self.outputs, strict=True))
+        lost = next((old for old, new in pairs if new is None and (old.uses() or old.is_graph_output())), None)
+        if lost is not None:
+            self.discard()
+            raise PassError(
+                f"{maker} has no replacement for the output {lost.name}, which is used", where=self.node.name
+            )
+        self.prune()
+        old_format = self.scope.model.ir_version < 4  # in which a subgraph has no initializers
+        home = self.scope.graph if old_format else graph
+        for value in self.constants:
+            assert value.const_value is not None
+            if value.uses() or value in self.outputs:
+                home.initializers.add(value)
+                if old_format:
+                    home.inputs.append(value)
+        graph.insert_before(self.node, self.nodes)
+        new_values = {*self.constants, *(value for node in self.nodes for value in node.outputs)}
+        for old, new in pairs:
+            if new is not None:
+                self._replace(old, new, new_values, graph)
+        removed = self._remove(graph)
+        graphs.stamp(self.nodes, maker, removed or [self.node])
+        return Rewrite(tuple(node.name or "" for node in removed), tuple(node.name or "" for node in self.nodes))
+
+    def substitute(self, node: ir.Node, inner: Proposal) -> None:
+        """Replace one of the new nodes by another proposal for it."""
+        for old, new in zip(node.outputs, inner.outputs, strict=True):
+            if new is not None:
+                old.replace_all_uses_with(new)
+                self.outputs = [new if value is old else value for value in self.outputs]
+        index = self.nodes.index(node)
+        self.nodes[index : index + 1] = inner.nodes
+        self.constants += inner.constants
+        graphs.detach([node])
+        self.prune()
+
+    def discard(self) -> None:
+        """Detach the replacement, so that the values of the graph have no uses in it."""
+        graphs.detach(self.nodes)
+        self.nodes = []
+
+    def prune(self) -> None:
+        """Remove new nodes that do not contribute to the outputs."""
+        kept: list[ir.Node] = []
+        for node in reversed(self.nodes):
+            if any(value.uses() or value in self.outputs for value in node.outputs):
+                kept.append(node)
+            else:
+                graphs.detach([node])
+        self.nodes = kept[::-1]
+
+    def _replace(self, old: ir.Value, new: ir.Value, new_values: set[ir.Value], graph: ir.Graph) -> None:
+        if old.is_graph_output() and not graphs.can_take_name(new, graph):
+            identity = ir.Node("", "Identity", [new], name=self.scope.names.node(f"{self.node.name}/Identity"))
+            graph.insert_before(self.node, identity)
+            self.nodes.append(identity)
+            new = identity.outputs[0]
+            new_values.add(new)
+        if new in new_values:
+            graphs.take_name(new, old)
+            new_values.discard(new)
+        graphs.replace(old, new)
+
+    def _remove(self, graph: ir.Graph) -> list[ir.Node]:
+        removed = [self.node]
+        graphs.remove(graph, removed)
+        pending = list(self.absorbed)
+        while unused := next((node for node in pending if node.graph is not None and _is_unused(node)), None):
+            pending.remove(unused)
+            removed.append(unused)
+            graphs.remove(graph, [unused])
+        return removed
+
+
+def _is_unused(node: ir.Node) -> bool:
+    return not any(value.uses() or value.is_graph_output() for value in node.outputs)

@@ -1,0 +1,1 @@
+"""Types, sizes and values of shapes: inference, its corrections, and declarations."""

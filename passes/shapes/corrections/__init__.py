@@ -1,0 +1,1 @@
+"""Corrections of ONNX's shape inference."""

@@ -1,0 +1,357 @@
+"""What a model declares of its own values: taken for what it is, a hint, and replaced by what is so.
+
+    y: [3, 4, 1, 6] = MatMul(a, b)                   →  y: [3, 4, 6]          what inference finds
+    Loop(…){ (acc: [0, 4]) → (Concat(acc, row)) }    →  acc: [unknown, 4]     as it grows from turn to turn
+    x: [-1, ?, 3]                                    →  x: [unknown, unknown, 3]
+
+What a body declares of a value that it carries holds only if the initial value has that shape, and if the body's result
+has it whenever its input does. So the shapes of carried values are computed: from those of the initial values, a size
+becomes unknown where the result differs, until nothing changes. What was declared is not used.
+
+What depends on a declaration that turns out to be wrong was declared under the same error: only what inference finds
+is left of it. All other declarations are kept, since inference does not know everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Set
+
+import onnx_ir as ir
+
+from passes.graphs import graphs, loops
+from passes.graphs.graphs import Scope
+from passes.graphs.limits import MAX_ELEMENTS
+from passes.graphs.loops import Parameter
+from passes.shapes import inference
+from passes.shapes.inference import Known
+from passes.shapes.settled import Settled
+
+_ROUNDS = 20
+"""The most inferences to find the shapes of carried values; without a result they are unknown."""
+_DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+"""Operators that are known only in a run to have results of some size."""
+
+
+def settle(model: ir.Model, context: Settled) -> int:
+    """Replace what a model declares of the types and shapes of its values by what inference finds, where they differ.
+
+    Args:
+        model: the values of the main graph and its subgraphs are changed in place; its inputs are what they say.
+        context: its ``contradictions`` are added to, and ``settled``, ``inferred`` and ``complete`` are set.
+
+    Returns:
+        How many values were declared otherwise.
+    """
+    for scope in graphs.scopes(model):
+        if scope.function is not None:  # its calls may differ
+            for each in loops.parameters(scope):
+                each.value.shape = None
+    parameters = list(loops.parameters(Scope(model, model.graph)))
+    undeclared = not any(map(_has_declarations, model.graph))
+    declared = {value: value.shape for each in parameters for value in (each.value, each.final) if value is not None}
+    failed = False
+    try:
+        found = _carried_through(model, parameters)
+    except inference.FAILURES:
+        failed, found = True, {}
+        for value in declared:
+            value.shape = None
+    wrong = {
+        value: reason
+        for value, known in found.items()
+        if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
+    }
+    scans = list(_scans(model))
+    results = {value: value.shape for body in scans for value in body.outputs if value.shape is not None}
+    for body in scans:
+        for value in body.inputs:  # they keep their rank, and ONNX Runtime needs to know it
+            shape = declared.get(value)
+            if value.shape is None and shape is not None:
+                value.shape = ir.Shape([None] * len(shape))
+    unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
+    for value in wrong:
+        value.type = found[value][0] or value.type
+    for value in _dependents((*wrong, *unproven), parameters, model) - declared.keys():
+        kind, shape = found.get(value, (None, None))
+        value.type, value.shape = value.type or kind, shape
+    for value, shape in results.items():
+        if value.shape is None:
+            value.shape = ir.Shape([None] * len(shape))
+    wrong |= _settle_constants(model)
+    claimed = _mark_claims(model, parameters, found, failed=failed)
+    context.settled = model
+    context.inferred = found if undeclared else None
+    context.complete = not (parameters or claimed or model.functions) and all(
+        node.domain in inference.DOMAINS and _is_proven(value, *found.get(value, (None, None)))
+        for node in model.graph.all_nodes()
+        for value in node.outputs
+    )
+    context.contradictions |= {str(value.name): reason for value, reason in wrong.items()}
+    return len(wrong)
+
+
+def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
+    """Correct what is declared of outputs that are initializers; how each was declared otherwise."""
+    wrong, scope = {}, Scope(model, model.graph)
+    for value in model.graph.outputs:
+        tensor = scope.constant(value)
+        if tensor is not None:
+            known = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            reason = contradiction(value, known)
+            if reason is not None:
+                wrong[value], (value.type, value.shape) = reason, known
+    return wrong
+
+
+def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
+    """The values whose shapes are declared, and depend on data, with the part that inference proves."""
+    return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
+
+
+def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known], *, failed: bool) -> bool:
+    """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
+    have a size of others, beside what is declared of it.
+
+    They let the device have such values, which a run verifies; nothing is folded or removed because of them.
+
+    Args:
+        model: its values get a note.
+        parameters: of its loops.
+        found: by inference.
+        failed: whether there was none, so that all is only claimed.
+
+    Returns:
+        Whether there is anything of that kind.
+    """
+    for value in graphs.values(model):
+        value.meta.pop(graphs.CLAIMED, None)
+    nodes = Scope(model, model.graph).nodes()
+    sources = [value for node in nodes if failed or node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
+    shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
+    sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
+    sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
+    if sources and not failed and not any(inference.is_long(shape) for _, shape in found.values()):
+        with contextlib.suppress(*inference.FAILURES):  # what was found without propagation is proven as well
+            found = _infer(model, propagate=True)
+    for value in _dependents(sources, parameters, model):
+        proven = found.get(value, (None, None))[1]
+        if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
+            value.meta[graphs.CLAIMED] = proven
+    return bool(sources)
+
+
+def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
+    """Whether a declaration names a size that is not proven to be that of this name, or has a number where a value has
+    a size of some names.
+    """
+    if declared is None:
+        return False
+    if proven is None or len(declared) != len(proven):
+        return any(isinstance(one, ir.SymbolicDim) and one.value is not None for one in declared)
+    for one, other in zip(declared, proven, strict=True):
+        if isinstance(other, int):
+            continue
+        if other.value in sizes if isinstance(one, int) else one.value is not None and one != other:
+            return True
+    return False
+
+
+def _scans(model: ir.Model) -> Iterator[ir.Graph]:
+    """The bodies of all Scans."""
+    for node in Scope(model, model.graph).nodes():
+        body = loops.body_of(node)
+        if node.op_type == "Scan" and body is not None:
+            yield body
+
+
+def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, Known]:
+    """Set the shapes of all parameters to what is proven; returns what inference finds then, from inputs alone."""
+    for each in parameters:
+        each.value.shape = None
+        _leave(each, None)
+    started: set[Parameter] = set()
+    found = _infer(model, propagate=False)
+    propagate = bool(parameters) and not any(inference.is_long(shape) for _, shape in found.values())
+    for _ in range(_ROUNDS):
+        changed = _advance(parameters, started, found, Scope(model, model.graph))
+        if not changed:
+            return found
+        found = _infer(model, propagate=propagate)
+    for each in parameters:
+        each.value.shape = None
+        _leave(each, None)
+    return _infer(model, propagate=propagate)
+
+
+def _advance(
+    parameters: Iterable[Parameter], started: set[Parameter], found: dict[ir.Value, Known], scope: Scope
+) -> bool:
+    """One step towards shapes that hold in every iteration; whether there was anything to change.
+
+    First every parameter gets the shape of its source, where that is known; then sizes that change become unknown.
+    """
+    sources = {each: _shape(each.source, found, scope) for each in parameters}
+    new = [each for each, shape in sources.items() if shape is not None and each not in started]
+    for each in new:
+        each.value.shape = _entered(each, sources[each])
+        each.value.type = each.value.type or _kind(each, found)  # a shape without a type cannot be written
+        if each.final is not None:
+            each.final.type = each.final.type or each.value.type
+        _leave(each, sources[each])
+    if new:
+        started.update(new)
+        return True
+    changed = False
+    for each in started:
+        kept = _common(each.value.shape, _entered(each, sources[each]))
+        if each.result is not None:
+            kept = _common(kept, _shape(each.result, found, scope))
+        if kept != each.value.shape:
+            each.value.shape, changed = kept, True
+            _leave(each, sources[each])
+    return changed
+
+
+def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
+    """Set the shape of the final value of a carried one."""
+    if parameter.final is None:
+        return
+    shape, parameter.final.shape = parameter.value.shape, None
+    if shape is not None and source is not None:
+        parameter.final.shape = ir.Shape([*(source[axis] for axis in parameter.removed), *shape])
+
+
+def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol | None:
+    """The type of what a body is given."""
+    if parameter.source is None:
+        return None
+    kind = parameter.source.type or found.get(parameter.source, (None, None))[0]
+    if parameter.final is None and isinstance(kind, ir.SequenceType):  # SequenceMap gives its elements
+        elements: ir.TypeProtocol = kind.elem_type
+        return elements
+    return kind
+
+
+def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:
+    if source is None or not all(-len(source) <= axis < len(source) for axis in parameter.removed):
+        return None
+    removed = {axis % len(source) for axis in parameter.removed}
+    return ir.Shape([dim for axis, dim in enumerate(source) if axis not in removed])
+
+
+def _shape(value: ir.Value | None, found: dict[ir.Value, Known], scope: Scope) -> ir.Shape | None:
+    if value is None:
+        return None
+    tensor = scope.constant(value)
+    if tensor is not None:
+        return ir.Shape(tensor.shape.numpy())
+    return value.shape if value.producer() is None else found.get(value, (None, None))[1]
+
+
+def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
+    """What two shapes have in common; None without a common rank."""
+    if one is None or other is None or len(one) != len(other):
+        return None
+    return ir.Shape([mine if mine == theirs else None for mine, theirs in zip(one, other, strict=True)])
+
+
+def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, Known]:
+    return {value: inference.read(info) for value, info in inference.run(model, declared=False, propagate=propagate)}
+
+
+def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:
+    """How the type and the shape of a value contradict those found, as a sentence; None if they do not."""
+    kind, shape = found
+    if kind is not None and value.type is not None and kind != value.type:
+        return f"{value.name} is declared as {value.type}, and inferred to be {kind}"
+    if shape is None or value.shape is None:
+        return None
+    pairs = zip(value.shape, shape, strict=False)
+    differ = any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)
+    if differ or len(shape) != len(value.shape):
+        return f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
+    return None
+
+
+def _has_declarations(node: ir.Node) -> bool:
+    """Whether what a model says of the outputs of a node, or within it, may be of use to inference."""
+    return graphs.has_subgraphs(node) or any(
+        (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
+        for value in node.outputs
+    )
+
+
+def _is_proven(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> bool:
+    """Whether the type and the shape of a value, where it has any, are no more than those found."""
+    return value.type in (None, kind) and not _says_more(value.shape, shape)
+
+
+def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
+    """Whether a declaration has a size that is not proven."""
+    if declared is None:
+        return False
+    if proven is None or len(declared) != len(proven):
+        return True
+    return any(
+        one != other and not isinstance(other, int) if not isinstance(one, int) else one != other
+        for one, other in zip(declared, proven, strict=True)
+        if isinstance(one, int) or one.value is not None
+    )
+
+
+def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], model: ir.Model) -> set[ir.Value]:
+    """Some values, with all that is computed from them."""
+    reached = set(values)
+    if not reached:
+        return reached
+    owners = {graph: node for node in graphs.with_nested(model.graph) for graph in graphs.subgraphs(node)}
+    passed: dict[ir.Value | None, list[ir.Value]] = {}
+    for each in parameters:
+        for value in (each.source, each.result):
+            passed.setdefault(value, []).append(each.value)
+    pending = list(reached)
+
+    def reach(more: Iterable[ir.Value]) -> None:
+        pending.extend(value for value in more if value not in reached)
+        reached.update(more)
+
+    while pending:
+        value = pending.pop()
+        reach(passed.get(value, ()))
+        for use in value.uses():
+            reach(use.node.outputs)
+        if value.is_graph_output() and value.graph in owners:
+            reach(owners[value.graph].outputs)
+    return reached
+
+
+def names_a_size(name: str) -> bool:
+    """Whether values that have the same name of a size have the same size."""
+    return name.strip() not in ("", "?")
+
+
+def forget_impossible_sizes(model: ir.Model) -> None:
+    """Make sizes unknown that are negative or too large, and those whose name says nothing: ``?``, or none at all.
+
+    Each is a size of its own, whatever other values have in its place. Types without a dtype are forgotten, too.
+    """
+    for value in _all_values(model):
+        if value.dtype == ir.DataType.UNDEFINED:
+            value.type = None
+        if value.shape is not None and any(map(_is_impossible, value.shape)):
+            value.shape = ir.Shape([None if _is_impossible(dim) else dim for dim in value.shape])
+
+
+def _is_impossible(dim: int | ir.SymbolicDim) -> bool:
+    return (
+        not 0 <= dim <= MAX_ELEMENTS if isinstance(dim, int) else dim.value is not None and not names_a_size(dim.value)
+    )
+
+
+def _all_values(model: ir.Model) -> Iterator[ir.Value]:
+    for scope in graphs.scopes(model):
+        for graph in scope.graphs():
+            yield from graph.inputs
+            for node in graph:
+                yield from node.outputs

@@ -1,0 +1,249 @@
+"""Sizes for the dimensions that a model leaves open: those that follow from it, and a default for the others.
+
+    past: [batch, heads, past, head]    Concat(past, k: [batch, 8, 1, 64])    →  heads = 8, head = 64
+
+Inference is run with the open dimensions as symbols. Where a node needs sizes to be the same
+(`passes.shapes.size_relations`) and one of them is a number, the others follow. Nothing else follows: the remaining
+dimensions get the default, except those that meet a size which is not known yet, such as a mask as long as a
+concatenation of past and new keys. Inference is then repeated, until all are known. By a convention of exporters,
+``total_X`` is ``past_X + X``; a caller may say the same of other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from passes.graphs import graphs
+from passes.graphs.graphs import Scope
+from passes.shapes import size_expressions
+from passes.shapes.inference import FAILURES, is_long, read, run
+from passes.shapes.size_relations import Dim, Dims, Operands, Relation, relations
+
+_WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "FusedConv", "AveragePool", "LpPool", "MaxPool")
+"""Operators whose results are empty if their window does not fit."""
+_ROUNDS = 12
+"""The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
+
+
+@dataclass(frozen=True)
+class OpenSizes:
+    """A size for each open dimension of the inputs.
+
+    Attributes:
+        default: the dimensions that nothing determines, by name; one without a name is ``input[axis]``.
+        derived: those that follow from the model.
+    """
+
+    default: Mapping[str, int]
+    derived: Mapping[str, int]
+
+    @property
+    def all(self) -> dict[str, int]:
+        return {**self.default, **self.derived}
+
+
+@dataclass(frozen=True)
+class TooSmall:
+    """A result whose size is impossible.
+
+    Attributes:
+        node: that computes it.
+        shape: what inference finds.
+    """
+
+    node: ir.Node
+    shape: Dims
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Sizes with which a node cannot compute.
+
+    Attributes:
+        node: that does not take them.
+        sizes: those that should be the same.
+    """
+
+    node: ir.Node
+    sizes: Dims
+
+
+class OpenDims:
+    """The dimensions of the inputs of a model that are open.
+
+    Attributes:
+        names: in the order of inputs; one without a name is ``input[axis]``.
+        symbols: those that are names of the model's own.
+        given: the sizes of those that are not open, by name.
+        follows: expressions for those that follow from others by what the caller says, or by a convention of names.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        dims: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        frozen: Collection[str] = (),
+        follows: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find them.
+
+        Args:
+            model: is not changed.
+            dims: sizes that are given, by name.
+            shapes: whole shapes that are given, by input.
+            frozen: inputs that will be constants.
+            follows: expressions that some of the dimensions are, as ``{"total": "past + 1"}``.
+        """
+        static = all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs)
+        self._model = model if static else model.clone()
+        self.given = dict(dims)
+        self._inputs: dict[ir.Value, Dims] = {}
+        self._unnamed: list[ir.Value] = []
+        self.names: list[str] = []
+        self.symbols: set[str] = set()
+        scope = Scope(self._model, self._model.graph)
+        for value in self._model.graph.inputs:
+            if value.shape is None or scope.is_parameter(value) or not isinstance(value.type, ir.TensorType):
+                continue
+            named = [_named(dim, f"{value.name}[{axis}]") for axis, dim in enumerate(value.shape)]
+            given = shapes.get(str(value.name), ())
+            self.given |= {dim: size for dim, size in zip(named, given, strict=False) if isinstance(dim, str)}
+            self._inputs[value] = tuple(named)
+            if str(value.name) in frozen:
+                continue
+            symbols = {dim.value for dim in value.shape if isinstance(dim, ir.SymbolicDim) and dim.value}
+            self.symbols |= symbols
+            if not given:
+                self._unnamed += [value] if any(isinstance(dim, str) and dim not in symbols for dim in named) else []
+                self.names += [dim for dim in named if isinstance(dim, str) and size_expressions.symbols(dim) == {dim}]
+        names = {*self.names, *self.given}
+        self.names = [name for name in dict.fromkeys(self.names) if name not in self.given]
+        sums = {name: [name.replace("total_", part, 1) for part in ("past_", "")] for name in self.names}
+        by_convention = {
+            name: " + ".join(parts)
+            for name, parts in sums.items()
+            if name.startswith("total_") and names.issuperset(parts)
+        }
+        self.follows = {**by_convention, **(follows or {})}
+
+    def shapes_of_unnamed(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs that have open dimensions without a name.
+
+        Args:
+            known: a size for each open dimension.
+        """
+        found = {}
+        for value in self._unnamed:
+            sizes = [_sized(dim, {**self.given, **known}) for dim in self._inputs[value]]
+            found[str(value.name)] = tuple(size for size in sizes if isinstance(size, int))
+        return found
+
+    def batch_names(self) -> set[str]:
+        """The names that are the first dimension of each input that has them."""
+        later = {dim for dims in self._inputs.values() for dim in dims[1:]}
+        return {name for name in self.names if name not in later}
+
+    def sizes(self, default: int, given: Mapping[str, int] | None = None) -> OpenSizes:
+        """A size for each open dimension.
+
+        Args:
+            default: of those that do not follow from the model.
+            given: sizes of some of them, by name.
+        """
+        known = {**self.given, **(given or {})}
+        derived: dict[str, int] = {}
+        for left in reversed(range(_ROUNDS)):
+            free = sorted((name for name in self.names if name not in known), key=self.follows.__contains__)
+            if not free:
+                break
+            found, waiting = self._following(known, free)
+            derived |= found
+            known |= found
+            if not found:
+                ready = free if left == 0 else [name for name in free if name not in waiting]
+                known |= dict.fromkeys(ready or free[:1], default)
+        return OpenSizes(
+            {name: known[name] for name in self.names if name not in derived},
+            {name: derived[name] for name in self.names if name in derived},
+        )
+
+    def too_small(self, known: Mapping[str, int]) -> TooSmall | None:
+        """The first result whose size is impossible for given sizes."""
+        shapes = self._shapes({**self.given, **known})
+        for node in self._model.graph:
+            least = 1 if node.op_type in _WINDOWED else 0
+            for value in node.outputs:
+                if any(isinstance(size, int) and size < least for size in shapes.get(value, ())):
+                    return TooSmall(node, shapes[value])
+        return None
+
+    def conflict(self, known: Mapping[str, int]) -> Conflict | None:
+        """The first node that cannot compute with given sizes of all open dimensions, as far as inference finds it."""
+        found = self._relations({**self.given, **known})
+        return next((Conflict(node, each.sizes) for node, each in found if not each.holds), None)
+
+    def _following(self, known: Mapping[str, int], free: list[str]) -> tuple[dict[str, int], set[str]]:
+        """The sizes that follow from those that are known, and the names that wait for a size which is not."""
+        said = {name: _sized(text, known) for name, text in self.follows.items() if name in free}
+        if sizes := {name: size for name, size in said.items() if isinstance(size, int)}:
+            return sizes, set()
+        free = [name for name in free if name not in said]
+        found = [each for _, each in self._relations(known)]
+        for broadcast in (False, True):
+            sizes = _determined((each for each in found if each.broadcast is broadcast), free)
+            if sizes:
+                return sizes, set()
+        waiting = {size for each in found if None in each.sizes for size in each.sizes if isinstance(size, str)}
+        return {}, waiting | said.keys()
+
+    def _relations(self, known: Mapping[str, int]) -> Iterator[tuple[ir.Node, Relation]]:
+        shapes = self._shapes(known)
+        scope = Scope(self._model, self._model.graph)
+        for node in self._model.graph:
+            for each in relations(Operands(node, shapes.get, scope)):
+                yield node, each
+
+    def _shapes(self, known: Mapping[str, int]) -> dict[ir.Value, Dims]:
+        """The shapes that inference finds, with the names of open dimensions that are not known."""
+        shapes: dict[ir.Value, Dims] = {}
+        for value, dims in self._inputs.items():
+            shapes[value] = tuple(_sized(dim, known) for dim in dims)
+            value.shape = ir.Shape(shapes[value])
+        for value in self._model.graph.initializers.values():
+            if value.const_value is not None:
+                shapes[value] = tuple(value.const_value.shape.numpy())
+        propagate = not any(is_long(value.shape) for value in graphs.values(self._model))
+        try:
+            for value, info in run(self._model, declared=False, propagate=propagate):
+                shape = read(info)[1]
+                if shape is not None:
+                    shapes[value] = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+        except FAILURES:  # then only what inputs and weights say is known
+            pass
+        return shapes
+
+
+def _named(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
+    return dim if isinstance(dim, int) else dim.value or otherwise
+
+
+def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:
+    """A size where it is known; the name of a symbol; None for an expression of symbols that are not known."""
+    if not isinstance(dim, str) or dim in known:
+        return known[dim] if isinstance(dim, str) else dim
+    return dim if size_expressions.symbols(dim) == {dim} else size_expressions.evaluate(dim, known)
+
+
+def _determined(found: Iterable[Relation], free: list[str]) -> dict[str, int]:
+    """The sizes that relations determine, without those that contradict each other."""
+    sizes: dict[str, set[int]] = {}
+    for each in found:
+        numbers = {size for size in each.sizes if isinstance(size, int) and size > (1 if each.broadcast else 0)}
+        for size in each.sizes:
+            if isinstance(size, str) and size in free:
+                sizes.setdefault(size, set()).update(numbers)
+    return {name: min(numbers) for name, numbers in sizes.items() if len(numbers) == 1}

@@ -1,0 +1,172 @@
+"""Sizes that a model leaves open, as old Paddle exports write them: -1, ``?``, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+import onnx_bridge
+from onnx_bridge.batch.model_info import read_model_info
+from onnx_bridge.cli.main import app
+from onnx_bridge.conversion.sizes.open_sizes import OpenSizesError
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io
+from onnx_bridge.samples import inputs as samplers
+from passes.rewriting.base import Proof
+from tests.passes.harness import run
+from tests.passes.helpers import DECODER, DECODER_WEIGHTS, tiny
+
+RNG = np.random.default_rng(0)
+
+
+def paddle(path: Path, kernel: int = 3) -> onnx.ModelProto:
+    """A convolution of images, and a copy of their sizes, with the dimensions that old Paddle exports have."""
+
+    def typed(name: str, shape: list[Any]) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+
+    weight = onnx.numpy_helper.from_array(RNG.standard_normal((4, 3, kernel, kernel), np.float32), "w")
+    nodes = [
+        onnx.helper.make_node("Conv", ["image", "w"], ["c"], pads=[1, 1, 1, 1]),
+        onnx.helper.make_node("Relu", ["c"], ["y"]),
+        onnx.helper.make_node("Neg", ["size"], ["z"]),
+    ]
+    inputs = [typed("image", [-1, 3, "?", "?"]), typed("size", ["?", 2])]
+    outputs = [typed("y", [-1, 4, "?", -1]), typed("z", ["?", "?"])]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 11)], ir_version=7)
+    onnx.save(model, path)
+    return model
+
+
+def test_each_is_a_size_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    paddle(path)
+    assert [each.shape for each in samplers.specs(io.load(path))] == [(None, 3, None, None), (None, 2)]
+    sample = {"image": np.zeros((2, 3, 4, 5), np.float32), "size": np.zeros((7, 2), np.float32)}
+    samplers.validate(sample, io.load(path))
+    assert read_model_info(path).symbols == ()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_conversion(runtime: Runtime, tmp_path: Path, in_memory: bool) -> None:
+    path = tmp_path / "m.onnx"
+    proto = paddle(path)
+    source = ir.from_proto(proto) if in_memory else path
+    shapes = {"image": [2, 3, 5, 8], "size": [7, 2]}
+    bundle = onnx_bridge.convert(source, tmp_path / "out", shapes=shapes)
+    assert bundle.wholly_on_migraphx
+    assert [each.shape for each in bundle.outputs] == [(2, 4, 5, 8), (7, 2)]
+    sample = {name: RNG.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    expected, actual = run(proto, sample), bundle(sample)
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_without_sizes_everything_still_runs(runtime: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    paddle(path)
+    bundle = onnx_bridge.convert(path, tmp_path / "out")
+    assert bundle.wholly_on_migraphx
+    assert [each.shape for each in bundle.inputs] == [(1, 3, 1, 1), (1, 2)]
+    (note,) = [each for each in bundle.manifest.notes if "open dimensions" in each]
+    assert all(name in note for name in ("image[0]", "image[2]", "image[3]", "size[0]"))
+
+
+@pytest.mark.parametrize("verb", ["convert", "doctor"])
+def test_inputs_that_are_too_small(runtime: Runtime, tmp_path: Path, verb: str) -> None:
+    """A kernel of 7 does not fit into an image of 1: the error names every size that is open."""
+    path = tmp_path / "m.onnx"
+    paddle(path, kernel=7)
+    with pytest.raises(InputError) as error:
+        getattr(onnx_bridge, verb)(path, tmp_path / "out")
+    assert all(name in error.value.what for name in ("image[0]", "image[2]", "image[3]", "size[0]"))
+
+
+DETECTOR = """(float[batch, 1, height, width] image) => (float[a, b, c, d] y)
+{
+    c1 = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(image, w)
+    c2 = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(c1, w)
+    up = Resize<mode = "nearest">(c2, , scales)
+    y = Concat<axis = 1>(c1, up)
+}"""
+"""A pyramid of features, whose levels fit one another for multiples of four only."""
+PYRAMID = {"w": np.ones((1, 1, 3, 3), np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+SPEECH = """(float[batch, 1, samples] x) => (float[a, b, c] y)
+{ c = Conv(x, w)  y = Relu(c) }"""
+"""A Fourier transform as a convolution over frames."""
+FRAMES = {"w": np.ones((2, 1, 5), np.float32)}
+
+
+@pytest.mark.parametrize("verb", ["convert", "doctor", "check", "bisect"])
+@pytest.mark.parametrize(
+    ("text", "constants", "small", "enough"),
+    [(DETECTOR, PYRAMID, ("height", "width"), 8), (SPEECH, FRAMES, ("samples",), 8)],
+)
+def test_sizes_that_do_not_work(
+    runtime: Runtime, tmp_path: Path, verb: str, text: str, constants: dict[str, Any], small: tuple[str], enough: int
+) -> None:
+    """Whether inference or ONNX Runtime notices: nothing is blamed on MIGraphX, and every size is named."""
+    model = tiny(text, **constants)
+    given = {"out": tmp_path / "out"} if verb in ("convert", "doctor") else {}
+    with pytest.raises(OpenSizesError) as error:
+        getattr(onnx_bridge, verb)(model, **given)
+    assert error.value.too_small == small
+    assert error.value.sizes == {"batch": 1} | dict.fromkeys(small, 1)
+    assert error.value.enough == enough
+    assert error.value.node
+    assert all(f"--dim {name}={enough}" in str(error.value) for name in small)
+    assert "--dim batch=" in str(error.value)
+    assert error.value.exit_code != 0
+
+
+def test_sizes_that_are_enough(runtime: Runtime, tmp_path: Path) -> None:
+    found = onnx_bridge.check(tiny(DETECTOR, **PYRAMID), dims={"height": 8, "width": 8})
+    assert found.passed
+
+
+def test_the_command_names_them(tmp_path: Path, runtime: Runtime) -> None:
+    ir.save(tiny(SPEECH, **FRAMES), tmp_path / "m.onnx")
+    found = CliRunner().invoke(app, ["doctor", str(tmp_path / "m.onnx")])
+    assert found.exit_code != 0
+    assert isinstance(found.exception, OpenSizesError)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_sizes_that_follow_from_the_model(runtime: Runtime, tmp_path: Path, named: bool) -> None:
+    """Heads of a cache follow from weights, and the length of a mask from those of old and new keys."""
+    model = tiny(DECODER, **DECODER_WEIGHTS)
+    if not named:
+        for value in model.graph.inputs:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape or ()])
+    bundle = onnx_bridge.convert(model, tmp_path / "out")
+    assert [each.shape for each in bundle.inputs] == [(1, 1, 8), (1, 2), (1, 2, 1, 4)]
+    assert bundle.manifest.proof.level is Proof.RUN
+    names = ("heads=2", "head=4", "total=2") if named else ("keys[1]=2", "keys[3]=4", "mask[1]=2")
+    assert any(all(name in note for name in names) for note in bundle.manifest.notes)
+    if named:
+        wider = onnx_bridge.convert(model, tmp_path / "wider", dims={"past": 5})
+        assert [each.shape for each in wider.inputs] == [(1, 1, 8), (1, 6), (1, 2, 5, 4)]
+
+
+def test_values_that_do_not_fit_are_no_matter_of_sizes(runtime: Runtime) -> None:
+    """The index is out of range for whatever sizes: ONNX Runtime's refusal is a note."""
+    text = "(float[n, 4] x, int64[n] i) => (float[a, b] y) { j = Add(i, far)  y = Gather<axis = 1>(x, j) }"
+    found = onnx_bridge.clean(tiny(text, far=np.array([1000])), default_dim=1)
+    assert any("ONNX Runtime" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("inner", ["a = Identity(x)", "a = Neg(x)"])
+def test_what_no_size_repairs_is_not_blamed_on_sizes(runtime: Runtime, inner: str) -> None:
+    model = tiny(f"(float[n, 5] x) => (float[n, 4] y) {{ {inner}  y = MatMul(a, w) }}", w=np.ones((4, 4), np.float32))
+    found = onnx_bridge.doctor(model)
+    assert not found.passed
+    assert found.problem == onnx_bridge.doctor(model, dims={"n": 1}).problem
+    assert "MatMul" in found.problem

@@ -1,0 +1,88 @@
+"""The precision that an output is computed in, by walking through the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
+from onnx_bridge.reference.comparison.tolerances import Tolerances
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n'
+HALF, BFLOAT, FLOAT, BYTES = 10, 16, 1, 2
+
+
+def presets(text: str) -> dict[str, str]:
+    model = ir.from_onnx_text(HEAD + text)
+    inside = computed_precisions(model)
+    return {name: each.preset for name, each in inside.items()}
+
+
+def test_float16_between_float32() -> None:
+    found = presets(f"""m (float[4] x) => (float[4] y, float[4] z) {{
+        [down] h = Cast <to = {HALF}> (x)
+        m = Tanh (h)
+        y = Cast <to = {FLOAT}> (m)
+        z = Tanh (x)
+    }}""")
+    assert found["y"] == "fp16"
+    assert "z" not in found
+
+
+@pytest.mark.parametrize(("dtype", "preset"), [(HALF, "fp16"), (BFLOAT, "bf16")])
+def test_the_coarsest_counts_and_is_named(dtype: int, preset: str) -> None:
+    model = ir.from_onnx_text(
+        HEAD
+        + f"""m (float[4] x) => (float[4] y) {{
+        [first] h = Cast <to = {dtype}> (x)
+        f = Cast <to = {FLOAT}> (h)
+        y = Add (f, x)
+    }}"""
+    )
+    given, notes = output_presets(computed_precisions(model), ["y"])
+    assert given == {"y": preset}
+    assert "float16 inside, from first on" in notes[0]
+
+
+def test_a_choice_by_low_precision_selects_from_full_precision() -> None:
+    found = presets(f"""m (float[4] x, float[4,2] t) => (float[1,2] y, float[4,2] w) {{
+        h = Cast <to = {HALF}> (x)
+        i = ArgMax <axis = 0> (h)
+        y = Gather <axis = 0> (t, i)
+        none = Constant <value = float[1] {{0.0}}> ()
+        zero = Cast <to = {HALF}> (none)
+        c = Greater (h, zero)
+        axes = Constant <value = int64[1] {{1}}> ()
+        d = Unsqueeze (c, axes)
+        n = Neg (t)
+        w = Where (d, t, n)
+    }}""")
+    assert "y" not in found
+    assert "w" not in found
+
+
+def test_low_precision_in_a_branch() -> None:
+    found = presets(f"""m (bool b, float[4] x) => (float[4] y) {{
+        y = If (b) <
+            then_branch = t () => (float[4] p) {{ h = Cast <to = {HALF}> (x) p = Cast <to = {FLOAT}> (h) }},
+            else_branch = e () => (float[4] q) {{ q = Neg (x) }}
+        >
+    }}""")
+    assert found["y"] == "fp16"
+
+
+def test_rounding_within_an_operator() -> None:
+    found = presets("""m (float[2,4] x, uint8[4,3] w, float s) => (float[2,3] y) {
+        y = com.microsoft.DynamicQuantizeMatMul (x, w, s)
+    }""")
+    assert found["y"] == "int8"
+
+
+def test_the_tolerance_of_an_output() -> None:
+    expected = {"y": np.linspace(0, 100, 8, dtype=np.float32), "z": np.linspace(0, 100, 8, dtype=np.float32)}
+    found = {name: each + 0.3 for name, each in expected.items()}
+    y, z = compare(found, expected, Tolerances(inside={"y": "fp16"})).outputs
+    assert y.passed
+    assert not z.passed
