@@ -29,7 +29,7 @@ from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.files.verify import is_intact
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, is_manifest, manifest_path, sealed
+from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, sealed
 from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.files.atomic_write import synchronize

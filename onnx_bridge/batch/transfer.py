@@ -23,7 +23,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, manifest_path, resealed
+from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, resealed
 from onnx_bridge.core.errors import InputError, Unreachable
 from onnx_bridge.core.files.atomic_write import synchronize
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location

@@ -32,8 +32,8 @@ from onnx_bridge.bundle.manifest.buckets_manifest import (
     manifest_digest,
 )
 from onnx_bridge.bundle.manifest.manifest import BUCKETS
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import read_regular

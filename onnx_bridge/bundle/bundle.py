@@ -18,10 +18,10 @@ from onnx_bridge.bundle.files.archive import is_packed
 from onnx_bridge.bundle.files.pack import unpacked
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
+from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo, PartitionInfo, TensorInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
-from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo
+from onnx_bridge.bundle.manifest.entries import PartitionInfo
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.values import Value

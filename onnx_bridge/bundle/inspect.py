@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
-from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.values import Kind

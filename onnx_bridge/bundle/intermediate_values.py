@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo
+from onnx_bridge.bundle.manifest.entries import PartitionInfo
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value

@@ -18,8 +18,8 @@ from onnx_bridge.bundle.manifest.buckets_manifest import (
     BucketsManifest,
     BucketTensor,
 )
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
 from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.convert import run
@@ -35,7 +35,7 @@ from onnx_bridge.conversion.programs.instances import (
 )
 from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
-from onnx_bridge.conversion.sizes.bucket_sizes import BucketSizes, output_axes, required, selected
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.open_sizes import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding

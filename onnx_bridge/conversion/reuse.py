@@ -14,9 +14,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.manifest.entries import CleaningInfo
 from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import CleaningInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path, read_text, unsealed
+from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.conversion.staging import link
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models

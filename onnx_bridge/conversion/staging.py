@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
-from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, is_manifest, manifest_path, with_previous
+from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import exchange
 

@@ -16,7 +16,7 @@ from onnx_bridge.benchmark.request import MixedPrecisionRequest, TuneRequest
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure

@@ -20,11 +20,11 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.decoding.trial import Original
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest.decoder_layout import CacheTensor, Layout
-from onnx_bridge.bundle.manifest.manifest_text import resealed
+from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
+from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoders.decoder import convert_decoder
-from onnx_bridge.conversion.decoders.decoder_layout import recognize
+from onnx_bridge.conversion.decoders.layout import recognize
 from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime

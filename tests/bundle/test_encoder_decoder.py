@@ -17,7 +17,7 @@ from fixtures import encoder_decoder as model
 from fixtures.decoders import grouped_query
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
-from onnx_bridge.bundle.manifest.manifest_text import resealed
+from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoders.decoder import convert_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files

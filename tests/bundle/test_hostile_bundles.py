@@ -19,9 +19,9 @@ from onnx import parser
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.entries import TensorInfo, is_file_name
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo, is_file_name
-from onnx_bridge.bundle.manifest.manifest_text import is_manifest, read_text, sealed
+from onnx_bridge.bundle.manifest.text import is_manifest, read_text, sealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 

@@ -17,9 +17,9 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.output import LocalOutput
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion import staging
 from onnx_bridge.conversion.convert import run as convert_one
 from onnx_bridge.conversion.programs import instances as converting

@@ -24,7 +24,7 @@ from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.files.atomic_write import synchronize

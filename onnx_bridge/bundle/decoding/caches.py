@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.bundle.manifest.decoder_layout import Layout
+from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 

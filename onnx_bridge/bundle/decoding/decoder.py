@@ -15,8 +15,8 @@ from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy, tokens
 from onnx_bridge.bundle.files.pack import unpacked
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest.decoder_layout import ENCODER, MEMORY, WIDTH, Layout
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, Layout
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 

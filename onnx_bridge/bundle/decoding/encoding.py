@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.decoder_layout import Encoder
+from onnx_bridge.bundle.manifest.layout import Encoder
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.inputs import TensorSpec

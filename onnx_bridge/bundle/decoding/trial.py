@@ -16,7 +16,7 @@ import numpy as np
 
 from onnx_bridge.bundle.decoding.caches import GrowingCache, StaticCache
 from onnx_bridge.bundle.decoding.sampling import greedy
-from onnx_bridge.bundle.manifest.decoder_layout import Layout
+from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import Comparison, compare

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import BUCKETS, Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path, read_text, unsealed
+from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.bundle.manifest.decoder_layout import Layout
+from onnx_bridge.bundle.manifest.entries import FileInfo, is_file_name
+from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.manifest.manifest import BUCKETS
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo, is_file_name
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.bundle.manifest.manifest_entries import (
+from onnx_bridge.bundle.manifest.entries import (
     CalibrationInfo,
     CleaningInfo,
     FileInfo,
@@ -16,8 +16,8 @@ from onnx_bridge.bundle.manifest.manifest_entries import (
     TensorInfo,
     is_file_name,
 )
-from onnx_bridge.bundle.manifest.manifest_text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.bundle.manifest.text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.schema import Count, Size, parse_json, read_as

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import open_regular
 from passes.isolation.numpy_files import BROKEN_ARCHIVE

@@ -1,6 +1,6 @@
 """Converting a decoder: programs for prompts and for single tokens, over a cache of fixed size, in one bundle.
 
-All programs are the same model with other sizes (`onnx_bridge.bundle.manifest.decoder_layout`); large weights of the
+All programs are the same model with other sizes (`onnx_bridge.bundle.manifest.layout`); large weights of the
 cleaned
 models are written once. When they are there, they generate, beside the reference whose cache grows: the logits must be
 the same, at the width of each program and inside, where a prompt is padded. What of padding is not proven is not done.
@@ -22,15 +22,15 @@ from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest, label
-from onnx_bridge.bundle.manifest.decoder_layout import WIDTH, Layout
+from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.bundle.manifest.proof import Prove
 from onnx_bridge.conversion.clean_request import CleanRequest, as_json
-from onnx_bridge.conversion.decoders.decoder_layout import BRANCH, recognize
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
-from onnx_bridge.conversion.decoders.decoder_positions import positioned
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import has_encoder
+from onnx_bridge.conversion.decoders.layout import BRANCH, recognize
+from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.programs.instances import (
     Instance,

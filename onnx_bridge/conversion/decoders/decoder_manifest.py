@@ -8,8 +8,8 @@ from pathlib import Path
 
 from onnx_bridge.bundle.decoding.trial import Trial
 from onnx_bridge.bundle.manifest.buckets_manifest import Axis, BucketInfo, BucketsManifest, BucketTensor
-from onnx_bridge.bundle.manifest.decoder_layout import WIDTH, Layout
-from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.programs.instances import describe
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source

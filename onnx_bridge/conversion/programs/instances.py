@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.files.verify import is_intact
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsManifest, label, manifest_digest
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, manifest_path, sealed
 from onnx_bridge.bundle.manifest.proof import together
+from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, sealed
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.staging import link, move_into_place, staging_folder
 from onnx_bridge.core.files.atomic_write import AtomicFiles, write_all
 from onnx_bridge.model import io as models

@@ -21,7 +21,7 @@ from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.conversion.sizes.bucket_sizes import BucketSizes, output_axes
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.open_sizes import is_quick
 from onnx_bridge.conversion.source import Source

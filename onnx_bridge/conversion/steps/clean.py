@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.compiling.partition import with_inferred_types

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.entries import FileInfo
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
 from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition

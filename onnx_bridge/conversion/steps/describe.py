@@ -10,8 +10,7 @@ from importlib import metadata
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import (
+from onnx_bridge.bundle.manifest.entries import (
     CalibrationInfo,
     CleaningInfo,
     FileInfo,
@@ -19,6 +18,7 @@ from onnx_bridge.bundle.manifest.manifest_entries import (
     PartitionInfo,
     TensorInfo,
 )
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.conversion.keys import conversion_key
 from onnx_bridge.conversion.steps.clean import required_inputs

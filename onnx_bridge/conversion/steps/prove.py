@@ -22,8 +22,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
 from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.conversion.proving.comparison import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest.manifest_text import manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.compiling.retry import Ladder
 from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
 from onnx_bridge.conversion.keys import cleaning_key

@@ -12,7 +12,7 @@ import numpy as np
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, inside, trials
-from onnx_bridge.bundle.manifest.decoder_layout import WIDTH
+from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.precision.computed_precision import computed_precision

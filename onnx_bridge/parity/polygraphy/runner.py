@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.manifest_entries import TensorInfo
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import write_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import PartitionInfo, TensorInfo
 from onnx_bridge.views.html.colours import BAD, GOOD, PLAIN, WARN
 from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table, facts_of, number_cell, text_cell
 from passes.rewriting.base import Proof

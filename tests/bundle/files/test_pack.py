@@ -21,7 +21,7 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.bundle.files import pack, verify
-from onnx_bridge.bundle.manifest.manifest_text import sealed
+from onnx_bridge.bundle.manifest.text import sealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.core.errors import InputError

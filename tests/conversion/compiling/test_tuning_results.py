@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import onnx_bridge
+from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_entries import FileInfo
 from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError

@@ -21,17 +21,17 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.trial import Trial, trials
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsManifest, manifest_digest
-from onnx_bridge.bundle.manifest.decoder_layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
+from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.manifest_text import MANIFEST, manifest_path
+from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
 from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run
-from onnx_bridge.conversion.decoders.decoder_layout import cache_shape
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import Parts
 from onnx_bridge.conversion.decoders.encoder_decoder.static_step import sized, static_step
+from onnx_bridge.conversion.decoders.layout import cache_shape
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
 from onnx_bridge.conversion.programs.instances import (

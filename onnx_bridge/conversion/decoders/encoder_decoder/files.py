@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.conversion.decoders.decoder_layout import BRANCH
+from onnx_bridge.conversion.decoders.layout import BRANCH
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.files.regular_file import read_regular

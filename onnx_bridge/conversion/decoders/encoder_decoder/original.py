@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.decoding.caches import GrowingCache
-from onnx_bridge.bundle.manifest.decoder_layout import Encoder, Layout
-from onnx_bridge.conversion.decoders.decoder_layout import PAST, PRESENT, matching
+from onnx_bridge.bundle.manifest.layout import Encoder, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
+from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, matching
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference

@@ -11,7 +11,7 @@ import pytest
 from fixtures.decoder import decoder
 from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside
 from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.conversion.sizes.bucket_sizes import BucketSizes, output_axes
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.core.errors import InputError
 from tests.passes.helpers import tiny
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from onnx_bridge.bundle.manifest.decoder_layout import Layout
+from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import specialized
 from onnx_bridge.conversion.decoders.encoder_decoder.static_step import look_up_by_length, sized
 from onnx_bridge.conversion.request import ConvertRequest
