@@ -19,7 +19,7 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
-from passes.graphs.graphs import ORIGIN, PASS, recorded
+from passes.graphs import lineage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,8 +136,8 @@ def _nodes(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def _change(node: ir.Node) -> NodeChange:
-    origin = tuple(recorded(node.metadata_props.get(ORIGIN), list[str]) or ())
-    return NodeChange(str(node.name), operator(node), node.metadata_props.get(PASS, ""), origin)
+    origin = tuple(lineage.recorded(node.metadata_props.get(lineage.ORIGIN), list[str]) or ())
+    return NodeChange(str(node.name), operator(node), node.metadata_props.get(lineage.PASS, ""), origin)
 
 
 def _differences(before: ir.Node, after: ir.Node) -> list[str]:

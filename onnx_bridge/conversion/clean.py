@@ -20,7 +20,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from passes.graphs import graphs
+from passes.graphs.scopes import Scope, name_nodes, values_of
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Budget, Context, Target
 from passes.rewriting.pipeline import Pipeline, Step
@@ -185,7 +185,7 @@ def rewrite(
 def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, context: Context) -> Cleaned:
     passes = pipeline or Pipeline.parse(request.pipeline)
     forget_impossible_sizes(model)  # of a model made in memory; those of a file are forgotten already
-    graphs.name_nodes(graphs.Scope(model, model.graph))  # likewise
+    name_nodes(Scope(model, model.graph))  # likewise
     sizes = _sizes(model, request)
     if sizes is not None:
         request = sizes.applied
@@ -239,7 +239,7 @@ def _checked(comparison: Comparison | None) -> str | Text:
 
 def _check_sizes(model: ir.Model) -> None:
     """Raise InputError if the inputs are too small for the model, as a convolution without padding shows."""
-    for value in graphs.values(model):
+    for value in values_of(model):
         if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
             what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
             raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")

@@ -15,7 +15,7 @@ from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.request import ConvertRequest, DoctorRequest
 from onnx_bridge.core.errors import BridgeError
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 
 VALUES = (0, 1)
 """The buckets of such an input: false and true."""

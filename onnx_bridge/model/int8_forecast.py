@@ -24,12 +24,11 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.model.io import load
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import PRODUCTS, Kernel, forecast_kernel
 from passes.graphs.matching import is_plain
 from passes.graphs.quantization import Parameters, parameters, plain, same_parameters
 from passes.graphs.quantized import is_dequantize, is_quantize
+from passes.graphs.scopes import Scope, name_nodes
 from passes.quantization.to_int8.saturate_before_quantize import saturation
 from passes.shapes.inference import infer
 
@@ -115,7 +114,7 @@ def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] |
     model = source if isinstance(source, ir.Model) else load(source)
     infer(model)
     scope = Scope(model, model.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     products = [_product(node, scope) for node in scope.nodes() if _is_product(node, scope)]
     lost = _lost_saturations(scope)
     if nodes is not None:

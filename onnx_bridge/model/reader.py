@@ -15,8 +15,9 @@ from onnx_ir import serde
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.storage import MappedTensor, MessageTensor
-from passes.graphs import byte_strings, graphs
+from passes.graphs import byte_strings
 from passes.graphs.limits import check_limits
+from passes.graphs.scopes import scopes
 from passes.shapes.declarations import forget_impossible_sizes
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it would print names of the file as they are
@@ -58,7 +59,7 @@ def build_model(file: ModelFile) -> ir.Model:
             if info := infos.get(str(value.name)):
                 serde.deserialize_value_info_proto(info, value)
         _restore_attributes(function.attributes, file)
-    every = [graph for scope in graphs.scopes(model) for graph in scope.graphs()]
+    every = [graph for scope in scopes(model) for graph in scope.graphs()]
     for graph in every:
         for value in graph.initializers.values():
             value.const_value = _tensor(value.const_value, file)
@@ -124,8 +125,8 @@ def _name_nodes(every: Iterable[ir.Graph]) -> None:
 
 
 def _sort(model: ir.Model, path: Path) -> None:
-    scopes: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for scope in scopes:
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for scope in bodies:
         try:
             scope.sort()
         except ValueError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.scopes import values_of
 
 
 def resize(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
@@ -15,7 +15,7 @@ def resize(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> ir.Model:
     Constants that name sizes (of a Reshape, for example) are not changed, so that the result may be invalid.
     """
     inputs = set(model.graph.inputs)
-    for value in graphs.values(model):
+    for value in values_of(model):
         if value not in inputs and not value.is_initializer():
             value.shape = None
     for value in model.graph.inputs:

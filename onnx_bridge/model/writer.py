@@ -18,7 +18,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model.reader import CARRIED
 from onnx_bridge.model.storage import elements, packed_size
 from onnx_bridge.model.wire_format import BIG, Rope
-from passes.graphs.graphs import write_info
+from passes.graphs.tensors import write_info
 
 Placement = Callable[[ir.Value, ir.TensorProtocol], Mapping[str, str] | None]
 """Returns the ``external_data`` of an initializer, or None to put its elements into the message.

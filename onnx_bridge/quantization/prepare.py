@@ -19,8 +19,9 @@ from onnx_bridge.conversion.clean import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.schemes import Scheme
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.graphs.quantized import quantized_node
+from passes.graphs.scopes import name_nodes, scopes, weight_bytes
 
 _FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
 _LARGE = 1 << 30
@@ -84,11 +85,11 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
         str(node.name)
         for graph in _graphs(ready)
         for node in graph.all_nodes()
-        if node.name in names or not names.isdisjoint(graphs.origin(node))
+        if node.name in names or not names.isdisjoint(lineage.origin(node))
     )
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / "float.onnx"
-        large = graphs.weight_bytes(ready) > _LARGE
+        large = weight_bytes(ready) > _LARGE
         models.save(ready, path)
         yield Source(path, Path(folder) / "quantized.onnx", kept, large)
 
@@ -106,8 +107,8 @@ def refuse_quantized(model: ir.Model) -> None:
 
 def _excluded(model: ir.Model, wanted: Collection[str]) -> frozenset[str]:
     """The names of the excluded nodes."""
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
     nodes = [node for graph in _graphs(model) for node in graph.all_nodes()]
     names = {str(node.name) for node in nodes}
     operators = {node.op_type for node in nodes}

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Names, Scope, subgraphs
+from passes.graphs.scopes import Names, Scope
+from passes.graphs.traversal import subgraphs
 
 _ATTRIBUTES = ("dtype", "output_dtype", "to")
 

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from onnx_bridge.model import io as models
 from passes.evaluation.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
-from passes.graphs import graphs
+from passes.graphs.scopes import scopes
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
 _DOMAIN = "com.microsoft"
@@ -103,7 +103,7 @@ def _clear_rows(node: ir.Node) -> None:
 
 def _found(model: ir.Model) -> list[ir.Node]:
     """The nodes of which ONNX Runtime computes something else, or anything."""
-    every = (node for scope in graphs.scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
+    every = (node for scope in scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
     return [node for node in every if _is_licensed(node) or _is_windowed(node)]
 
 

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.errors import InputError
-from passes.graphs.graphs import Scope
 from passes.graphs.randomness import is_random
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Context
 from passes.specialize.convert_opset import ConvertOpset
 

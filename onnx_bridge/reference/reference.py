@@ -22,7 +22,7 @@ from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
 from onnx_bridge.reference.quark import quark_library
 from onnx_bridge.reference.quark.quark_operators import DOMAINS
-from passes.graphs import graphs
+from passes.graphs.scopes import weight_bytes
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits
@@ -155,7 +155,7 @@ class Reference:
 
 def load_error(model: ir.Model) -> InputError | None:
     """Why ONNX Runtime does not take a model; None if it does, or is not asked, as its weights take long to load."""
-    if graphs.weight_bytes(model) <= _ASKED_BYTES:
+    if weight_bytes(model) <= _ASKED_BYTES:
         try:
             Reference(model)
         except InputError as error:

@@ -6,7 +6,8 @@ import onnx_ir as ir
 
 from passes.cleanup.infer_shapes import InferShapes
 from passes.core.errors import BridgeError
-from passes.graphs import graphs
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.traversal import subgraphs
 from passes.legalize.control_flow.conditionals import JoinBranches
 from passes.legalize.control_flow.loops import MaskLoop, UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
@@ -23,12 +24,12 @@ def unfolded(model: ir.Model) -> ir.Model:
     Args:
         model: it is not changed; returned itself where there is nothing to do.
     """
-    if not any(True for node in model.graph for _ in graphs.subgraphs(node)):
+    if not any(True for node in model.graph for _ in subgraphs(node)):
         return model
     other = model.clone()
     try:
         other = _UNFOLD.run(other)[-1].result.model
     except BridgeError:
         return model
-    graphs.name_nodes(graphs.Scope(other, other.graph))
+    name_nodes(Scope(other, other.graph))
     return other

@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from onnx_bridge.core.errors import nearest
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
-from passes.graphs import graphs
+from passes.graphs.scopes import scopes
 
 
 def explained(error: OnnxRuntimeError, model: ir.Model) -> OnnxRuntimeError:
@@ -29,7 +29,7 @@ def explained(error: OnnxRuntimeError, model: ir.Model) -> OnnxRuntimeError:
 def _unknown_operators(model: ir.Model) -> Iterator[UnknownOperator]:
     """The nodes whose operators are neither ONNX Runtime's own nor functions of the model, in order."""
     functions = {(function.domain, function.name) for function in model.functions.values()}
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for node in scope.nodes():
             domain = "" if node.domain == "ai.onnx" else node.domain
             known, opset = _operators().get(domain), scope.opset(domain)

@@ -18,7 +18,7 @@ from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.verdicts.probe_samples import samples
 from passes.graphs.byte_strings import from_proto
-from passes.graphs.graphs import has_subgraphs
+from passes.graphs.traversal import has_subgraphs
 from passes.probing.probe import Probe
 from passes.rewriting.base import Obstacle, Unproven
 

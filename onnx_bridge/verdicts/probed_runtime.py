@@ -22,7 +22,7 @@ from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
-from passes.graphs import graphs
+from passes.graphs.traversal import with_nested
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
@@ -106,7 +106,7 @@ class ProbedRuntime:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
             return Verdict(Status.OK, unproven=Unproven(Obstacle.UNUSED))
-        if (nodes := sum(1 for _ in graphs.with_nested(probe.nodes))) > _MOST_NODES:
+        if (nodes := sum(1 for _ in with_nested(probe.nodes))) > _MOST_NODES:
             return Verdict(Status.HANGS, f"{nodes} nodes in one program are not compiled in time")
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.graphs import graphs
+from passes.graphs.traversal import with_nested
 from passes.probing.probe import Probe
 
 _FIXED = (2, 16)
@@ -36,7 +36,7 @@ def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
     if target != "ref" or runtime.release >= _FIXED:
         return None
     limit = _SHARED.get(runtime.kind, _ALWAYS_SHARED)
-    most = max(_rows(graphs.with_nested(probe.nodes), probe), default=0)
+    most = max(_rows(with_nested(probe.nodes), probe), default=0)
     return f"its threads sort the {most} rows of TopK in the same memory" if most >= limit else None
 
 

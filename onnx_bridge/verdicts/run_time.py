@@ -16,8 +16,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
-from passes.graphs import graphs
 from passes.graphs.cost import Work
+from passes.graphs.traversal import with_nested
 from passes.probing.probe import Probe
 
 _SAMPLES = 2
@@ -37,12 +37,12 @@ def run_seconds(probe: Probe, runtime: Runtime) -> float:
 
 def compile_seconds(probe: Probe) -> float:
     """The estimated seconds for compiling a probe, as far as they depend on its sizes."""
-    return _UNROLLED * sum(map(_steps, graphs.with_nested(probe.nodes))) ** 2
+    return _UNROLLED * sum(map(_steps, with_nested(probe.nodes))) ** 2
 
 
 def longest_seconds(probe: Probe, runtime: Runtime, *, run: bool) -> float:
     """The estimated seconds that a time limit is made of: for compiling all nodes, and perhaps for all runs."""
-    nodes = sum(1 for _ in graphs.with_nested(probe.nodes))
+    nodes = sum(1 for _ in with_nested(probe.nodes))
     return _COMPILED * nodes**2 + (run_seconds(probe, runtime) if run else compile_seconds(probe))
 
 

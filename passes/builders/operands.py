@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from passes.builders.operands import given
 from passes.builders.operators import cast, reshape_or_fold, scalar
 from passes.builders.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT

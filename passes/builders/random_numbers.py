@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import cast
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.edit import Edit
 
 FROM_UNIFORM = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import cast, scalar
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.edit import Edit
 
 SMALL_INTEGERS = {
@@ -62,7 +62,7 @@ def limits(dtype: ir.DataType) -> tuple[float, float]:
 
 def is_already_corrected(node: ir.Node, name: str) -> bool:
     """Whether a node was made by the rule ``name`` or by legalization, and is already corrected by its surroundings."""
-    maker = node.metadata_props.get(graphs.PASS, "")
+    maker = node.metadata_props.get(lineage.PASS, "")
     return maker == name or maker.startswith("legalize/")
 
 

@@ -13,10 +13,12 @@ import onnx_ir as ir
 
 from passes.evaluation.constant_session import EvaluationError
 from passes.evaluation.evaluation import evaluate
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import is_op, is_plain
 from passes.graphs.randomness import is_random
+from passes.graphs.replacement import detach_nodes, merge_shapes
+from passes.graphs.scopes import DISPUTED, Scope
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
 from passes.rewriting.edit import Edit
 from passes.shapes.inference import SMALL, infer_node
 
@@ -74,7 +76,7 @@ class Body:
                 assert value.const_value is not None
                 new[value] = self._share(value, value.const_value)
         for node in self.graph:
-            tensor = graphs.constant_of(node)
+            tensor = constant_of(node)
             if tensor is not None:
                 new[node.outputs[0]] = self._share(node.outputs[0], tensor)
             elif node.op_type == "Identity" and is_plain(node, self.edit.scope) and node.domain == "":
@@ -83,7 +85,7 @@ class Body:
             else:
                 self._add(node, new, label)
         self._evaluate_pending([new.get(value, value) for value in self.graph.outputs], new)
-        graphs.detach(self._pending)  # evaluated lazily and never used
+        detach_nodes(self._pending)  # evaluated lazily and never used
         self._pending = []
         return [new.get(value, value) for value in self.graph.outputs]
 
@@ -130,9 +132,9 @@ class Body:
         infer_node(copied, self.edit.scope)
         for old, value in zip(node.outputs, copied.outputs, strict=True):
             value.type = value.type if value.type is not None else old.type
-            if old.shape is not None and graphs.DISPUTED not in old.meta:
+            if old.shape is not None and DISPUTED not in old.meta:
                 sizes = ir.Shape([each if isinstance(each, int) else None for each in old.shape])
-                value.shape = graphs.merge_shapes(value.shape, sizes)
+                value.shape = merge_shapes(value.shape, sizes)
 
     def _attribute(self, attribute: ir.Attr, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Attr:
         if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
@@ -163,7 +165,7 @@ class Body:
         scope = self.edit.scope
         if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
             return False
-        if graphs.has_subgraphs(node) or not any(value.name for value in node.outputs):
+        if has_subgraphs(node) or not any(value.name for value in node.outputs):
             return False
         copied = {value for each in self._pending for value in each.outputs}
         for value in inputs:
@@ -183,7 +185,7 @@ class Body:
         sizes = np.array(shape.numpy(), np.int64)
         known = np.asarray(np.prod(sizes, dtype=np.int64)) if copied.op_type == "Size" else sizes[start:end]
         self._replace(copied.outputs[0], ir.Tensor(known), new)
-        graphs.detach([copied])
+        detach_nodes([copied])
         return True
 
     def _evaluate_pending(self, needed: Sequence[ir.Value], new: dict[ir.Value, ir.Value]) -> None:
@@ -201,7 +203,7 @@ class Body:
             return
         for value, tensor in zip(copied, tensors, strict=True):
             self._replace(value, tensor, new)
-        graphs.detach(island)
+        detach_nodes(island)
 
     def _replace(self, value: ir.Value, tensor: ir.TensorProtocol, new: dict[ir.Value, ir.Value]) -> None:
         """Substitute a constant for a value of the copy."""
@@ -231,12 +233,12 @@ def unsupported_reason(graph: ir.Graph, inputs: int, outputs: int) -> str | None
 
 def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
     """Why a subgraph must not be executed when its results are not needed; None if it may be."""
-    for node in graphs.with_nested(graph):
+    for node in with_nested(graph):
         if node.domain not in ("", "ai.onnx.ml", "com.microsoft") or not is_plain(node, scope):
             return f"{node.op_type} may have unknown side effects"
         if is_random(node, scope):
             return f"{node.op_type} is random"
-        if node.op_type != "If" and graphs.has_subgraphs(node):
+        if node.op_type != "If" and has_subgraphs(node):
             return f"its subgraph contains {node.op_type}"
         if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
             return f"{node.op_type} has an output that is not a tensor"
@@ -272,7 +274,7 @@ def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None
         axis: the new axis.
     """
     shape, dtype = element.shape, element.dtype
-    if shape is None or not shape.is_static() or dtype is None or graphs.DISPUTED in element.meta:
+    if shape is None or not shape.is_static() or dtype is None or DISPUTED in element.meta:
         return None
     sizes = list(shape.numpy())
     sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
@@ -306,14 +308,14 @@ def _nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and all nested subgraphs."""
     yield graph
     for node in graph:
-        for inner in graphs.subgraphs(node):
+        for inner in subgraphs(node):
             yield from _nested_graphs(inner)
 
 
 def _captured(node: ir.Node, new: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
-    if not graphs.has_subgraphs(node):
+    if not has_subgraphs(node):
         return []
-    return [new.get(value, value) for value in graphs.captures(node)]
+    return [new.get(value, value) for value in captures(node)]
 
 
 def _is_small(value: ir.Value, scope: Scope) -> bool:

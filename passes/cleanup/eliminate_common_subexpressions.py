@@ -17,11 +17,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
 from passes.graphs.randomness import is_random
-from passes.graphs.tensor_identity import TensorKey
-from passes.graphs.visibility import can_stand_for
+from passes.graphs.replacement import can_stand_for, can_take_name
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.tensors import TensorKey
 from passes.rewriting.base import Context, Pass, Result, Skip
 from passes.rewriting.edit import Proposal
 
@@ -38,8 +38,8 @@ class EliminateCommonSubexpressions(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Process each graph in topological order, so that equal consumers of merged nodes are found as well."""
         result = Result(model)
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             for graph in list(scope.graphs()):
                 seen: dict[Hashable, ir.Node] = {}
                 for node in list(graph):
@@ -56,7 +56,7 @@ class EliminateCommonSubexpressions(Pass):
                         return result
                     outputs = [*twin.outputs, *(None for _ in range(len(node.outputs) - len(twin.outputs)))]
                     proposal = Proposal(scope, node, outputs[: len(node.outputs)])
-                    twin.metadata_props[graphs.ORIGIN] = graphs.common_origin([twin, node])
+                    twin.metadata_props[lineage.ORIGIN] = lineage.common_origin([twin, node])
                     rewrite = proposal.commit(self.name)
                     result.rewrites.append(replace(rewrite, note=f"the same as {twin.name}"))
         return result
@@ -109,7 +109,7 @@ def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
     for old, new in zip(node.outputs, twin.outputs, strict=False):
         if not can_stand_for(new, old, node.graph, scope):
             return f"{new.name} is the name of another value in a subgraph that would use it"
-        if old.is_graph_output() and not graphs.can_take_name(new, node.graph):
+        if old.is_graph_output() and not can_take_name(new, node.graph):
             if not scope.has_identity(new):
                 return f"opset {scope.opset()} has no Identity for the output {old.name}"
             if node.op_type in _CHEAP:

@@ -24,9 +24,9 @@ import onnx_ir as ir
 from passes.cleanup.inline_constant_if import inline_constant_ifs
 from passes.cleanup.lift_constant_nodes import lift
 from passes.evaluation.folding import Folder, Refusal
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.randomness import is_random
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Context, Pass, Result, Skip
 from passes.shapes.declarations import claims
 from passes.shapes.foreign_inference import infer_foreign, settle_foreign
@@ -65,9 +65,9 @@ class FoldConstants(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Fold each function, then the main graph with its subgraphs, since inference takes shapes from functions."""
         result = Result(model)
-        main, *functions = graphs.scopes(model)
+        main, *functions = scopes(model)
         for scope in (*functions, main):
-            graphs.name_nodes(scope)
+            name_nodes(scope)
             folder = Folder(
                 scope, context, result, name=self.name, accept=_accept, max_bytes=self.max_bytes, shapes=True
             )
@@ -122,7 +122,7 @@ def _accept(node: ir.Node, scope: Scope) -> Refusal | None:
 def _lift(scope: Scope, context: Context, result: Result) -> None:
     """Turn Constant nodes into initializers, except those of graph outputs."""
     for node in list(scope.nodes()):
-        tensor = graphs.constant_of(node)
+        tensor = constant_of(node)
         graph = node.graph
         if tensor is None or graph is None or node.outputs[0].is_graph_output():
             continue

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.replacement import remove_nodes, replace_value
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 
@@ -30,8 +32,8 @@ class InlineConstantIf(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Inline in the main graph and in each function."""
         result = Result(model)
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             found = inline_constant_ifs(scope, context, self.name)
             result.rewrites += found.rewrites
             result.skips += found.skips
@@ -106,7 +108,7 @@ class _Inliner:
                     return
                 pending.extendleft(reversed(self._inline(node, graph, found)))
                 continue
-            for inner in graphs.subgraphs(node):
+            for inner in subgraphs(node):
                 self.visit(inner, visible)
             visible.update((value.name, value) for value in node.outputs if value.name)
 
@@ -139,7 +141,7 @@ class _Inliner:
     def _inline(self, node: ir.Node, graph: ir.Graph, taken: _Taken) -> list[ir.Node]:
         """Move a branch into ``graph``, replacing its If; returns the moved nodes."""
         branch, outputs = taken.branch, taken.outputs
-        for inner in graphs.subgraphs(node):
+        for inner in subgraphs(node):
             if inner is not branch:
                 self._forget(inner)
         moved, constants = list(branch), list(branch.initializers.values())
@@ -167,9 +169,9 @@ class _Inliner:
                 fresh.discard(new)
                 self.taken[new.name or ""] -= 1
                 _take_over(old, new)
-            graphs.replace(old, new)
-        graphs.remove(graph, [node])
-        graphs.stamp(made, self.maker, [node])
+            replace_value(old, new)
+        remove_nodes(graph, [node])
+        lineage.stamp(made, self.maker, [node])
         after = tuple(each.name or "" for each in (*moved, *made))
         self.result.rewrites.append(Rewrite((node.name or "",), after))
         return moved
@@ -202,7 +204,7 @@ class _Inliner:
     def _rename_node(self, node: ir.Node) -> None:
         name = node.name or ""
         if self.nodes[name] > 1:
-            graphs.stamp([node], self.maker, [node])
+            lineage.stamp([node], self.maker, [node])
             self.nodes[name] -= 1
             node.name = self.scope.names.node(name)
             self.nodes[node.name] += 1
@@ -211,7 +213,7 @@ class _Inliner:
         """Free the names of a branch that is removed."""
         self._count(graph, -1)
         for node in graph:
-            for inner in graphs.subgraphs(node):
+            for inner in subgraphs(node):
                 self._forget(inner)
 
     def _count(self, graph: ir.Graph, by: int) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.limits import called_functions, check_limits
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.traversal import subgraphs, with_nested
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 from passes.rewriting.edit import Proposal
 
@@ -39,9 +39,9 @@ class InlineFunctions(Pass):
             return result
         check_limits(model)
         scope = Scope(model, model.graph)
-        graphs.name_nodes(scope)
+        name_nodes(scope)
         for function in model.functions.values():
-            graphs.name_nodes(Scope(model, function.graph, function))
+            name_nodes(Scope(model, function.graph, function))
         pending = list(scope.nodes())[::-1]
         while pending:
             call = pending.pop()
@@ -56,7 +56,7 @@ class InlineFunctions(Pass):
                 return result
             proposal = _instantiate(call, function, scope)
             result.rewrites.append(proposal.commit(self.name))
-            pending.extend(list(graphs.with_nested(proposal.nodes))[::-1])
+            pending.extend(list(with_nested(proposal.nodes))[::-1])
         self._remove_unused(model, context, result)
         return result
 
@@ -106,7 +106,7 @@ def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal
     """A copy of the body, for the inputs and attributes of one call."""
     body = function.clone()
     nodes = list(body)
-    inner = list(graphs.with_nested(nodes))
+    inner = list(with_nested(nodes))
     attributes = {name: each for name, each in function.attributes.items() if each.value is not None}
     attributes |= call.attributes
     for node in inner:
@@ -157,7 +157,7 @@ def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
         for output in node.outputs:
             value(output)
             output.shape = None
-        for graph in graphs.subgraphs(node):
+        for graph in subgraphs(node):
             scan = (node.domain, node.op_type) == ("", "Scan")
             results = {result: result.shape for result in graph.outputs} if scan else {}
             for each in (*graph.inputs, *graph.initializers.values()):

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.replacement import remove_nodes, replace_value
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 
@@ -28,12 +29,12 @@ class LiftConstantNodes(Pass):
         """Lift the constants of the main graph and its subgraphs, each within its graph."""
         result = Result(model)
         scope = Scope(model, model.graph)
-        graphs.name_nodes(scope)
+        name_nodes(scope)
         for node in list(scope.nodes()):
             graph = node.graph
             if graph is None or node.op_identifier() != ("", "Constant", "") or node.op_identifier() in model.functions:
                 continue
-            tensor = graphs.constant_of(node)
+            tensor = constant_of(node)
             obstacle = _obstacle(node, scope)
             if tensor is None or obstacle is not None:
                 result.skips.append(Skip(obstacle or "its tensor is sparse", node.name or ""))
@@ -51,8 +52,8 @@ def lift(node: ir.Node, tensor: ir.TensorProtocol, graph: ir.Graph, scope: Scope
     new.doc_string = old.doc_string
     new.metadata_props.update(old.metadata_props)
     new.meta.update(old.meta)
-    graphs.replace(old, new)
-    graphs.remove(graph, [node])
+    replace_value(old, new)
+    remove_nodes(graph, [node])
     return Rewrite((node.name or "",), note=f"{new.name} is an initializer")
 
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.limits import called_functions
+from passes.graphs.replacement import remove_nodes
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _PAST = 4
@@ -39,8 +40,8 @@ class RemoveDead(Pass):
 
 def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
     take = context.budget.take
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
         yield from _nodes(scope, scope.graph, context)
         for graph in list(scope.graphs()):
             for value in list(graph.initializers.values()):
@@ -52,7 +53,7 @@ def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
         if take():
             del model.functions[identifier]
             yield Rewrite((), note=f"function {'::'.join(filter(None, identifier))}")
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         imports = scope.graph.opset_imports
         needed = {"", "ai.onnx", *(node.domain for node in scope.nodes())}
         if scope.function is None:
@@ -67,14 +68,14 @@ def _nodes(scope: Scope, graph: ir.Graph, context: Context) -> Iterator[Rewrite]
     for node in reversed(graph):
         if not any(map(_used, node.outputs)):
             if context.budget.take():
-                graphs.remove(graph, [node])
+                remove_nodes(graph, [node])
                 yield Rewrite((node.name or "",))
             continue
         kept = _needed_outputs(node, scope)
         if kept < len(node.outputs) and context.budget.take():
             node.resize_outputs(kept)
             yield Rewrite((node.name or "",), (node.name or "",), note="unused last outputs")
-        for subgraph in graphs.subgraphs(node):
+        for subgraph in subgraphs(node):
             yield from _nodes(scope, subgraph, context)
 
 

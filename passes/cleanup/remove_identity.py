@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.replacement import can_take_name
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -212,7 +213,7 @@ class RemoveIdentity(NodeRewrite[_Found]):
         mask = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
         if mask and scope.opset() < 12:
             return Skip("its mask is used, whose dtype depends on the input's before opset 12")
-        if output.is_graph_output() and not graphs.can_take_name(value, node.graph):
+        if output.is_graph_output() and not can_take_name(value, node.graph):
             return Skip(f"{output.name} is an output of the graph, and {value.name} cannot be")
         return _Found(node, value, mask)
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
-from passes.graphs.tensor_identity import TensorKey, dtype_and_shape
-from passes.graphs.visibility import can_stand_for
+from passes.graphs.replacement import can_stand_for
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import TensorKey, dtype_and_shape
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 _ANNOTATION = "quant_parameter_tensor_names"
@@ -35,7 +35,7 @@ class ShareConstants(Pass):
         """Share the initializers of the main graph and its subgraphs; functions have none."""
         result = Result(model)
         scope = Scope(model, model.graph)
-        outer = {graph: node.graph for node in scope.nodes() for graph in graphs.subgraphs(node)}
+        outer = {graph: node.graph for node in scope.nodes() for graph in subgraphs(node)}
         for equals in _groups(scope):
             kept: list[ir.Value] = []
             for value in equals:

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 _ANNOTATION = "quant_parameter_tensor_names"
@@ -34,15 +35,15 @@ class UnshadowNames(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rename in the main graph with its subgraphs, then in each function."""
         result = Result(model)
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             _rename_values(scope, context, result)
             _rename_nodes(scope, context, result)
         return result
 
 
 def _rename_values(scope: Scope, context: Context, result: Result) -> None:
-    owners = {graph: node for node in scope.nodes() for graph in graphs.subgraphs(node)}
+    owners = {graph: node for node in scope.nodes() for graph in subgraphs(node)}
     names: dict[ir.Graph, dict[str, ir.Value]] = {}
     clashes: list[tuple[ir.Value, ir.Graph]] = []
     taken: set[str] = set()
@@ -81,7 +82,7 @@ def _rename_nodes(scope: Scope, context: Context, result: Result) -> None:
         for node in graph:
             name = str(node.name)
             if name in taken and context.budget.take():
-                node.metadata_props[graphs.ORIGIN] = graphs.common_origin([node])
+                node.metadata_props[lineage.ORIGIN] = lineage.common_origin([node])
                 node.name = scope.names.node(name)
                 result.rewrites.append(Rewrite((name,), (node.name,)))
             taken.add(name)

@@ -15,8 +15,9 @@ import onnx_ir as ir
 from passes.evaluation import constant_session
 from passes.evaluation.bounded_work import is_bounded_kind, unbounded
 from passes.evaluation.constant_session import EvaluationError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import tensor_proto
+from passes.graphs.traversal import captures, has_subgraphs, with_nested
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.messages import Array
@@ -55,7 +56,7 @@ def evaluate(
         NativeFailure: a limit of time or memory was exceeded.
     """
     known = dict(constants)
-    if any(_is_left_unwritten(node, known, scope) for node in graphs.with_nested(nodes)):
+    if any(_is_left_unwritten(node, known, scope) for node in with_nested(nodes)):
         raise EvaluationError("it leaves sums without terms unwritten")
     while needed := unbounded(_cone(nodes, targets, known), known):
         known |= _run(_cone(nodes, needed, known), known, needed, scope)
@@ -85,7 +86,7 @@ def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors)
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
-    captured = graphs.captures(node) if graphs.has_subgraphs(node) else ()
+    captured = captures(node) if has_subgraphs(node) else ()
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 
@@ -112,7 +113,7 @@ def _run(
             kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
             model.graph.input.add(name=names[value], type=kind)
         else:
-            model.graph.initializer.append(graphs.tensor_proto(tensor, names[value]))
+            model.graph.initializer.append(tensor_proto(tensor, names[value]))
     for node in nodes:
         model.graph.node.append(_rename(node, names))
     wanted = [names[value] for value in targets]
@@ -149,7 +150,7 @@ def _rename(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
     proto.ClearField("metadata_props")
     proto.input[:] = ["" if value is None else names[value] for value in node.inputs]
     proto.output[:] = [names[value] if value.name else "" for value in node.outputs]
-    captured = {str(value.name): names[value] for value in graphs.captures(node)}
+    captured = {str(value.name): names[value] for value in captures(node)}
     if captured:
         _rename_inner(proto, captured)
     return proto

@@ -14,8 +14,11 @@ import onnx_ir as ir
 
 from passes.evaluation.constant_session import EvaluationError
 from passes.evaluation.evaluation import evaluate
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.replacement import remove_nodes, replace_value
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
 from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.shapes.shape_values import Elements, Known
 
@@ -172,13 +175,13 @@ class Folder:
         for node in graph:
             plan.order[node] = len(plan.order)
             if not self._absorb(node, plan, elements):
-                for subgraph in graphs.subgraphs(node):
+                for subgraph in subgraphs(node):
                     self._walk(subgraph, plan, elements)
 
     def _absorb(self, node: ir.Node, plan: _Plan, elements: Elements) -> bool:
         """Add a node to the plan, if it is constant."""
         if node.op_type == "Constant" and node.domain == "":
-            tensor = graphs.constant_of(node)
+            tensor = constant_of(node)
             if tensor is not None:
                 plan.constants[node.outputs[0]] = tensor
             return True
@@ -201,7 +204,7 @@ class Folder:
             return False
         plan.island[node] = None
         plan.inside.add(node)
-        for subgraph in graphs.subgraphs(node):
+        for subgraph in subgraphs(node):
             plan.inside.update(subgraph.all_nodes())
         return True
 
@@ -221,7 +224,7 @@ class Folder:
         return True
 
     def _refusal(self, node: ir.Node, operands: Sequence[ir.Value], plan: _Plan) -> Refusal | None:
-        for each in graphs.with_nested([node]):
+        for each in with_nested([node]):
             if each.op_identifier() in self.scope.model.functions or any(map(ir.Attr.is_ref, each.attributes.values())):
                 return ""  # attributes that the caller supplies are not constant
             refusal = self.accept(each, self.scope)
@@ -344,8 +347,8 @@ class Folder:
         if made:
             new.name, new.type = value.name, ir.TensorType(tensor.dtype)
             new.shape = ir.Shape(tensor.shape.numpy())
-        graphs.replace(value, new)
-        graphs.stamp(made, self.name, [node])
+        replace_value(value, new)
+        lineage.stamp(made, self.name, [node])
         return _Folded(value, new, node, made)
 
     def _remove_unused(self, plan: _Plan, done: Sequence[_Folded]) -> None:
@@ -362,7 +365,7 @@ class Folder:
             if graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
                 continue
             used = _operands(node)
-            graphs.remove(graph, [node])
+            remove_nodes(graph, [node])
             owners[node].removed.append(node.name or "")
             operands.update(dict.fromkeys(used))
             for value in used:
@@ -380,8 +383,8 @@ class Folder:
 def _operands(node: ir.Node) -> list[ir.Value]:
     """The inputs of a node and the values that its subgraphs capture, each once."""
     values = {value: None for value in node.inputs if value is not None}
-    if graphs.has_subgraphs(node):
-        values.update(graphs.captures(node))
+    if has_subgraphs(node):
+        values.update(captures(node))
     return list(values)
 
 

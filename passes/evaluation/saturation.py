@@ -20,9 +20,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
 from passes.graphs.byte_strings import from_proto
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, scopes
 from passes.shapes import inference
 
 
@@ -69,7 +68,7 @@ def saturates() -> bool:
 
 def may_saturate(model: ir.Model) -> bool:
     """Whether a model has products that ONNX Runtime may saturate on this processor."""
-    return saturates() and any(_product(node) is not None for scope in graphs.scopes(model) for node in scope.nodes())
+    return saturates() and any(_product(node) is not None for scope in scopes(model) for node in scope.nodes())
 
 
 def avoid_saturation(model: ir.Model) -> None:
@@ -78,7 +77,7 @@ def avoid_saturation(model: ir.Model) -> None:
         return
     inference.infer(model)
     made: dict[tuple[ir.Graph | None, ir.Value], ir.Value] = {}
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for node in list(scope.nodes()):
             for index, zero_point in list(_saturated(node)):
                 if len(node.inputs) <= zero_point:

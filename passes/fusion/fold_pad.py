@@ -20,8 +20,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
 from passes.graphs.matching import operand
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
 from passes.graphs.matching import is_op, is_plain, producer, sole_consumer
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import operand, sole_consumer, used_elsewhere
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.pattern import Found, Number, Op, Var, match

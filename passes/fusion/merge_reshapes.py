@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
 from passes.graphs.matching import is_redefined
-from passes.graphs.visibility import can_stand_for
+from passes.graphs.replacement import can_stand_for
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.scopes import scopes
 
 
 class _NonUtf8(str):
@@ -46,7 +46,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
     if not any([_escape(proto.graph.node, token), *(_escape(each.node, token) for each in proto.functions)]):
         return ir.from_proto(proto)
     model: ir.Model = ir.from_proto(proto)
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for node in scope.nodes():
             for name, attribute in list(node.attributes.items()):
                 if attribute.is_ref():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.traversal import subgraphs, with_nested
 
 Sizes = tuple[int, ...]
 
@@ -52,7 +52,7 @@ class Work:
 
 def work(node: ir.Node) -> Work:
     """The work of one node by kind, with its subgraphs."""
-    inner = sum((work(each) for graph in graphs.subgraphs(node) for each in graph), Work())
+    inner = sum((work(each) for graph in subgraphs(node) for each in graph), Work())
     if "Shape" in node.op_type or node.op_type in ("Constant", "Size"):
         return inner
     elements = sum(math.prod(_sizes(value)) for value in (*node.inputs, *node.outputs) if value is not None)
@@ -78,15 +78,15 @@ _TRANSPOSED = 2
 def estimate(node: ir.Node) -> int:
     """The work of one node, with its subgraphs."""
     work: dict[ir.Node, int] = {}
-    for each in reversed([*graphs.with_nested([node])]):
-        inner = sum(work[part] for graph in graphs.subgraphs(each) for part in graph)
+    for each in reversed([*with_nested([node])]):
+        inner = sum(work[part] for graph in subgraphs(each) for part in graph)
         work[each] = inner if inner or each.op_type in MOVERS else _own(each)
     return work[node]
 
 
 def has_known_work(node: ir.Node) -> bool:
     """Whether all sizes are known that `estimate` counts, those in subgraphs included."""
-    for each in graphs.with_nested([node]):
+    for each in with_nested([node]):
         values = each.inputs if each.op_type in _SELECTING else (*each.inputs, *each.outputs)
         if each.op_type not in MOVERS and not all(_is_sized(value) for value in values if value is not None):
             return False

@@ -10,9 +10,9 @@ from graphlib import TopologicalSorter
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.randomness import RANDOM, is_random
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import captures, has_subgraphs
 
 _CONE_ELEMENTS = 256
 """Computed constants with more elements than this are not followed: they become inputs."""
@@ -147,7 +147,7 @@ class Dependencies:
         if node.domain == "" and node.op_type in ("Shape", "Size"):
             shape = self.scope.shape(node.inputs[0])
             return [] if shape is not None and shape.is_static() else None
-        if graphs.has_subgraphs(node) or not node.inputs:
+        if has_subgraphs(node) or not node.inputs:
             return None
         return [operand for operand in node.inputs if operand is not None]
 
@@ -157,8 +157,8 @@ def node_operands(node: ir.Node) -> Iterator[ir.Value]:
     for value in node.inputs:
         if value is not None:
             yield value
-    if graphs.has_subgraphs(node):
-        yield from graphs.captures(node)
+    if has_subgraphs(node):
+        yield from captures(node)
 
 
 def fixed_values(graph: ir.Graph) -> set[ir.Value]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs.traversal import subgraphs, with_nested
 
 MAX_NODES = 2**18
 """The most nodes of a model after its functions are inlined."""
@@ -99,7 +99,7 @@ def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.Opera
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     pending = [nodes] if model.functions else []
     while pending:
-        for node in graphs.with_nested(pending.pop()):
+        for node in with_nested(pending.pop()):
             identifier = node.op_identifier()
             if identifier in model.functions and identifier not in found:
                 found[identifier] = model.functions[identifier]
@@ -124,7 +124,7 @@ def _body(graph: Iterable[ir.Node], model: ir.Model) -> _Body:
         own.depth = max(own.depth, depth)
         for node in current:
             own.nodes += 1
-            inner = list(graphs.subgraphs(node))
+            inner = list(subgraphs(node))
             pending += [(graph, depth + 1) for graph in inner]
             if not model.functions:
                 continue

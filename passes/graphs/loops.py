@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 
 _TURN = 2
 """The inputs of a Loop's body before the carried ones: the number of the iteration, and the condition."""

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 
 Graph = ir.Graph | ir.Function | ir.GraphView | None
 

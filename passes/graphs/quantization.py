@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import is_plain
 from passes.graphs.quantized import is_dequantize
+from passes.graphs.scopes import Scope
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

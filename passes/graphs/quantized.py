@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import with_nested
+from passes.graphs.traversal import with_nested
 
 DOMAINS = ("", "com.microsoft")
 """The domains whose QuantizeLinear and DequantizeLinear mean the same."""

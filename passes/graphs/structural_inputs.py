@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 OPERANDS: Mapping[str, tuple[int, ...]] = {

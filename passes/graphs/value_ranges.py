@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import parameters, plain
 from passes.graphs.quantized import is_dequantize
+from passes.graphs.scopes import Scope
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)

@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.remove_dead import RemoveDead
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.randomness import is_random
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.legalize import rules
 from passes.probing.judge import PROVEN, RULE, UNSOLVED, Judge
 from passes.probing.probe import Probe
@@ -55,7 +55,7 @@ def legalize(model: ir.Model, context: Context) -> Result:
     result = Result(model)
     model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
     scope = Scope(model, model.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     legalizer = _Legalizer(Judge(context.target, scope), scope, context, result)
     for _ in range(_MAX_ROUNDS):
         before = len(result.rewrites)
@@ -117,8 +117,8 @@ class _Legalizer:
                 yield from self._legalize_node(group.nodes[-1], group.verdict)
 
     def _legalize_node(self, node: ir.Node, verdict: Verdict) -> Iterator[Skip]:
-        if graphs.has_subgraphs(node):
-            for graph in list(graphs.subgraphs(node)):
+        if has_subgraphs(node):
+            for graph in list(subgraphs(node)):
                 yield from self.legalize_nodes(list(graph))
             if self._failing_verdict(node) is None:
                 return
@@ -223,8 +223,8 @@ class _Legalizer:
         for node, finding in self.judge.failing_nodes(list(proposal.nodes)).items():
             if keep_random and is_random(node, self.scope):
                 continue
-            if graphs.has_subgraphs(node):
-                for graph in graphs.subgraphs(node):
+            if has_subgraphs(node):
+                for graph in subgraphs(node):
                     list(self.legalize_nodes(list(graph)))
                 if self._failing_verdict(node) is None:
                     continue
@@ -251,7 +251,7 @@ class _Legalizer:
         small = Skip("a witness has none") if self.is_witness else witness(original)
         if isinstance(small, Skip):
             return _unproven(small.reason)
-        graphs.name_nodes(small.scope)
+        name_nodes(small.scope)
         context = Context(self.context.target)
         inner = _Legalizer(
             Judge(self.judge.target, small.scope), small.scope, context, Result(small.scope.model), is_witness=True
@@ -293,7 +293,7 @@ def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
 
     The iterations of a loop continue one sequence of numbers; the unrolled copies would all start it anew.
     """
-    seeds = [seed.value for node in graphs.with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
+    seeds = [seed.value for node in with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
     return "its copies would all draw the same numbers from one seed" if len(seeds) > len(set(seeds)) else None
 
 

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import Parameters, parameters
 from passes.graphs.quantized import is_dequantize
+from passes.graphs.scopes import Scope
 
 _PADDED = frozenset(
     ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]

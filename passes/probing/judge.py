@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Target, Verdict
@@ -56,7 +57,7 @@ class Judge:
 
         A rule group is considered as far as it is in ``nodes``.
         """
-        asked = [node for node in nodes if graphs.constant_of(node) is None]
+        asked = [node for node in nodes if constant_of(node) is None]
         with unchanged_graphs():
             found = self._ask([((node,), self._probe(node)) for node in asked])
             for each in found:
@@ -156,7 +157,7 @@ def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
     """For each node that a rule made, all nodes that it made for the same source nodes, in order; if several."""
     by_origin: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
     for node in nodes:
-        maker = node.metadata_props.get(graphs.PASS, "")
+        maker = node.metadata_props.get(lineage.PASS, "")
         if maker.startswith(RULE):
-            by_origin.setdefault((maker, node.metadata_props.get(graphs.ORIGIN, ""), node.graph), []).append(node)
+            by_origin.setdefault((maker, node.metadata_props.get(lineage.ORIGIN, ""), node.graph), []).append(node)
     return {node: tuple(group) for group in by_origin.values() for node in group if len(group) > 1}

@@ -28,9 +28,10 @@ from itertools import chain, pairwise
 import onnx_ir as ir
 
 from passes.core.errors import PassError
-from passes.graphs import graphs
 from passes.graphs.cost import estimate
 from passes.graphs.limits import called_functions
+from passes.graphs.scopes import DISPUTED
+from passes.graphs.traversal import captures, with_nested
 
 _ISLAND_SHARE = 100
 _ISLAND_WORK = 10_000_000
@@ -99,7 +100,7 @@ class Plan:
     def on_device(self) -> set[str]:
         """The names of the nodes on the device, those of subgraphs included."""
         nodes = chain.from_iterable(each.nodes for each in self.partitions if each.side is Side.DEVICE)
-        return {str(node.name) for node in graphs.with_nested(nodes)}
+        return {str(node.name) for node in with_nested(nodes)}
 
 
 def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
@@ -198,7 +199,7 @@ def can_cross(value: ir.Value) -> bool:
         and value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
         and value.shape is not None
         and value.shape.is_static()
-        and graphs.DISPUTED not in value.meta
+        and DISPUTED not in value.meta
     )
 
 
@@ -378,7 +379,7 @@ def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value],
 
 def _uses(node: ir.Node) -> Iterator[ir.Value]:
     """The values that a node and its subgraphs use."""
-    yield from (value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None)
+    yield from (value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None)
 
 
 def _is_constant(value: ir.Value) -> bool:

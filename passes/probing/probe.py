@@ -16,12 +16,13 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
 from passes.graphs.cost import Work, work
 from passes.graphs.dependencies import Dependencies
-from passes.graphs.graphs import Scope
 from passes.graphs.limits import called_functions
 from passes.graphs.randomness import RANDOM_REASON, is_random
+from passes.graphs.scopes import DISPUTED, Scope
+from passes.graphs.tensors import constant_of, ints
+from passes.graphs.traversal import has_subgraphs, with_nested
 from passes.graphs.value_ranges import ANY, Range, value_range
 from passes.probing.probe_writer import INPUT_DTYPES, ProbeWriter, keeps_elements
 
@@ -83,7 +84,7 @@ class Probe:
         else:
             wanted = [value for value in results if _is_used_outside(value, within)]
             wanted = wanted or [value for value in results if not value.uses()]
-        kept = [node for node in nodes if graphs.constant_of(node) is None or node.outputs[0] in wanted]
+        kept = [node for node in nodes if constant_of(node) is None or node.outputs[0] in wanted]
         return cls(kept, scope, wanted, replaces)
 
     @cached_property
@@ -144,7 +145,7 @@ class Probe:
 
         Outputs may have unknown shapes: they are not compared then, but a rejection is one.
         """
-        for node in graphs.with_nested(self.nodes):
+        for node in with_nested(self.nodes):
             if any(attribute.is_ref() for attribute in node.attributes.values()):
                 return f"{node.op_type} is in a function, whose caller supplies its attributes"
         if self.randomness is not None:
@@ -169,7 +170,7 @@ class Probe:
         """Whether it consists of its nodes and their operands only, without a cone, subgraphs or functions."""
         functions = self.scope.model.functions
         return not self._dependencies.cone and all(
-            not graphs.has_subgraphs(node) and node.op_identifier() not in functions for node in self.nodes
+            not has_subgraphs(node) and node.op_identifier() not in functions for node in self.nodes
         )
 
     @property
@@ -238,9 +239,7 @@ class Probe:
     def _iterations(self, node: ir.Node) -> int:
         """How often a node's body runs; 1 without a body."""
         if node.domain == "" and node.op_type == "Loop":
-            counts = (
-                graphs.ints(self._dependencies.constants.get(node.inputs[0])) if node.inputs[0] is not None else None
-            )
+            counts = ints(self._dependencies.constants.get(node.inputs[0])) if node.inputs[0] is not None else None
             return counts[0] if counts else _UNKNOWN_TRIPS
         if node.domain == "" and node.op_type == "Scan":
             shapes = [shape for value in node.inputs if (shape := self.scope.shape(value)) is not None]
@@ -251,7 +250,7 @@ class Probe:
         shape = self.scope.shape(value)
         if self.scope.function is not None:
             return f"{value.name} is in a function, where shapes differ from call to call"
-        if graphs.DISPUTED in value.meta:
+        if DISPUTED in value.meta:
             return f"the declared shape of {value.name} contradicts what ONNX infers"
         if shape is None:
             return f"the shape of {value.name} is not known"
@@ -260,9 +259,9 @@ class Probe:
         return None
 
     def _all_nodes(self) -> Iterator[ir.Node]:
-        yield from graphs.with_nested(self.nodes)
+        yield from with_nested(self.nodes)
         for function in called_functions(self.nodes, self.scope.model).values():
-            yield from graphs.with_nested(function)
+            yield from with_nested(function)
 
 
 def _indices(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:

@@ -12,9 +12,9 @@ from functools import lru_cache
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
 from passes.graphs.dependencies import Dependencies
 from passes.graphs.limits import called_functions
+from passes.graphs.tensors import tensor_proto
 
 _IR_VERSION = 10
 _INTEGER_BYTES = 1024
@@ -86,7 +86,7 @@ class ProbeWriter:
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol, graph: onnx.GraphProto) -> None:
         is_unusual = self.unusual and tensor.dtype not in INPUT_DTYPES
         if self.full or is_unusual or keeps_elements(tensor):
-            graph.initializer.append(graphs.tensor_proto(tensor, self._name(value)))
+            graph.initializer.append(tensor_proto(tensor, self._name(value)))
             return
         name = self._names[value] = f"w{len(self._names)}"  # tells it from inputs that are not constant
         kind = _tensor_type(tensor.dtype.value, tensor.shape.numpy())
@@ -104,7 +104,7 @@ class ProbeWriter:
                 continue
             match attribute.type:
                 case ir.AttributeType.TENSOR:
-                    tensor = graphs.tensor_proto(attribute.value, "")
+                    tensor = tensor_proto(attribute.value, "")
                     proto.attribute.add(name=name, type=onnx.AttributeProto.TENSOR, t=tensor)
                 case ir.AttributeType.GRAPH:
                     self._graph(attribute.value, proto.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g)

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import has_subgraphs, with_nested
 from passes.probing.probe import RANGE, Probe
 from passes.probing.shrinking.operands import Dims, Operands, Shrinking
 from passes.probing.shrinking.sampling import sampled, within
@@ -72,7 +73,7 @@ class _Plan:
         self.elements: dict[ir.Value, list[Expression]] = {}
         self.limits: dict[ir.Value, list[Expression]] = {}
         self.shrunk: dict[ir.Node, Shrinking] = {}
-        every = list(graphs.with_nested(self.nodes))
+        every = list(with_nested(self.nodes))
         arithmetic: set[ir.Node] = set()
         for node in every:
             operands = self._operands(node, kinds=len(every) == 1)
@@ -135,7 +136,7 @@ class _Plan:
 
     def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
         """Whether a node computes lists of numbers from shapes or constants."""
-        if node.op_type in ("Shape", "Size") or graphs.has_subgraphs(node):
+        if node.op_type in ("Shape", "Size") or has_subgraphs(node):
             return False
         if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
             return False
@@ -231,7 +232,7 @@ class _Copy:
             return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
         if attribute.type == ir.AttributeType.GRAPHS:
             return ir.AttrGraphs(attribute.name, [self._graph(each) for each in attribute.as_graphs()])
-        tensor = graphs.constant_of(node)
+        tensor = constant_of(node)
         return attribute if tensor is None else ir.AttrTensor("value", self._tensor(node.outputs[0], tensor))
 
     def _graph(self, graph: ir.Graph) -> ir.Graph:
@@ -276,7 +277,7 @@ class _Copy:
     def difference(self) -> str:
         """How the witness differs in pattern from what it stands for; empty if it does not."""
         for node, shrunk in self._plan.shrunk.items():
-            has_body = graphs.has_subgraphs(node)  # whose results ONNX may not infer
+            has_body = has_subgraphs(node)  # whose results ONNX may not infer
             for value in node.outputs:
                 if value.name and not (has_body and self._small(value) is None) and (reason := self._differs(value)):
                     return reason

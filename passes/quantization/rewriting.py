@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import LOOKED_THROUGH
 from passes.graphs.quantization import plain
 from passes.graphs.quantized import DOMAINS
+from passes.graphs.scopes import Scope, scopes
 from passes.rewriting.base import Context, Result
 from passes.rewriting.rewrite import M, NodeContext, NodeRewrite
 from passes.shapes.inference import infer
@@ -28,7 +27,7 @@ class InferredRewrite(NodeRewrite[M]):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Infer shapes and dtypes, then rewrite."""
-        nodes = (node for scope in graphs.scopes(model) for node in scope.nodes())
+        nodes = (node for scope in scopes(model) for node in scope.nodes())
         if any((node.domain, node.op_type) in self.inferred_for for node in nodes):
             infer(model)
         return super().run(model, context)

@@ -9,8 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.errors import PassError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.replacement import can_take_name, detach_nodes, remove_nodes, replace_value, take_name
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Rewrite
 from passes.shapes.inference import infer_node
 
@@ -131,7 +133,7 @@ class Edit:
             tensor = value.const_value if value in self.constants else self.scope.constant(value)
             producer = value.producer()
             if tensor is None and producer is not None:
-                tensor = graphs.constant_of(producer)
+                tensor = constant_of(producer)
             if tensor is None:
                 raise PassError(
                     f"{op_type} takes {name} as an attribute before opset {_ATTRIBUTES[op_type][0]}, so it must be "
@@ -198,7 +200,7 @@ class Proposal:
             if new is not None:
                 self._replace(old, new, new_values, graph)
         removed = self._remove(graph)
-        graphs.stamp(self.nodes, maker, removed or [self.node])
+        lineage.stamp(self.nodes, maker, removed or [self.node])
         return Rewrite(tuple(node.name or "" for node in removed), tuple(node.name or "" for node in self.nodes))
 
     def substitute(self, node: ir.Node, inner: Proposal) -> None:
@@ -210,12 +212,12 @@ class Proposal:
         index = self.nodes.index(node)
         self.nodes[index : index + 1] = inner.nodes
         self.constants += inner.constants
-        graphs.detach([node])
+        detach_nodes([node])
         self.prune()
 
     def discard(self) -> None:
         """Detach the replacement, so that the values of the graph have no uses in it."""
-        graphs.detach(self.nodes)
+        detach_nodes(self.nodes)
         self.nodes = []
 
     def prune(self) -> None:
@@ -225,29 +227,29 @@ class Proposal:
             if any(value.uses() or value in self.outputs for value in node.outputs):
                 kept.append(node)
             else:
-                graphs.detach([node])
+                detach_nodes([node])
         self.nodes = kept[::-1]
 
     def _replace(self, old: ir.Value, new: ir.Value, new_values: set[ir.Value], graph: ir.Graph) -> None:
-        if old.is_graph_output() and not graphs.can_take_name(new, graph):
+        if old.is_graph_output() and not can_take_name(new, graph):
             identity = ir.Node("", "Identity", [new], name=self.scope.names.node(f"{self.node.name}/Identity"))
             graph.insert_before(self.node, identity)
             self.nodes.append(identity)
             new = identity.outputs[0]
             new_values.add(new)
         if new in new_values:
-            graphs.take_name(new, old)
+            take_name(new, old)
             new_values.discard(new)
-        graphs.replace(old, new)
+        replace_value(old, new)
 
     def _remove(self, graph: ir.Graph) -> list[ir.Node]:
         removed = [self.node]
-        graphs.remove(graph, removed)
+        remove_nodes(graph, removed)
         pending = list(self.absorbed)
         while unused := next((node for node in pending if node.graph is not None and _is_unused(node)), None):
             pending.remove(unused)
             removed.append(unused)
-            graphs.remove(graph, [unused])
+            remove_nodes(graph, [unused])
         return removed
 
 

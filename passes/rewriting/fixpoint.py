@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.scopes import scopes
 from passes.rewriting.base import Context, Result
 from passes.rewriting.rewrite import NodeRewrite
 from passes.shapes.inference import infer
@@ -20,7 +20,7 @@ def run_to_fixpoint(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context:
     """
     result = Result(model)
     known = frozenset().union(*(step.operators for step in steps))
-    while any((node.domain, node.op_type) in known for scope in graphs.scopes(model) for node in scope.nodes()):
+    while any((node.domain, node.op_type) in known for scope in scopes(model) for node in scope.nodes()):
         infer(model)
         results = [step.run(model, context) for step in steps]
         result.skips = [skip for each in results for skip in each.skips]

@@ -11,7 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import name_nodes, scopes
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
 
 
@@ -39,7 +40,7 @@ class OnnxIrPass(Pass):
         after = _named_nodes(done.model)
         for name in after.keys() - before.keys():
             sources = [producers[str(value.name)] for value in after[name].outputs if value.name in producers]
-            graphs.stamp([after[name]], self.name, sources)
+            lineage.stamp([after[name]], self.name, sources)
         removed = tuple(name for name in before if name not in after)
         return Result(done.model, [Rewrite(removed, tuple(name for name in after if name not in before))])
 
@@ -77,8 +78,8 @@ def as_pass(found: object, name: str | None = None) -> type[Pass] | None:
 def _named_nodes(model: ir.Model) -> dict[str, ir.Node]:
     """All nodes by name; those without get one."""
     found: dict[str, ir.Node] = {}
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
         found |= {str(node.name): node for node in scope.nodes()}
     return found
 
@@ -86,7 +87,7 @@ def _named_nodes(model: ir.Model) -> dict[str, ir.Node]:
 def _structure(model: ir.Model) -> list[Any]:
     """All that an edit of the graphs changes, without the elements of tensors; equal as long as nothing is edited."""
     found: list[Hashable] = []
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for graph in scope.graphs():
             found.append((*graph.inputs, None, *graph.outputs, None, *graph.initializers.values()))
             found += [(value, id(value.const_value)) for value in graph.initializers.values()]

@@ -20,8 +20,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import is_op, is_plain, scalar
+from passes.graphs.scopes import Scope
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "Max", "Min", "And", "Or", "Xor", "Equal"})
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 import passes
 from passes.core.errors import BridgeError, InputError, PassError
-from passes.graphs.graphs import scopes
 from passes.graphs.limits import check_limits
 from passes.graphs.quantized import is_quantized
+from passes.graphs.scopes import scopes
 from passes.rewriting import spec
 from passes.rewriting.base import Context, Exactness, Pass, Result
 from passes.rewriting.onnx_ir_passes import adapt

@@ -19,10 +19,9 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import PassError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import has_references, is_redefined, producer
-from passes.graphs.visibility import can_stand_for, is_visible
+from passes.graphs.replacement import can_stand_for, is_visible
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
 
@@ -133,8 +132,8 @@ class NodeRewrite(Pass, Generic[M]):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite until nothing matches; the main graph first, then each function."""
         result = Result(model)
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             self._run_scope(scope, context, result)
         return result
 

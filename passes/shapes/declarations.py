@@ -19,10 +19,11 @@ from collections.abc import Iterable, Iterator, Set
 
 import onnx_ir as ir
 
-from passes.graphs import graphs, loops
-from passes.graphs.graphs import Scope
+from passes.graphs import loops
 from passes.graphs.limits import MAX_ELEMENTS
 from passes.graphs.loops import Parameter
+from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
+from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.shapes import inference
 from passes.shapes.inference import Known
 from passes.shapes.settled import Settled
@@ -43,7 +44,7 @@ def settle(model: ir.Model, context: Settled) -> int:
     Returns:
         How many values were declared otherwise.
     """
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         if scope.function is not None:  # its calls may differ
             for each in loops.parameters(scope):
                 each.value.shape = None
@@ -60,7 +61,7 @@ def settle(model: ir.Model, context: Settled) -> int:
     wrong = {
         value: reason
         for value, known in found.items()
-        if graphs.DISPUTED not in value.meta and (reason := contradiction(value, known))
+        if DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
     scans = list(_scans(model))
     results = {value: value.shape for body in scans for value in body.outputs if value.shape is not None}
@@ -106,7 +107,7 @@ def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
 
 def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
     """The values whose shapes are declared, and depend on data, with the part that inference proves."""
-    return {value: value.meta[graphs.CLAIMED] for value in graphs.values(model) if graphs.CLAIMED in value.meta}
+    return {value: value.meta[CLAIMED] for value in values_of(model) if CLAIMED in value.meta}
 
 
 def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known], *, failed: bool) -> bool:
@@ -124,8 +125,8 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     Returns:
         Whether there is anything of that kind.
     """
-    for value in graphs.values(model):
-        value.meta.pop(graphs.CLAIMED, None)
+    for value in values_of(model):
+        value.meta.pop(CLAIMED, None)
     nodes = Scope(model, model.graph).nodes()
     sources = [value for node in nodes if failed or node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
@@ -137,7 +138,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     for value in _dependents(sources, parameters, model):
         proven = found.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
-            value.meta[graphs.CLAIMED] = proven
+            value.meta[CLAIMED] = proven
     return bool(sources)
 
 
@@ -276,7 +277,7 @@ def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape
 
 def _has_declarations(node: ir.Node) -> bool:
     """Whether what a model says of the outputs of a node, or within it, may be of use to inference."""
-    return graphs.has_subgraphs(node) or any(
+    return has_subgraphs(node) or any(
         (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
         for value in node.outputs
     )
@@ -305,7 +306,7 @@ def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], mod
     reached = set(values)
     if not reached:
         return reached
-    owners = {graph: node for node in graphs.with_nested(model.graph) for graph in graphs.subgraphs(node)}
+    owners = {graph: node for node in with_nested(model.graph) for graph in subgraphs(node)}
     passed: dict[ir.Value | None, list[ir.Value]] = {}
     for each in parameters:
         for value in (each.source, each.result):
@@ -350,7 +351,7 @@ def _is_impossible(dim: int | ir.SymbolicDim) -> bool:
 
 
 def _all_values(model: ir.Model) -> Iterator[ir.Value]:
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for graph in scope.graphs():
             yield from graph.inputs
             for node in graph:

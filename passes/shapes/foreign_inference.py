@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.replacement import merge_shapes
+from passes.graphs.scopes import Scope
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
@@ -200,5 +200,5 @@ def _learn(value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape | None) -> bo
     before = value.type, value.shape
     value.type = value.type or kind
     if shape is not None:
-        value.shape = graphs.merge_shapes(value.shape, shape)
+        value.shape = merge_shapes(value.shape, shape)
     return (value.type, value.shape) != before

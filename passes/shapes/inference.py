@@ -15,9 +15,12 @@ from itertools import count
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs, loops
-from passes.graphs.graphs import Scope
+from passes.graphs import loops
 from passes.graphs.limits import inlined_nodes
+from passes.graphs.replacement import merge_shapes
+from passes.graphs.scopes import DISPUTED, Scope, values_of
+from passes.graphs.tensors import constant_of, tensor_proto, write_info
+from passes.graphs.traversal import captures
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
@@ -78,7 +81,7 @@ def infer(
     updates: dict[ir.Value, Known] = {}
     try:
         if known is None:
-            propagate = propagate and not any(is_long(value.shape) for value in graphs.values(model))
+            propagate = propagate and not any(is_long(value.shape) for value in values_of(model))
             inferred = run(model, declared=True, propagate=propagate)
             known = {value: read(info) for value, info in inferred if _is_open(value)}
         for value, found in known.items():
@@ -101,14 +104,14 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
     except onnx.defs.SchemaError:
         return
     types, data = {}, {}
-    for value in {*node.inputs, *graphs.captures(node)} - {None}:
+    for value in {*node.inputs, *captures(node)} - {None}:
         assert value is not None
         types[str(value.name)] = ir.serde.serialize_value(value).type
         tensor = scope.constant(value)
         if tensor is None and value.producer() is None and not value.is_graph_input():
             tensor = value.const_value  # a constant of a proposal, which is in no graph yet
         if tensor is not None and tensor.nbytes <= SMALL:
-            data[str(value.name)] = graphs.tensor_proto(tensor, str(value.name))
+            data[str(value.name)] = tensor_proto(tensor, str(value.name))
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opset_imports.items()]
     proto = ir.serde.serialize_node(node)
     misread_operands.write(node, proto, scope)
@@ -228,14 +231,14 @@ def _distinct_names(model: ir.Model) -> Iterator[set[str]]:
     taken: set[str | None] = set()
     shared: set[str] = set()
     again: dict[ir.Value, str] = {}
-    for value in graphs.values(model):
+    for value in values_of(model):
         if value.name and value.name in taken:
             if value.is_initializer():
                 shared.add(value.name)
             else:
                 again[value] = value.name
         taken.add(value.name)
-    for value in graphs.values(model) if shared else ():
+    for value in values_of(model) if shared else ():
         if value.name in shared and not value.is_initializer():
             again[value] = str(value.name)
     numbers = count()
@@ -274,13 +277,13 @@ class Skeleton:
         """Write a graph with its subgraphs."""
         proto.name = graph.name or "graph"
         for value in graph.inputs:
-            graphs.write_info(value, proto.input.add())
+            write_info(value, proto.input.add())
         for value in graph.initializers.values():
             if value.const_value is None or (value.is_graph_input() and value.name in self.variable):
                 continue
             _constant(value, value.const_value, proto, most=-1 if value.name in self.variable else SMALL)
         for node in graph:
-            tensor = graphs.constant_of(node)
+            tensor = constant_of(node)
             if tensor is not None:
                 _constant(node.outputs[0], tensor, proto)
                 continue
@@ -291,9 +294,9 @@ class Skeleton:
                     ir.serde.serialize_value_into(proto.value_info.add(), value)
         for value in graph.outputs:
             info = proto.output.add()
-            graphs.write_info(value, info)
+            write_info(value, info)
             producer = value.producer()
-            tensor = value.const_value or (graphs.constant_of(producer) if producer is not None else None)
+            tensor = value.const_value or (constant_of(producer) if producer is not None else None)
             if tensor is not None and not value.is_graph_input():
                 info.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy()))
                 continue
@@ -327,13 +330,13 @@ class Skeleton:
 
 
 def _is_undisputed(value: ir.Value) -> bool:
-    return graphs.DISPUTED not in value.meta
+    return DISPUTED not in value.meta
 
 
 def _constant(value: ir.Value, tensor: ir.TensorProtocol, proto: onnx.GraphProto, *, most: int = SMALL) -> None:
     """Add a constant: with its elements if these are at most so many bytes, else by its type."""
     if tensor.nbytes <= most:
-        proto.initializer.append(graphs.tensor_proto(tensor, value.name or ""))
+        proto.initializer.append(tensor_proto(tensor, value.name or ""))
     else:
         kind = onnx.helper.make_tensor_type_proto(tensor.dtype.value, tensor.shape.numpy())
         proto.value_info.add(name=value.name or "", type=kind)
@@ -344,7 +347,7 @@ def _pairs(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value, 
     found = {info.name: info for info in (*proto.value_info, *proto.output)}
     protos = iter(proto.node)
     for node in graph:
-        tensor = graphs.constant_of(node)
+        tensor = constant_of(node)
         if tensor is not None:
             yield node.outputs[0], tensor
             continue
@@ -404,6 +407,6 @@ def _update(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | Non
     """The merged type and shape of a value; None if what was inferred adds nothing."""
     if _is_known(value):
         return None
-    merged = graphs.merge_shapes(value.shape, shape) if shape is not None else value.shape
+    merged = merge_shapes(value.shape, shape) if shape is not None else value.shape
     kind = value.type if value.type is not None else kind
     return (kind, merged) if kind is not value.type or merged != value.shape else None

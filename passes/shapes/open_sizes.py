@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, values_of
 from passes.shapes import size_expressions
 from passes.shapes.inference import FAILURES, is_long, read, run
 from passes.shapes.size_relations import Dim, Dims, Operands, Relation, relations
@@ -216,7 +215,7 @@ class OpenDims:
         for value in self._model.graph.initializers.values():
             if value.const_value is not None:
                 shapes[value] = tuple(value.const_value.shape.numpy())
-        propagate = not any(is_long(value.shape) for value in graphs.values(self._model))
+        propagate = not any(is_long(value.shape) for value in values_of(self._model))
         try:
             for value, info in run(self._model, declared=False, propagate=propagate):
                 shape = read(info)[1]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 
 _LIMIT = 64
 _DTYPES = (ir.DataType.INT32, ir.DataType.INT64)

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 
 Dim = int | str | None
 Dims = tuple[Dim, ...]

@@ -17,8 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
 from passes.shapes.inference import infer_node
 from passes.specialize.opset_conversion import LOWEST, Converted, Converter, UnconvertibleError, stays
@@ -50,8 +49,8 @@ class ConvertOpset(Pass):
         if source < LOWEST:
             raise InputError(f"the model has opset {source}, and conversion starts at {LOWEST}", where=self.name)
         functions = list(model.functions.values())
-        for around in graphs.scopes(model):
-            graphs.name_nodes(around)
+        for around in scopes(model):
+            name_nodes(around)
         for function in functions:
             self._check(function, target, model)
         done = self._convert(scope, target)

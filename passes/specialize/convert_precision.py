@@ -24,8 +24,10 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.replacement import remove_nodes
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 
 FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
@@ -64,7 +66,7 @@ class ConvertPrecision(Pass):
             raise InputError("its option to is not a format", where=self.name, hint=f"to={' or to='.join(FORMATS)}")
         result = Result(model)
         scope = Scope(model, model.graph)
-        graphs.name_nodes(scope)
+        name_nodes(scope)
         self._check_names(scope)
         half = _Half(scope, FORMATS[self.to])
         chosen: dict[ir.Node, _Converted] = {}
@@ -81,7 +83,7 @@ class ConvertPrecision(Pass):
 
     def _converted(self, node: ir.Node, scope: Scope, half: _Half) -> _Converted | Skip | None:
         """The inputs and outputs of a node to convert; a Skip or None where the node is not converted."""
-        if node.domain != "" or node.op_type in _OTHERS or any(graphs.subgraphs(node)):
+        if node.domain != "" or node.op_type in _OTHERS or any(subgraphs(node)):
             return None
         if not any(_is_float(each, scope) for each in node.outputs if each.name):
             return None
@@ -202,7 +204,7 @@ class _Half:
             if producer is None:
                 self.scope.drop_constant(value)
             elif producer.op_type == "Constant":
-                graphs.remove(graph, [producer])
+                remove_nodes(graph, [producer])
 
     def _lowered(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
         """The value in 16 bits, created before its first consumer."""
@@ -241,7 +243,7 @@ class _Half:
         (result,) = cast.outputs
         result.name, result.type, result.shape = name, ir.TensorType(to), value.shape
         (self.scope.graph.insert_before if before else self.scope.graph.insert_after)(node, [cast])
-        graphs.stamp([cast], maker, [node])
+        lineage.stamp([cast], maker, [node])
         return result
 
 
@@ -251,7 +253,7 @@ def _short(dtype: ir.DataType) -> str:
 
 def _names(node: ir.Node) -> list[str]:
     """The name of a node, and those of its origins in the source model."""
-    return [str(node.name), *graphs.origin(node)]
+    return [str(node.name), *lineage.origin(node)]
 
 
 def _is_float(value: ir.Value, scope: Scope) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.isolation.numpy_files import Expected, read_npz
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 

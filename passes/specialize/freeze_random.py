@@ -21,9 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders import random_numbers
-from passes.graphs import graphs
 from passes.graphs.matching import is_op
 from passes.graphs.randomness import RANDOM, is_random
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Exactness, Result, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -94,10 +95,10 @@ class FreezeRandom(NodeRewrite[_Drawn]):
         return [self.seed % 2**64, zlib.crc32((node.name or "").encode())]
 
 
-def _repeated(scope: graphs.Scope) -> set[ir.Graph]:
+def _repeated(scope: Scope) -> set[ir.Graph]:
     """The graphs that run more than once per run: loop bodies, and graphs nested in them."""
     found: set[ir.Graph] = set()
     for node in scope.nodes():
         if node.graph in found or not is_op(node, "If"):
-            found.update(graphs.subgraphs(node))
+            found.update(subgraphs(node))
     return found

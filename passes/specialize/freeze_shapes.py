@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.graphs.limits import MAX_ELEMENTS
+from passes.graphs.scopes import Scope, values_of
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 from passes.shapes.declarations import contradiction, settle
 from passes.shapes.inference import infer
@@ -54,9 +55,9 @@ class FreezeShapes(Pass):
         Raises:
             InputError: a dimension or an input is unknown, a size is too small, or two sizes contradict each other.
         """
-        scope = graphs.Scope(model, model.graph)
+        scope = Scope(model, model.graph)
         inputs = {str(value.name): value for value in model.graph.inputs if not scope.is_parameter(value)}
-        before = graphs.recorded(model.metadata_props.get(FROZEN), dict[str, int]) or {}
+        before = lineage.recorded(model.metadata_props.get(FROZEN), dict[str, int]) or {}
         self._check_chosen()
         sizes = self._sizes(inputs, before)
         shapes = {name: self._shape(value, sizes) for name, value in inputs.items() if _is_tensor(value)}
@@ -178,7 +179,7 @@ def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> dict[ir.Value, ir.
         The shapes that the symbols claim of results.
     """
     claims: dict[ir.Value, ir.Shape] = {}
-    for value in graphs.values(model):
+    for value in values_of(model):
         if value.shape is None or value.is_initializer() or value.shape.is_static():
             continue
         node = value.producer()

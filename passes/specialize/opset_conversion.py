@@ -15,8 +15,8 @@ import onnx
 import onnx.version_converter
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of, tensor_proto
 from passes.rewriting.edit import Proposal
 from passes.shapes import onnx_inference
 from passes.shapes.inference import SMALL, first_line
@@ -106,7 +106,7 @@ class Converter:
         for value, name in names.items():
             tensor = self.scope.constant(value)
             if tensor is not None and tensor.nbytes <= SMALL:
-                graph.initializer.append(graphs.tensor_proto(tensor, name))
+                graph.initializer.append(tensor_proto(tensor, name))
             else:
                 graph.input.append(self._info(value, name))
         for value, name in zip(node.outputs, proto.output, strict=False):
@@ -166,7 +166,7 @@ class Converter:
 
     def _constant(self, node: ir.Node) -> Converted | None:
         """A Constant, whose tensor may be large and is not copied; before opset 12 it must be a tensor."""
-        tensor = graphs.constant_of(node)
+        tensor = constant_of(node)
         if tensor is None or not self._takes("Constant", ir.TensorType(tensor.dtype)):
             raise UnconvertibleError(f"opset {self.target} has no such constants")
         if "value" in node.attributes or self.target >= 12:

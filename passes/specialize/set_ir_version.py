@@ -17,8 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, scopes
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _DTYPES = {
@@ -102,7 +101,7 @@ def _needs(model: ir.Model) -> Iterator[Need]:
             yield 10, f"overloads, as {name}"
         if any(attribute.value is not None for attribute in function.attributes.values()):
             yield 9, f"defaults of a function's attributes, as {name} has"
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         for graph in scope.graphs():
             yield from _graph(graph, scope)
 

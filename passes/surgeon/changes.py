@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import DISPUTED
+from passes.graphs import lineage
+from passes.graphs.scopes import DISPUTED
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context
 from passes.shapes.declarations import settle
 from passes.shapes.inference import infer
@@ -71,7 +72,7 @@ def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], mak
             for value in node.outputs:
                 for consumer in value.consumers():
                     sources[node].update(sources.get(consumer, {}))
-        graphs.stamp([node], maker, sources[node])
+        lineage.stamp([node], maker, sources[node])
 
 
 def invalidate(model: ir.Model, changes: Changes) -> tuple[int, str]:
@@ -109,7 +110,7 @@ def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
     found = False
     for node in graph:
         hit = node in changes.made or node in changes.rewired or any(value in touched for value in node.inputs)
-        for inner in graphs.subgraphs(node):
+        for inner in subgraphs(node):
             if hit:
                 touched.update(inner.inputs)
             hit = _spread(inner, touched, changes) or hit

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs.graphs import scopes
+from passes.graphs.scopes import scopes
 from passes.surgeon.attributes import attribute_of, unchanged
 from passes.surgeon.changes import Changes
 from passes.surgeon.tags import GraphTag, NodeTag, TensorTag, tag_of

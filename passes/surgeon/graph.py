@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.cleanup.fold_constants import FoldConstants
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context
 from passes.surgeon.exporter import Exporter
 from passes.surgeon.tags import GraphTag, tag, tag_of
@@ -80,7 +80,7 @@ def _apply_folded(graph: gs.Graph, folded: ir.Graph, sources: ArraySources) -> N
     outputs = {
         node.outputs[0].name: node
         for node in folded
-        if node.metadata_props.get(graphs.PASS) == FoldConstants.name and node.op_type == "Identity"
+        if node.metadata_props.get(lineage.PASS) == FoldConstants.name and node.op_type == "Identity"
     }
     for name, tensor in graph.tensors().items():
         if not isinstance(tensor, gs.Variable) or not tensor.inputs:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_from_onnx_attr_type
 
 from passes.core.errors import InputError
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.surgeon.graph import SurgeonGraph, SurgeonNode
 from passes.surgeon.tags import GraphTag, NodeTag, TensorTag, tag
 from passes.surgeon.tensors import ArraySources, TensorValues, surgeon_dtype

@@ -8,8 +8,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.surgeon.changes import Changes, invalidate, stamp
 from passes.surgeon.exporter import Exporter
@@ -34,9 +33,9 @@ def operate(
         InputError: the function left an invalid graph.
     """
     result = Result(model)
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
-    nodes = [node for scope in graphs.scopes(model) for node in scope.nodes()]
+    for scope in scopes(model):
+        name_nodes(scope)
+    nodes = [node for scope in scopes(model) for node in scope.nodes()]
     try:
         after, changes = _run(function, model)
     except InputError as error:
@@ -47,7 +46,7 @@ def operate(
     if not changes.count() and not removed:
         return result
 
-    for scope in graphs.scopes(after):
+    for scope in scopes(after):
         stamp(list(scope.nodes()), changes, removed, maker)
     disputed, failure = invalidate(after, changes)
     unknown = next((value.name for value in after.graph.outputs if value.type is None), None)

@@ -17,7 +17,7 @@ from onnx_graphsurgeon.importers.onnx_importer import get_numpy_type
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs.tensors import tensor_proto
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,7 +62,7 @@ class TensorValues(LazyValues):  # type: ignore[misc]
     @property
     def tensor(self) -> onnx.TensorProto:
         """The tensor in the form that graphsurgeon's own exporter takes, for scripts that call it."""
-        return graphs.tensor_proto(self.source, self.source.name or "")
+        return tensor_proto(self.source, self.source.name or "")
 
     def load(self) -> Array:
         return self._sources.read(self.source)

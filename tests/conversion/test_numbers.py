@@ -17,7 +17,7 @@ from onnx import helper
 import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
-from passes.graphs import graphs
+from passes.graphs.tensors import tensor_proto
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
@@ -47,7 +47,7 @@ def stored(name: str, array: Array, *, numbers: bool = False) -> onnx.TensorProt
         tensor = onnx.TensorProto(name=name, dims=array.shape, data_type=kind(array))
         tensor.int32_data.extend(array.view(f"u{array.itemsize}").reshape(-1).tolist())
         return tensor
-    return graphs.tensor_proto(ir.tensor(array), name)
+    return tensor_proto(ir.tensor(array), name)
 
 
 def converted(

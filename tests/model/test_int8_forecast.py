@@ -18,7 +18,7 @@ from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
 from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast
-from passes.graphs import graphs
+from passes.graphs.traversal import subgraphs
 from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
 from passes.quantization.to_int8.unblock_scales import UnblockScales
 from passes.rewriting.base import Context
@@ -172,7 +172,7 @@ def test_branches(own: bool, kernel: str, tmp_path: Path, runtime: Runtime) -> N
         w=GIVEN["w"],
     )
     if own:
-        inner = next(iter(graphs.subgraphs(source.graph[0])))
+        inner = next(iter(subgraphs(source.graph[0])))
         for name in ("s", "z"):
             value = source.graph.initializers[name]
             copy = ir.Value(name=f"{name}1", type=value.type, shape=value.shape, const_value=value.const_value)

@@ -26,7 +26,7 @@ from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers
-from passes.graphs import graphs
+from passes.graphs import lineage
 from tests.passes.harness import model
 from tests.passes.helpers import mentioned
 
@@ -154,7 +154,7 @@ class TestErrorsOfCleaning:
         cleaned = original.clone()
         node = next(node for node in cleaned.graph if node.name == "soft")
         node.attributes["axis"] = ir.AttrInt64("axis", 0)
-        graphs.stamp([node], "turn-softmax", [node])
+        lineage.stamp([node], "turn-softmax", [node])
         layers = compared(runtime, cleaned, original=original)
         assert layers.first.tensor == "c"
         assert layers.first.by == ("turn-softmax",)

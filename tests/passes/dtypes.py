@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from passes.cleanup.remove_dead import RemoveDead
 from passes.evaluation.saturation import without_saturation
-from passes.graphs import graphs
+from passes.graphs.tensors import tensor_proto
 from passes.rewriting.base import Context, Pass
 from tests.passes.harness import Array, reasons
 
@@ -77,7 +77,7 @@ def chain(
             if name not in fixed
         ],
         [helper.make_tensor_value_info(name, dtype, None) for name, dtype in outputs.items()],
-        [graphs.tensor_proto(ir.tensor(arrays[name]), name) for name in sorted(fixed)],
+        [tensor_proto(ir.tensor(arrays[name]), name) for name in sorted(fixed)],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=12)

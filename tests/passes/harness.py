@@ -12,7 +12,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from passes.evaluation.saturation import without_saturation
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import scopes
 from passes.rewriting.base import Budget, Context, Exactness, Pass, Result
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -84,8 +85,8 @@ def apply(
     names = {node.name for node in old}
     for node in all_nodes(result.model):
         if node not in old and node.op_type != "Constant":
-            assert node.metadata_props[graphs.PASS] == step.name
-            assert names.issuperset(json.loads(node.metadata_props[graphs.ORIGIN]))
+            assert node.metadata_props[lineage.PASS] == step.name
+            assert names.issuperset(json.loads(node.metadata_props[lineage.ORIGIN]))
     assert not step.run(result.model, Context()).rewrites
     return result
 
@@ -97,7 +98,7 @@ def stops(step: Pass, source: ir.Model, limit: int) -> int:
 
 def all_nodes(source: ir.Model) -> Iterator[ir.Node]:
     """Those of the main graph, of its subgraphs and of all functions."""
-    for scope in graphs.scopes(source):
+    for scope in scopes(source):
         yield from scope.nodes()
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import tensor_proto
 
 DECODER = """(float[batch, new, 8] x, float[batch, total] mask, float[batch, heads, past, head] keys)
     => (float[a, b, c, d] y)
@@ -39,7 +40,7 @@ def tiny(text: str, *, opset: int = 17, ir_version: int = 10, functions: str = "
     """
     imports = f'"": {opset}' + (', "local": 1' if functions else "")
     proto = onnx.parser.parse_model(f"<ir_version: {ir_version}, opset_import: [{imports}]> g {text} {functions}")
-    proto.graph.initializer.extend(graphs.tensor_proto(ir.tensor(array), name) for name, array in constants.items())
+    proto.graph.initializer.extend(tensor_proto(ir.tensor(array), name) for name, array in constants.items())
     return ir.from_proto(proto)
 
 
@@ -65,7 +66,7 @@ def initializers(source: ir.Model) -> dict[str, Any]:
     """The arrays of the main graph and its subgraphs, by name."""
     return {
         str(value.name): value.const_value.numpy()
-        for graph in graphs.Scope(source, source.graph).graphs()
+        for graph in Scope(source, source.graph).graphs()
         for value in graph.initializers.values()
         if value.const_value is not None
     }

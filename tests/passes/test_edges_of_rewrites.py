@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.pipeline import Pipeline
 from passes.shapes.inference import infer_node
 from tests.passes.harness import run

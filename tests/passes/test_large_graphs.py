@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.graphs.structural_inputs import structural_inputs
 from passes.graphs.value_ranges import ANY, value_range
 from passes.legalize.types.small_types import CarrySmallTypes

@@ -11,8 +11,7 @@ import pytest
 
 from onnx_bridge.verdicts.node_tolerances import NodeTolerance, node_tolerance
 from onnx_bridge.verdicts.probe_request import migraphx_type
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.probe import Probe
 from passes.shapes import inference
 from tests.passes.helpers import tiny
@@ -25,7 +24,7 @@ def probe_of(text: str, opset: int = 21, *, replaces: Probe | None = None) -> Pr
     model = tiny(text, opset=opset)
     inference.infer(model)
     scope = Scope(model, model.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     return Probe.of(list(model.graph), scope, replaces=replaces)
 
 

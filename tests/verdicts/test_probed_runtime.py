@@ -20,8 +20,8 @@ from onnx_bridge.verdicts.probe_request import ProbeRequest, prepare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.prober import Prober
 from onnx_bridge.verdicts.run_time import longest_seconds, run_seconds
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.tensors import constant_of
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
@@ -48,7 +48,7 @@ def scope_of(text: str, **given: Any) -> Scope:
     model = tiny(text, **given)
     inference.infer(model)
     scope = Scope(model, model.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     return scope
 
 
@@ -432,7 +432,7 @@ class TestManyNodes:
         model = ir.load(exported("bert", "torchscript"))
         inference.infer(model)
         scope = Scope(model, model.graph)
-        nodes = [node for node in scope.nodes() if graphs.constant_of(node) is None]
+        nodes = [node for node in scope.nodes() if constant_of(node) is None]
 
         def many() -> list[Probe]:
             return [Probe.of([node], scope) for _ in range(1000 // len(nodes) + 1) for node in nodes]

@@ -10,7 +10,7 @@ import pytest
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.race_conditions import race_condition
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.probing.probe import Probe
 from passes.rewriting.base import Status
 from passes.shapes import inference

@@ -16,7 +16,7 @@ from onnx_bridge.migraphx.rehearsal import rehearsal as building
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
 

@@ -14,7 +14,7 @@ import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status
 from passes.shapes import inference

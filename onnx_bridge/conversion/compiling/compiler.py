@@ -29,7 +29,7 @@ from onnx_bridge.core.errors import (
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
-from passes.graphs.graphs import ancestors_of_last
+from passes.graphs.traversal import ancestors_of_last
 from passes.probing.partition import Partition, Side, boundary, can_cross
 
 _LIMITS = (OutOfMemory, WorkerTimeout, RuntimeNotFound, ProgramLost)

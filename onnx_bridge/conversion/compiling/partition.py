@@ -28,7 +28,7 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.cleanup.infer_shapes import InferShapes
 from passes.graphs.cost import has_known_work
-from passes.graphs.graphs import Scope, name_nodes
+from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.structural_inputs import structural_inputs
 from passes.probing.judge import UNSOLVED, Finding, Judge
 from passes.probing.long_partitions import cut

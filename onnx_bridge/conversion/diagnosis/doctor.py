@@ -28,9 +28,11 @@ from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes, scopes, weight_bytes
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import with_nested
 from passes.isolation.limits import Limits, limited
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
@@ -125,8 +127,8 @@ def _run(
     progress(Stage.LOAD)
     loaded = models.owned(model)
     facts = _facts(loaded)
-    for scope in graphs.scopes(loaded):
-        graphs.name_nodes(scope)  # so that nodes have the same names before and after the passes
+    for scope in scopes(loaded):
+        name_nodes(scope)  # so that nodes have the same names before and after the passes
     refusal = load_error(loaded)
     if refusal is not None:
         what = f"nothing can be compared, as ONNX Runtime does not take the model: {refusal.what}"
@@ -147,7 +149,7 @@ def _run(
         NodeDiagnosis(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *actions.of(node))
         for node, verdict in verdicts.items()
     ]
-    weights = graphs.weight_bytes(after.model)
+    weights = weight_bytes(after.model)
     return Diagnosis(
         path=None if isinstance(model, ir.Model) else str(Path(model)),
         runtime=f"MIGraphX {runtime.version}",
@@ -188,7 +190,7 @@ def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
 
 
 def _probed(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
-    probes = {node: Probe.of([node], scope) for node in scope.nodes() if graphs.constant_of(node) is None}
+    probes = {node: Probe.of([node], scope) for node in scope.nodes() if constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
     return {node: _as_told(found[node]) if node in found else _without_probing(probe) for node, probe in probes.items()}
@@ -209,11 +211,11 @@ class _Actions:
     def __init__(self, after: ir.Model, steps: Sequence[Step], partitioned: Partitioned) -> None:
         self._replacements: dict[str, list[ir.Node]] = {}
         self._reasons = {
-            inner: reason for node, reason in partitioned.plan.reasons.items() for inner in graphs.with_nested([node])
+            inner: reason for node, reason in partitioned.plan.reasons.items() for inner in with_nested([node])
         }
-        for scope in graphs.scopes(after):
+        for scope in scopes(after):
             for node in scope.nodes():
-                for name in graphs.origin(node):
+                for name in lineage.origin(node):
                     self._replacements.setdefault(name, []).append(node)
         self._removers = {
             name: step.name for step in reversed(steps) for rewrite in step.result.rewrites for name in rewrite.before
@@ -228,7 +230,7 @@ class _Actions:
         reasons = dict.fromkeys(self._reasons[each] for each in replacements if each in self._reasons)
         if reasons:
             return PlannedAction.HOST, "; ".join(reasons)
-        makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(graphs.PASS)))
+        makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(lineage.PASS)))
         return (PlannedAction.REWRITTEN, ", ".join(makers)) if makers else (PlannedAction.UNCHANGED, "")
 
 

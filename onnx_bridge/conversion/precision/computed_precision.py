@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.reference.comparison.computed_precision import EPSILON, computed_precisions
 from onnx_bridge.reference.comparison.tolerances import PRESETS, Tolerances
-from passes.graphs import graphs
 from passes.graphs.quantization import is_quantizer
+from passes.graphs.scopes import scopes
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str)
     """
     found = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
     found |= {each.preset for each in computed_precisions(original, cleaned).values()}
-    nodes = (node for model in (original, cleaned) for scope in graphs.scopes(model) for node in scope.nodes())
+    nodes = (node for model in (original, cleaned) for scope in scopes(model) for node in scope.nodes())
     if any(map(is_quantizer, nodes)):
         found.add("int8")
     return Precision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))

@@ -26,8 +26,8 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.partition import extract
 
 PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -80,9 +80,9 @@ def quantize_products(
         InputError: ``keep`` names no product of the model, or all of them.
     """
     copy = model.clone()
-    graphs.name_nodes(Scope(copy, copy.graph))
+    name_nodes(Scope(copy, copy.graph))
     found = products(copy)
-    kept = [node for node in found if set(keep) & {str(node.name), node.op_type, *graphs.origin(node)}]
+    kept = [node for node in found if set(keep) & {str(node.name), node.op_type, *lineage.origin(node)}]
     _check(keep, found, kept)
     chosen = [node for node in found if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
@@ -114,7 +114,7 @@ def products(model: ir.Model) -> list[ir.Node]:
 
 
 def _check(keep: Sequence[str], found: Sequence[ir.Node], kept: Sequence[ir.Node]) -> None:
-    known = {name for node in found for name in (str(node.name), node.op_type, *graphs.origin(node))}
+    known = {name for node in found for name in (str(node.name), node.op_type, *lineage.origin(node))}
     for each in keep:
         if each not in known:
             hint = nearest(each, sorted(known)) or f"it has {', '.join(str(node.name) for node in found[:5]) or 'none'}"
@@ -138,7 +138,7 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
         (output,) = made.outputs
         output.name, output.type, output.shape = f"{name}/{ending}", kind, value.shape
     graph.insert_before(node, [down, up])
-    graphs.stamp([down, up], _MAKER, [node])
+    lineage.stamp([down, up], _MAKER, [node])
     return up.outputs[0]
 
 

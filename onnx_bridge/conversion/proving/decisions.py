@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnx_bridge.conversion.compiling.partition import Partitioned
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import scopes
 from passes.probing.partition import Side
 
 Conversion = tuple[ir.Model, Partitioned]
@@ -37,12 +38,12 @@ def different_decision(one: Conversion, other: Conversion) -> str | None:
 
 
 def _nodes(model: ir.Model) -> Iterator[Node]:
-    for scope in graphs.scopes(model):
+    for scope in scopes(model):
         numbers = {node: index for index, node in enumerate(scope.nodes())}
         for node in numbers:
-            made_by = node.metadata_props.get(graphs.PASS, "")
+            made_by = node.metadata_props.get(lineage.PASS, "")
             sources = tuple(_source(value, numbers) for value in node.inputs)
-            origins = tuple(graphs.origin(node)) if made_by else ()
+            origins = tuple(lineage.origin(node)) if made_by else ()
             yield node.domain, node.op_type, made_by, origins, sources
 
 

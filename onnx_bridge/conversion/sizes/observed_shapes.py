@@ -16,7 +16,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from passes.graphs.cost import estimate
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import at_most, limited
 from passes.probing.partition import can_cross, extract

@@ -32,8 +32,8 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Constant, Mask
 from onnx_bridge.samples.suitable import frozen_values
-from passes.graphs import graphs
 from passes.graphs.randomness import is_random
+from passes.graphs.scopes import scopes
 from passes.rewriting.base import Context
 
 Sizes = Mapping[str, int]
@@ -62,7 +62,7 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
     smaller = [each for each in sizes.buckets if inside(each, sizes.buckets) != each]
     if not smaller:
         return Tried()
-    if any(is_random(node, scope) for scope in graphs.scopes(model) for node in scope.nodes()):
+    if any(is_random(node, scope) for scope in scopes(model) for node in scope.nodes()):
         return Tried(notes=("padding was not tried: the model draws random numbers",))
     try:
         trial = _Trial(source, model, sizes, request)

@@ -52,9 +52,9 @@ from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
-from passes.graphs import graphs
 from passes.graphs.cost import Work, work
 from passes.graphs.randomness import is_random
+from passes.graphs.scopes import scopes
 from passes.isolation.limits import Limits
 from passes.rewriting.base import Proof
 
@@ -125,7 +125,7 @@ class _Prover:
             return BundleProof(unproven=f"{real}; {why}", comparable=load_error(self._model) is None)
 
     def _check_determined(self) -> None:
-        for scope in graphs.scopes(self._model):
+        for scope in scopes(self._model):
             for node in scope.nodes():
                 if is_random(node, scope):
                     raise Unprovable(f"{node.op_type} {node.name} draws new numbers in each run")

@@ -18,7 +18,7 @@ from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
-from passes.graphs.graphs import ORIGIN, PASS, recorded
+from passes.graphs import lineage
 
 NOT_DETERMINED = 4
 """The exit code where nothing is known to be wrong, but the reference does not determine an output."""
@@ -64,10 +64,10 @@ class Culprit:
     @classmethod
     def of(cls, node: ir.Node, original: ir.Model) -> Culprit:
         """Describe a node of a cleaned model."""
-        origin = tuple(recorded(node.metadata_props.get(ORIGIN), list[str]) or ())
+        origin = tuple(lineage.recorded(node.metadata_props.get(lineage.ORIGIN), list[str]) or ())
         sources = [each for each in original.graph.all_nodes() if each.name in {*origin, node.name}]
         modules = (module(each) for each in (node, *sources))
-        made_by = node.metadata_props.get(PASS, "")
+        made_by = node.metadata_props.get(lineage.PASS, "")
         return cls(str(node.name), operator(node), next(filter(None, modules), ""), made_by, origin)
 
     def __str__(self) -> str:

@@ -39,8 +39,8 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.graphs.graphs import Scope, name_nodes
 from passes.graphs.quantized import is_quantized
+from passes.graphs.scopes import Scope, name_nodes
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import Side, plan
 from passes.shapes.inference import infer

@@ -19,7 +19,7 @@ from onnx_bridge.parity.submodels.submodels import Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector
 from onnx_bridge.reference.comparison.compare import compare
-from passes.graphs.graphs import ancestors_of_last
+from passes.graphs.traversal import ancestors_of_last
 
 _MAX_EXCLUDED = 8
 """How often the search continues after nodes whose wrong outputs do not matter."""

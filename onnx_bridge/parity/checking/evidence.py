@@ -13,7 +13,10 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.checking.error_histogram import Sketch
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import captures
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,10 @@ class Network:
     @classmethod
     def of(cls, model: ir.Model) -> Network:
         """The network of a model; nodes without a name get one, as they do in `onnx_bridge.clean`."""
-        graphs.name_nodes(graphs.Scope(model, model.graph))
+        name_nodes(Scope(model, model.graph))
         nodes, constants = [], set(model.graph.initializers.values())
         for node in model.graph:
-            if graphs.constant_of(node) is None:
+            if constant_of(node) is None:
                 nodes.append(node)
             else:
                 constants.update(node.outputs)
@@ -64,14 +67,14 @@ class Network:
 
 
 def _node(node: ir.Node, constants: set[ir.Value]) -> NetworkNode:
-    taken = dict.fromkeys((*filter(None, node.inputs), *graphs.captures(node)))
+    taken = dict.fromkeys((*filter(None, node.inputs), *captures(node)))
     return NetworkNode(
         str(node.name),
         f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
         tuple(str(value.name) for value in taken if value not in constants),
         tuple(str(value.name) for value in node.outputs if value.name),
-        node.metadata_props.get(graphs.PASS, ""),
-        tuple(graphs.origin(node)),
+        node.metadata_props.get(lineage.PASS, ""),
+        tuple(lineage.origin(node)),
     )
 
 

@@ -4,7 +4,7 @@ Each value has up to three errors:
 
 - *cleaning*: the cleaned model against the original, both on ONNX Runtime, from the model's inputs. Values are matched
   by name, since passes keep the name of a value if and only if its meaning stays the same; and by the relation that is
-  recorded where a pass shifted integers (`passes.graphs.zero_point_shifts`).
+  recorded where a pass shifted integers (`passes.graphs.lineage`).
 - *accumulated*: MIGraphX from the model's inputs, against ONNX Runtime on the cleaned model.
 - *local*: MIGraphX fed with the reference's own values, which separates a node that makes an error from one that
   propagates it.
@@ -34,7 +34,7 @@ from onnx_bridge.parity.layers.subject import LayerSubject, OriginalModel
 from onnx_bridge.parity.layers.walk import Observer, Walk
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.tolerances import Tolerances
-from passes.graphs.graphs import Scope, name_nodes
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.partition import plan
 
 MEMORY = 1 << 30

@@ -17,10 +17,11 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
-from passes.graphs import graphs, zero_point_shifts
+from passes.graphs import lineage
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.quantization import is_quantizer
 from passes.graphs.randomness import RANDOM
+from passes.graphs.replacement import remove_nodes
 from passes.probing.partition import Plan, Side, extract, is_constant, needed
 
 COPIES = 4
@@ -120,13 +121,13 @@ class SegmentedModel:
                 graph.inputs.append(given)
         graph.outputs.extend(wanted)
         alive = needed(graph)
-        graphs.remove(graph, [node for node in reversed(graph) if node not in alive])
+        remove_nodes(graph, [node for node in reversed(graph) if node not in alive])
         fix_inputs(part, values, self.constant)
         return part
 
     def source(self, name: str) -> tuple[str, int]:
         """The name that a value has in the original, and what was added to it since."""
-        return zero_point_shifts.shift_of(self._values[name]) or (name, 0)
+        return lineage.shift_of(self._values[name]) or (name, 0)
 
     @cached_property
     def random(self) -> frozenset[str]:

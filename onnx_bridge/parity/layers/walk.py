@@ -20,7 +20,7 @@ from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
-from passes.graphs import graphs, zero_point_shifts
+from passes.graphs import lineage
 from passes.graphs.quantization import is_quantizer
 from passes.probing.partition import Side, boundary, extract
 
@@ -129,7 +129,7 @@ class Walk:
     def _layer(self, node: ir.Node, name: str, side: Side, made: _Computed) -> Layer:
         if name in self.segmented.random:
             made = _Computed(made.right, missing={name: _IS_RANDOM})
-        origins, maker = tuple(graphs.origin(node)), node.metadata_props.get(graphs.PASS)
+        origins, maker = tuple(lineage.origin(node)), node.metadata_props.get(lineage.PASS)
         expected, tolerances = made.right[name], self._tolerances(name)
         found = made.found.get(name)
         if self.observer is not None and isinstance(found, np.ndarray) and isinstance(expected, np.ndarray):
@@ -272,7 +272,7 @@ def _shifted(value: Value, offset: int, like: Value) -> Value:
     """A value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
     if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
         return value
-    return zero_point_shifts.shifted(value, offset, like.dtype)
+    return lineage.shifted(value, offset, like.dtype)
 
 
 def _evenly(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:

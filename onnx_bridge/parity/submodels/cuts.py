@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.program import type_of
-from passes.graphs import graphs
+from passes.graphs.traversal import captures
 from passes.probing.partition import extract
 
 PACKED = ("int4", "uint4")
@@ -45,7 +45,7 @@ def estimated_bytes(value: ir.Value) -> int:
 
 def operands(node: ir.Node) -> list[ir.Value]:
     """The values that a node and its subgraphs use, each once."""
-    return [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
+    return [value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None]
 
 
 def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[str]:

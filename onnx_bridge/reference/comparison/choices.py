@@ -26,9 +26,10 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.reference.comparison.compare import Comparison
 from onnx_bridge.reference.comparison.tolerances import is_float
-from passes.graphs import graphs
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.quantization import is_quantizer
+from passes.graphs.replacement import remove_nodes
+from passes.graphs.traversal import with_nested
 from passes.probing.partition import needed
 
 COMPUTED = "/computed"
@@ -141,8 +142,8 @@ def cut(model: ir.Model, given: Mapping[str, Value], outputs: Sequence[str]) -> 
     made |= {str(value.name): value for value in graph.inputs}
     graph.outputs.extend(made[name] for name in dict.fromkeys(outputs))
     alive = needed(graph)
-    graphs.remove(graph, [node for node in reversed(graph) if node not in alive])
-    used = {value for node in graphs.with_nested(graph) for value in node.inputs}
+    remove_nodes(graph, [node for node in reversed(graph) if node not in alive])
+    used = {value for node in with_nested(graph) for value in node.inputs}
     for value in [each for each in graph.inputs if each not in used and not each.is_graph_output()]:
         graph.inputs.remove(value)
     return other

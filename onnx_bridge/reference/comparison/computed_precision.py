@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnx_bridge.reference.comparison.tolerances import PRESETS
-from passes.graphs import graphs
+from passes.graphs.traversal import captures, subgraphs, with_nested
 
 EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
 """By preset: the unit in the last place of 1.0, where it is another than that of the dtypes."""
@@ -85,12 +85,12 @@ class _Flow:
     inside: dict[str, Inside] = field(default_factory=dict)
 
     def visit(self, node: ir.Node) -> None:
-        operands = [value for value in dict.fromkeys((*node.inputs, *graphs.captures(node))) if value is not None]
+        operands = [value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None]
         known = [self._dtype(value) for value in operands]
         result = self._result(node, known)
         function = self.model.functions.get(node.op_identifier())
-        inside = [*graphs.subgraphs(node), *([] if function is None else [function.graph])]
-        nested = [each for graph in inside for each in graphs.with_nested(graph)]
+        inside = [*subgraphs(node), *([] if function is None else [function.graph])]
+        nested = [each for graph in inside for each in with_nested(graph)]
         own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
         inner = [(each, self._result(each, [])) for each in nested]
         own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]

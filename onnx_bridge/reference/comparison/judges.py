@@ -23,8 +23,8 @@ from onnx_bridge.reference.comparison.judgement import Judge, Tested
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.unfolded import unfolded
-from passes.graphs import graphs
-from passes.graphs.zero_point_shifts import shift_of, unshifted
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope, name_nodes
 
 Values = Mapping[str, Value]
 
@@ -60,7 +60,7 @@ class InsideModel:
     @cached_property
     def _shifted(self) -> Mapping[str, tuple[str, int]]:
         """The values that were shifted, with the offset, by their earlier names."""
-        shifts = ((value, shift_of(value)) for value in self._made)
+        shifts = ((value, lineage.shift_of(value)) for value in self._made)
         return {shift[0]: (str(value.name), shift[1]) for value, shift in shifts if shift is not None}
 
     def values(self, sample: Values, names: Sequence[str]) -> Values:
@@ -75,7 +75,7 @@ class InsideModel:
             mine, offset = self._shifted[name]
             array = values[mine]
             assert isinstance(array, np.ndarray)
-            values[name] = unshifted(array, offset)
+            values[name] = lineage.unshifted(array, offset)
         return values
 
 
@@ -145,7 +145,7 @@ class Judges:
 
     def _judge(self, name: str, model: ir.Model, tolerances: Tolerances) -> Judge:
         if name not in self._judges:
-            graphs.name_nodes(graphs.Scope(model, model.graph))
+            name_nodes(Scope(model, model.graph))
             session = self.session if model is self.original else None
             self._judges[name] = Judge(model, tolerances, self.epsilon, session)
         self._judges[name].tolerances = tolerances

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.reference.quark.quark_operators import DOMAINS, compute
-from passes.graphs.graphs import Scope, captures
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import captures
 from passes.probing.partition import boundary, extract, is_constant
 
 Session = Callable[[Mapping[str, Value]], Mapping[str, Value]]

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.tolerances import Tolerance, preset_tolerance
-from passes.graphs import graphs
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.quantization import is_quantizer
+from passes.graphs.traversal import captures, with_nested
 
 
 def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
@@ -34,9 +34,9 @@ def _presets(model: ir.Model) -> dict[str, str]:
     constant = fixed_values(model.graph)
     reached: dict[ir.Value, str] = {}
     for node in model.graph:
-        quantizers = [each for each in graphs.with_nested([node]) if is_quantizer(each)]
+        quantizers = [each for each in with_nested([node]) if is_quantizer(each)]
         found = {_preset(each) for each in quantizers if each.inputs[0] not in constant}
-        found |= {reached[value] for value in (*node.inputs, *graphs.captures(node)) if value in reached}
+        found |= {reached[value] for value in (*node.inputs, *captures(node)) if value in reached}
         if found:
             reached |= dict.fromkeys(node.outputs, "fp8" if "fp8" in found else "int8")
     return {str(value.name): reached[value] for value in model.graph.outputs if value in reached}

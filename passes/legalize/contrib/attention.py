@@ -24,7 +24,7 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.attention import Attended, Heads, Scoring, attend, default_scale, merge_heads, split_heads
 from passes.builders.operands import given
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.graphs.graphs import ints
+from passes.graphs.tensors import ints
 from passes.legalize.nn.recurrent import MAX_STEPS, Layer, RecurrentMatch, UnrollRecurrent, Weights, activations_of
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.rewrite import NodeContext, NodeRewrite

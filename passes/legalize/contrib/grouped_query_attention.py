@@ -33,7 +33,7 @@ from passes.builders.attention import (
     split_heads,
 )
 from passes.builders.operands import constant_integer, given, not_constant
-from passes.graphs.graphs import ints
+from passes.graphs.tensors import ints
 from passes.legalize.nn.rotary import angles, rotate
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.legalize.contrib.quantized_weights import unpack
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

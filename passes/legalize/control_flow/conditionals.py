@@ -17,7 +17,7 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, select, speculation_hazard, to_scalar, unsupported_reason
-from passes.graphs import graphs
+from passes.graphs.traversal import with_nested
 from passes.legalize.control_flow.loops import shape_mismatch
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
@@ -56,7 +56,7 @@ class JoinBranches(NodeRewrite[_Branches]):
             problem = unsupported_reason(graph, 0, len(node.outputs)) or speculation_hazard(graph, scope)
             if problem is not None:
                 return Skip(f"both branches cannot be computed: {problem}")
-            operators = [each.op_type for each in graphs.with_nested(graph)]
+            operators = [each.op_type for each in with_nested(graph)]
             expensive = next((each for each in operators if each in _EXPENSIVE), None)
             if expensive is not None or len(operators) > self.max_nodes:
                 return Skip(f"a branch is expensive: it has {expensive or f'{len(operators)} nodes'}")

@@ -27,10 +27,11 @@ import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, unsupported_reason
 from passes.cleanup.fold_constants import FoldConstants
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope, ints
 from passes.graphs.matching import is_plain
-from passes.graphs.visibility import can_stand_for
+from passes.graphs.replacement import can_stand_for, remove_nodes
+from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.tensors import ints
+from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.legalize.control_flow.known_sequences import (
     Elements,
     concat_from_sequence,
@@ -81,7 +82,7 @@ class DissolveSequences(Pass):
         scope = Scope(model, model.graph)
         if not any(_is_sequence_operator(node) for node in scope.nodes()):
             return result
-        graphs.name_nodes(scope)
+        name_nodes(scope)
         while True:  # each visit that changes anything leaves fewer readers of sequences
             walk = _Walk(self, Scope(model, model.graph), context, result)
             walk.visit(model.graph)
@@ -142,13 +143,13 @@ class _Walk:
                 self.changed = True
                 pending.extendleft(reversed(found.nodes))
                 continue
-            for inner in graphs.subgraphs(node):
+            for inner in subgraphs(node):
                 self.visit(inner)
 
     def clear(self, graph: ir.Graph) -> None:
         """Remove unused sequences; a sequence that is still used is constructed from its elements by one node."""
         for node in reversed(list(graph)):
-            for inner in graphs.subgraphs(node):
+            for inner in subgraphs(node):
                 self.clear(inner)
             if not node.outputs or not all(
                 value in self.sequences or value in self.optionals for value in node.outputs
@@ -156,7 +157,7 @@ class _Walk:
                 continue
             if not any(value.uses() or value.is_graph_output() for value in node.outputs):
                 if self.context.budget.take():
-                    graphs.remove(graph, [node])
+                    remove_nodes(graph, [node])
                     self.result.rewrites.append(Rewrite((node.name or "",), note="its sequence is unused"))
             elif node.op_type in ("SequenceErase", "SequenceInsert"):
                 proposal = self._propose(node, functools.partial(self._rebuild, node))
@@ -289,7 +290,7 @@ class _Walk:
 
     def _unroll(self, node: ir.Node, rule: NodeRewrite[Any]) -> Proposal | Skip | None:
         """Unroll a node with sequences, all of which are known."""
-        values = [*node.inputs, *graphs.captures(node)]
+        values = [*node.inputs, *captures(node)]
         unknown = [
             value
             for value in values
@@ -298,7 +299,7 @@ class _Walk:
             and value not in self.sequences
             and value not in self.optionals
         ]
-        if unknown or not any(_is_sequence_operator(each) for each in graphs.with_nested([node]) if each is not node):
+        if unknown or not any(_is_sequence_operator(each) for each in with_nested([node]) if each is not node):
             return None
         return rule.propose(node, NodeContext.within(self.scope, self.context))
 

@@ -27,9 +27,10 @@ from passes.cleanup.inline_functions import InlineFunctions
 from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import RemoveIdentity
 from passes.core.errors import InputError
-from passes.graphs import graphs
 from passes.graphs.byte_strings import from_proto
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import tensor_proto
+from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.rewriting.base import Context, Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -90,7 +91,7 @@ class ExpandFunctions(NodeRewrite[Match]):
             return Skip("types are unknown in a function: run inline-functions first")
         if "" not in scope.opset_imports:
             return Skip("the model does not import the standard operators, which its body consists of")
-        if graphs.captures(node):
+        if captures(node):
             return Skip("its subgraph captures outer values, which a function body cannot")
         for value in node.inputs:
             if value is not None and scope.dtype(value) is None and not isinstance(value.type, _CONTAINERS):
@@ -131,7 +132,7 @@ def _isolate(node: ir.Node, scope: Scope) -> bytes:
     for value, name in names.items():
         tensor = scope.constant(value)
         if tensor is not None and tensor.nbytes <= SMALL:
-            graph.initializer.append(graphs.tensor_proto(tensor, name))
+            graph.initializer.append(tensor_proto(tensor, name))
             continue
         graph.input.append(_info(value, name, scope))
     for value, name in zip(node.outputs, proto.output, strict=True):
@@ -262,9 +263,9 @@ def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]
     nodes = list(graph)
     graph.outputs.clear()
     graph.remove(nodes)
-    for each in graphs.with_nested(nodes):
+    for each in with_nested(nodes):
         each.name = edit.scope.names.node(_renamed(each.name, node))
-        nested = (value for sub in graphs.subgraphs(each) for value in (*sub.inputs, *sub.initializers.values()))
+        nested = (value for sub in subgraphs(each) for value in (*sub.inputs, *sub.initializers.values()))
         for value in (*each.outputs, *nested):
             if value.name:
                 value.name = edit.scope.names.value(_renamed(value.name, node))

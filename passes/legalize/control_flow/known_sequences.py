@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import to_scalar
-from passes.graphs.graphs import ints
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 

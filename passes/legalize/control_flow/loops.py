@@ -33,8 +33,8 @@ from passes.builders.subgraph_copies import (
     to_scalar,
     unsupported_reason,
 )
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import is_op
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -20,7 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.subgraph_copies import Body, empty_stack, stack, unsupported_reason
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operators import cast, reshape_or_fold, scalar
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite

@@ -22,7 +22,8 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide
 from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
-from passes.graphs.graphs import Scope, ints
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import is_output_used
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match

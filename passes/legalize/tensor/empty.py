@@ -20,8 +20,8 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Array
 from passes.evaluation.constant_session import EvaluationError
 from passes.evaluation.evaluation import evaluate
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import has_subgraphs
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -95,7 +95,7 @@ class EvaluateEmpty(NodeRewrite[Match]):
         """Match if every input is constant or has no elements, and not all are constant."""
         scope = context.scope
         variable_inputs = [value for value in node.inputs if value is not None and scope.constant(value) is None]
-        if not variable_inputs or graphs.has_subgraphs(node):
+        if not variable_inputs or has_subgraphs(node):
             return None
         return Match(node) if all(is_empty(value, scope) for value in variable_inputs) else None
 

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from passes.builders.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
 from passes.builders.operators import slice_of
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

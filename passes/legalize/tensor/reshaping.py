@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
 from passes.builders.operators import reshape
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

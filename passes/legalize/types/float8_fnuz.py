@@ -21,9 +21,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import Array, plain, quantized_dtype
 from passes.graphs.quantized import DOMAINS, is_quantize
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

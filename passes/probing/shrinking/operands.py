@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.tensors import ints
 from passes.probing.shrinking.sizes import Expression, Key, Rule
 
 Dims = tuple[int, ...]
@@ -60,7 +60,7 @@ class Operands:
 
     def elements(self, index: int) -> list[int] | None:
         """The elements of a constant input of integers; None if it is not one."""
-        return graphs.ints(self.constants.get(index))
+        return ints(self.constants.get(index))
 
     def numbers(self) -> dict[str, int]:
         """Its attributes that are numbers."""

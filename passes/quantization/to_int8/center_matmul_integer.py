@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.quantization.rewriting import InferredRewrite
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

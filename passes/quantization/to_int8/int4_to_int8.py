@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import Reason, trace
 from passes.graphs.quantization import plain, quantized_dtype, zero_point
 from passes.graphs.quantized import DOMAINS
+from passes.graphs.scopes import Scope
 from passes.quantization.rewriting import consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

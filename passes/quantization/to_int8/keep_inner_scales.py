@@ -18,10 +18,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.graphs.quantization import aligned, parameters, plain
 from passes.graphs.quantized import DOMAINS
+from passes.graphs.scopes import Scope
 from passes.quantization.rewriting import InferredRewrite, consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

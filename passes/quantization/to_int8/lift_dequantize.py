@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import PRODUCTS, forecast_kernel
 from passes.graphs.quantization import Parameters, parameters, plain
 from passes.graphs.quantized import DOMAINS, is_quantize
+from passes.graphs.scopes import Scope
 from passes.quantization.rewriting import InferredRewrite, consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import Array, aligned, parameters, plain
 from passes.graphs.quantized import DOMAINS, is_dequantize
+from passes.graphs.scopes import Scope
 from passes.graphs.value_ranges import value_range
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

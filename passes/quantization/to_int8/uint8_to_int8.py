@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs import graphs, zero_point_shifts
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
 from passes.graphs.quantization import plain, quantized_dtype, zero_point
 from passes.graphs.quantized import is_dequantize, is_quantize, is_quantized
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.shapes.inference import infer
 
@@ -74,10 +74,10 @@ class Uint8ToInt8(Pass):
         if not is_quantized(model):
             return result
         infer(model)
-        for scope in graphs.scopes(model):
+        for scope in scopes(model):
             if scope.function is not None:
                 continue
-            graphs.name_nodes(scope)
+            name_nodes(scope)
             done: set[ir.Node] = set()
             for node in list(scope.nodes()):
                 if node in done or not is_dequantize(node) or quantized_dtype(node, scope) != _UINT8:
@@ -204,7 +204,7 @@ def _shift(found: _Component, scope: Scope) -> None:
         before = str(value.name)
         value.type = ir.TensorType(ir.DataType.INT8)
         value.name = scope.names.value(f"{before}_int8")  # its integers have changed
-        zero_point_shifts.record_shift(value, before, -_SHIFT)
+        lineage.record_shift(value, before, -_SHIFT)
 
 
 def _lower(array: np.ndarray) -> np.ndarray:

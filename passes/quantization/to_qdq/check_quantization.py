@@ -19,10 +19,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import Array, quantized_dtype, same_parameters, zero_point
 from passes.graphs.quantized import is_dequantize, is_quantize
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Pass, Result
 
 
@@ -74,8 +73,8 @@ class CheckQuantization(Pass):
         Raises:
             InputError: a node is invalid.
         """
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             for node in scope.nodes():
                 problem = None
                 if is_quantize(node) or is_dequantize(node) or node.op_type in _EXTENDED:

@@ -36,7 +36,7 @@ from passes.builders.block_floats import (
     round_to_float,
 )
 from passes.builders.operators import reshape_or_fold
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.fixpoint import run_to_fixpoint

@@ -23,10 +23,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.evaluation.folding import Folder, Refusal
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
 from passes.graphs.quantization import same_parameters
 from passes.graphs.quantized import DOMAINS
+from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.traversal import subgraphs
 from passes.quantization.rewriting import producer
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
@@ -91,12 +91,12 @@ class FoldQdq(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Fold constants first, then pairs."""
         result = Result(model)
-        if not any(_is_qdq(node) for scope in graphs.scopes(model) for node in scope.nodes()):
+        if not any(_is_qdq(node) for scope in scopes(model) for node in scope.nodes()):
             return result
         infer(model)
         limit = self.max_bytes if self.policy == "keep-int8" else 2**63
-        for scope in graphs.scopes(model):
-            graphs.name_nodes(scope)
+        for scope in scopes(model):
+            name_nodes(scope)
             folder = Folder(scope, context, result, name=self.name, accept=self._accept, max_bytes=limit)
             while folder.fold():
                 pass
@@ -128,7 +128,7 @@ def _may_be_integer_operand(value: ir.Value) -> bool:
         if value.is_graph_output():
             return True
         for node in value.consumers():
-            if node.domain != "" or node.op_type in _INT8 or any(True for _ in graphs.subgraphs(node)):
+            if node.domain != "" or node.op_type in _INT8 or any(True for _ in subgraphs(node)):
                 return True
             if node.op_type in _REARRANGING:
                 pending.extend(each for each in node.outputs if each not in seen)

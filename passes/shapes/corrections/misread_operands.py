@@ -22,8 +22,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.graphs.graphs import Scope, ints
 from passes.graphs.limits import MAX_RANK
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 
 _ENDS, _STEPS = 2, 4
 _END = tuple(np.iinfo(dtype).max for dtype in (np.int32, np.int64))

@@ -68,7 +68,7 @@ def test_modules_that_decide_on_verdicts() -> None:
         "onnx_bridge.migraphx.c_api",
         "onnx_bridge.reference.bfloat16_emulation",
         "passes.shapes.inference",
-        "passes.graphs.graphs",
+        "passes.graphs.scopes",
     } <= modules(VERDICTS)
     assert not any(
         name.startswith(("onnx_bridge.cli", "onnx_bridge.batch", "passes.legalize")) for name in modules(VERDICTS)
@@ -93,7 +93,7 @@ def test_what_a_verdict_loads() -> None:
 import onnx_ir as ir
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.probing.probe import Probe
 model = ir.from_onnx_text(
     '<ir_version: 9, opset_import: ["": 17]> f (float[2,2] x) => (float y) { h = Relu(x)   y = Det(h) }'

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.eliminate_common_subexpressions import EliminateCommonSubexpressions
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context
 from tests.passes.harness import all_nodes, apply, model, operators, reasons, stops
 
@@ -69,8 +69,8 @@ class TestMatches:
         for node, name in zip(m.graph, ("one", "two", "sum"), strict=True):
             node.name = name
         CSE.run(m, Context())
-        assert graphs.origin(m.graph[0]) == ["one", "two"]
-        assert graphs.PASS not in m.graph[0].metadata_props
+        assert lineage.origin(m.graph[0]) == ["one", "two"]
+        assert lineage.PASS not in m.graph[0].metadata_props
 
     def test_the_budget(self) -> None:
         m = model("(float[2] x) => (float[2] y) { a = Neg(x) b = Neg(x) c = Neg(x) y = Sum(a, b, c) }")
@@ -88,7 +88,7 @@ class TestOutputs:
         m = model("(float[2] x) => (float[2] y, float[2] z) { y = Neg(x) z = Neg(x) }")
         apply(CSE, m)
         assert operators(m) == ["Neg", "Identity"]
-        assert json.loads(m.graph[1].metadata_props[graphs.ORIGIN]) == ["Neg_2"]
+        assert json.loads(m.graph[1].metadata_props[lineage.ORIGIN]) == ["Neg_2"]
 
     @pytest.mark.parametrize("node", ["Identity(x)", "Constant<value=float[2] {1, 2}>()"])
     def test_an_identity_is_not_worth_an_identity(self, node: str) -> None:

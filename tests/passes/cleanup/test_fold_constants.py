@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.fold_constants import FoldConstants
-from passes.graphs import graphs
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context
 from tests.passes.harness import all_nodes, apply, operators, reasons, run, stops
 from tests.passes.helpers import initializers, tiny
@@ -54,7 +55,7 @@ class TestIslands:
         expected = run(ir.to_proto(source), given)
         FoldConstants().run(source, Context())
         np.testing.assert_array_equal(run(ir.to_proto(source), given)["y"], expected["y"])
-        (body,) = graphs.subgraphs(source.graph[-1])
+        (body,) = subgraphs(source.graph[-1])
         assert not body.initializers
 
     def test_a_chain(self) -> None:
@@ -327,7 +328,7 @@ class TestFunctions:
         function = next(iter(source.functions.values()))
         expected = ["Constant", "Constant", "Elu", "Shape", "Cast", "Mul", "Add", "Add", "Mul"]
         assert [node.op_type for node in function] == expected
-        constant = graphs.constant_of(function[0])
+        constant = constant_of(function[0])
         assert constant is not None
         assert constant.numpy() == 6
         assert function[0].outputs[0].name == "c"

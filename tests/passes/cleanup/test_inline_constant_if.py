@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.cleanup.inline_constant_if import InlineConstantIf
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import name_nodes, scopes
+from passes.graphs.traversal import with_nested
 from passes.rewriting.base import Budget, Context, Result
 
 X = {"x": np.array([-2.0, 0.5, 3.0], np.float32)}
@@ -19,8 +21,8 @@ X = {"x": np.array([-2.0, 0.5, 3.0], np.float32)}
 
 def read(text: str) -> ir.Model:
     model = ir.from_onnx_text(text)
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
     return model
 
 
@@ -148,13 +150,13 @@ def test_names_that_others_bear_are_replaced_and_origins_are_kept() -> None:
         >
     }"""
     )
-    for node in graphs.with_nested(list(model.graph)):
+    for node in with_nested(list(model.graph)):
         node.name = "same" if node.op_type in ("Mul", "Add") else node.name
     check(model, 2)
     assert operators(model) == ["ReduceMax", "Cast", "If", "Mul", "Abs", "Add", "Sin"]
     mul, add = model.graph[3], model.graph[5]
     assert mul.name != "same"  # two nodes of this name would remain
-    assert graphs.origin(mul) == ["same"]
+    assert lineage.origin(mul) == ["same"]
     assert mul.outputs[0].name not in ("a", "t")
     assert mul.inputs[1].name != "k"
     assert add.outputs[0].name != mul.outputs[0].name
@@ -185,8 +187,8 @@ def test_outputs_that_are_second_names() -> None:
     assert [value.name for value in model.graph.outputs] == ["y0", "y1", "y2", "y3"]
     assert model.graph.outputs[0].doc_string == "the first"
     identity = model.graph[1]
-    assert identity.metadata_props[graphs.PASS] == "inline-constant-if"
-    assert graphs.origin(identity) == ["If"]
+    assert identity.metadata_props[lineage.PASS] == "inline-constant-if"
+    assert lineage.origin(identity) == ["If"]
     assert model.graph[3].inputs[0] is model.graph[0].outputs[0]
 
 
@@ -343,7 +345,7 @@ def test_any_program_computes_the_same(text: str) -> None:
     run(model)
     np.testing.assert_array_equal(outputs(model)[0], before[0])
     assert not run(model).modified
-    for node in graphs.with_nested(list(model.graph)):
+    for node in with_nested(list(model.graph)):
         assert node.op_type != "If" or node.inputs[0].name == "maybe"
 
 

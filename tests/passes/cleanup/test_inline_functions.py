@@ -11,7 +11,8 @@ import pytest
 from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.inline_functions import InlineFunctions
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Budget, Context
 from tests.passes.harness import all_nodes, apply, operators, reasons, run
 from tests.passes.helpers import tiny
@@ -69,7 +70,7 @@ def test_nested_calls_and_provenance() -> None:
     apply(InlineFunctions(), source)
     assert names(source) == ["c/g1/n", "c/g2/n"]
     for node in source.graph:
-        assert json.loads(node.metadata_props[graphs.ORIGIN]) == ["c"]
+        assert json.loads(node.metadata_props[lineage.ORIGIN]) == ["c"]
         assert node.metadata_props["scope"] == "layer.0"
 
 
@@ -122,7 +123,7 @@ def test_subgraphs_of_bodies_stay_apart() -> None:
                 k2 = Identity(k) w = Exp(u) }}> }}""",
     )
     apply(InlineFunctions(), source)
-    values = [value.name for graph in graphs.Scope(source, source.graph).graphs() for value in graph.inputs]
+    values = [value.name for graph in Scope(source, source.graph).graphs() for value in graph.inputs]
     values += [value.name for node in all_nodes(source) for value in node.outputs]
     assert len(values) == len(set(values))
 

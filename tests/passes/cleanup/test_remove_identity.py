@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.remove_identity import RemoveIdentity
-from passes.graphs import graphs
+from passes.graphs.scopes import DISPUTED
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, model, operators, reasons, stops
 
@@ -142,7 +142,7 @@ class TestOpenDimensions:
     def test_shapes_that_inference_disputes(self) -> None:
         source = model("(float[2,3] x, int64[2] s) => (y) { a = Abs(x) b = Reshape(a, s) y = Exp(b) }")
         source.graph[1].outputs[0].shape = ir.Shape([2, 3])
-        source.graph[1].outputs[0].meta[graphs.DISPUTED] = True
+        source.graph[1].outputs[0].meta[DISPUTED] = True
         assert not RemoveIdentity().run(source, Context()).rewrites
 
 

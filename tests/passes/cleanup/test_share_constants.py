@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.cleanup.share_constants import ShareConstants
-from passes.graphs.tensor_identity import TensorKey
+from passes.graphs.tensors import TensorKey
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, model, reasons, run, stops
 

@@ -11,7 +11,7 @@ import pytest
 
 from passes.cleanup.unshadow_names import UnshadowNames
 from passes.core.errors import BridgeError
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, model, reasons, run, stops
@@ -182,8 +182,8 @@ class TestNodes:
             node.name = "node"
         assert len(UnshadowNames().run(m, Context()).rewrites) == 2
         assert [node.name for node in m.graph] == ["node", "node_2", "node_3"]
-        assert json.loads(m.graph[1].metadata_props[graphs.ORIGIN]) == ["node"]
-        assert graphs.PASS not in m.graph[1].metadata_props
+        assert json.loads(m.graph[1].metadata_props[lineage.ORIGIN]) == ["node"]
+        assert lineage.PASS not in m.graph[1].metadata_props
 
     def test_those_of_the_main_graph_keep_theirs(self) -> None:
         text = branches("r = Neg(x)").replace("y =", "b =")

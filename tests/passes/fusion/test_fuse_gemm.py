@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from passes.fusion.fuse_gemm import FuseGemm
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 from tests.passes.harness import apply, model, operators, reasons, stops
@@ -54,7 +54,7 @@ class TestMatrices:
             node.name = name
         apply(FuseGemm(), m)
         assert m.graph[0].outputs[0].name == "y"
-        assert set(json.loads(m.graph[0].metadata_props[graphs.ORIGIN])) == {"product", "sum"}
+        assert set(json.loads(m.graph[0].metadata_props[lineage.ORIGIN])) == {"product", "sum"}
 
     def test_a_subgraph(self) -> None:
         m = model(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 
 from passes.fusion.merge_reshapes import MergeReshapes
-from passes.graphs import graphs
+from passes.graphs.scopes import DISPUTED
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, model, operators, reasons, run, stops
 
@@ -198,7 +198,7 @@ class TestSkips:
         m = model(
             "(float[2,3] x) => (float[] y) { a = Unsqueeze(x, zero) b = Unsqueeze(a, zero) y = Neg(b) }", zero=shape(0)
         )
-        m.graph[1].outputs[0].meta[graphs.DISPUTED] = True
+        m.graph[1].outputs[0].meta[DISPUTED] = True
         result = MergeReshapes().run(m, Context())
         assert reasons(result) == ["its shape is not known"]
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.fusion.merge_slices import MergeSlices
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import DISPUTED
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, model, operators, reasons, run, stops
 
@@ -154,7 +155,7 @@ class TestMatches:
             node.name = name
         apply(MergeSlices(), m)
         assert m.graph[0].outputs[0].name == "y"
-        assert set(json.loads(m.graph[0].metadata_props[graphs.ORIGIN])) == {"first", "second"}
+        assert set(json.loads(m.graph[0].metadata_props[lineage.ORIGIN])) == {"first", "second"}
 
 
 class TestSkips:
@@ -203,7 +204,7 @@ class TestSkips:
         m = model(
             "(float[4] x) => (float[] y) { n = Neg(x) a = Slice(n, s, e) y = Slice(a, s, e) }", s=ints(1), e=ints(3)
         )
-        m.graph[0].outputs[0].meta[graphs.DISPUTED] = True
+        m.graph[0].outputs[0].meta[DISPUTED] = True
         assert "whose size is not known" in reasons(MergeSlices().run(m, Context()))[0]
 
     def test_the_budget(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.fusion.merge_transposes import MergeTransposes
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, model, operators, reasons, stops
 
@@ -86,7 +86,7 @@ class TestMatches:
             node.name = name
         apply(MergeTransposes(), m)
         assert m.graph[0].outputs[0].name == "y"
-        assert set(json.loads(m.graph[0].metadata_props[graphs.ORIGIN])) == {"first", "second"}
+        assert set(json.loads(m.graph[0].metadata_props[lineage.ORIGIN])) == {"first", "second"}
 
 
 class TestScopes:

@@ -14,7 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from passes import legalize
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope, name_nodes
 from passes.legalize.legalize import Legalize
 from passes.probing.judge import PROVEN, Judge
 from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Target
@@ -61,16 +62,16 @@ def test_accepted_nodes_are_unchanged(target: Target, device: Device) -> None:
 
 def test_a_function_body(target: Target, device: Device) -> None:
     source = model("(float[2] x) => (float[2] y) { a = Relu(x) y = Mish(a) }", opset=18)
-    graphs.name_nodes(graphs.Scope(source, source.graph))
+    name_nodes(Scope(source, source.graph))
     mish = str(source.graph[1].name)
     result = apply(source, target, device)
     assert "Mish" not in operators(source)
     (rewrite,) = result.rewrites[:1]
     assert "expand-functions" in rewrite.note
     assert "Unknown operator: Mish" in rewrite.note
-    made = [node for node in source.graph if graphs.PASS in node.metadata_props]
-    assert {node.metadata_props[graphs.PASS] for node in made} == {"legalize/expand-functions"}
-    assert {tuple(json.loads(node.metadata_props[graphs.ORIGIN])) for node in made} == {(mish,)}
+    made = [node for node in source.graph if lineage.PASS in node.metadata_props]
+    assert {node.metadata_props[lineage.PASS] for node in made} == {"legalize/expand-functions"}
+    assert {tuple(json.loads(node.metadata_props[lineage.ORIGIN])) for node in made} == {(mish,)}
 
 
 def test_in_a_subgraph(target: Target, device: Device) -> None:
@@ -199,7 +200,7 @@ def test_a_large_node_is_proven_by_witnesses(without_budget: Target, device: Dev
     source = large_transposed_convolution()
     result = apply(source, without_budget, device)
     assert "computes it wrongly" in result.rewrites[0].note
-    found = Judge(without_budget, graphs.Scope(source, source.graph)).judge_nodes(source.graph)
+    found = Judge(without_budget, Scope(source, source.graph)).judge_nodes(source.graph)
     assert {each.verdict.proof for each in found.values()} <= {Proof.WITNESS, Proof.RUN}
     made = [node for node in source.graph if PROVEN in node.meta]
     assert made and all(node.meta[PROVEN].proof is Proof.WITNESS for node in made)

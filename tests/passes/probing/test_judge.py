@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.replacement import remove_nodes
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.judge import Judge, rule_groups
 from passes.probing.probe import Probe
 from passes.rewriting.base import Status, Verdict
@@ -38,12 +39,12 @@ def scope_of(text: str, **constants: np.ndarray) -> Scope:
     source = model(text, **constants)
     inference.infer(source)
     scope = Scope(source, source.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     return scope
 
 
 def stamp(nodes: Sequence[ir.Node]) -> None:
-    graphs.stamp(nodes, "legalize/one-rule", nodes[:1])
+    lineage.stamp(nodes, "legalize/one-rule", nodes[:1])
 
 
 class TestRuleGroups:
@@ -51,7 +52,7 @@ class TestRuleGroups:
         first, second, other, third, fourth = nodes = list(scope_of(CHAIN).graph)
         stamp([first, second])
         stamp([third])
-        graphs.stamp([fourth], "fold-constants", [fourth])
+        lineage.stamp([fourth], "fold-constants", [fourth])
         found = rule_groups(nodes)
         assert found == {first: (first, second), second: (first, second)}
         assert other not in found and third not in found
@@ -157,7 +158,7 @@ class TestKept:
     def test_an_output_that_is_used_no_more(self) -> None:
         scope = scope_of("(float[1,1,4,4] x) => (y, z) { y, i = MaxPool<kernel_shape=[2,2]>(x) z = Neg(i) }")
         before = self.asked(scope)[0]
-        graphs.remove(scope.graph, [scope.graph[1]])
+        remove_nodes(scope.graph, [scope.graph[1]])
         assert len(before.outputs) == 2 and len(self.asked(scope)[0].outputs) == 1
 
     def test_a_cone_is_cut_out_anew(self) -> None:

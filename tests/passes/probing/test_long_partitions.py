@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.graphs import graphs
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing import long_partitions
 from passes.probing.long_partitions import cut
 from passes.probing.partition import Plan, Side, plan
@@ -103,7 +103,7 @@ class TestShort:
         results = sorted({f"v{count - 1}", data.draw(st.sampled_from(names[1:]))})
         listed = ", ".join(f"float[4, 4] {each}" for each in results)
         source = model(f"(float[4, 4] x) => ({listed}) {{ {' '.join(lines)} }}")
-        graphs.name_nodes(graphs.Scope(source, source.graph))
+        name_nodes(Scope(source, source.graph))
         found = cut(plan(source, {}))
         if sum(sizes(found)) > 3:
             assert max(sizes(found)) <= 2

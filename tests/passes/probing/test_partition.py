@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.core.errors import PassError
-from passes.graphs import graphs
 from passes.graphs.cost import estimate
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.partition import Plan, Side, extract, plan
 from tests.passes.harness import feeds, model, run
 from tests.passes.helpers import mentioned
@@ -24,7 +24,7 @@ W = np.random.default_rng(0).standard_normal((4, 4), np.float32)
 
 
 def planned(source: ir.Model, host: frozenset[str] = HOST) -> Plan:
-    graphs.name_nodes(graphs.Scope(source, source.graph))
+    name_nodes(Scope(source, source.graph))
     return plan(source, {node: f"no {node.op_type}" for node in source.graph if node.op_type in host})
 
 

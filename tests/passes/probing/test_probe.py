@@ -12,9 +12,8 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from passes.graphs import graphs
 from passes.graphs.cost import Work
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
@@ -27,7 +26,7 @@ def scope_of(text: str, *, opset: int = 17, functions: str = "", **constants: An
     model = tiny(text, opset=opset, functions=functions, **constants)
     inference.infer(model)
     scope = Scope(model, model.graph)
-    graphs.name_nodes(scope)
+    name_nodes(scope)
     return scope
 
 

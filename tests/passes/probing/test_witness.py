@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
+from passes.graphs.tensors import constant_of
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
@@ -503,7 +503,7 @@ def test_a_cluster_and_a_constant_cone() -> None:
     scope = Scope(model, model.graph)
     found = small(Probe.of([scope.graph[-1]], scope))
     assert [node.op_type for node in found.nodes] == ["Reshape"]
-    assert graphs.constant_of(found.nodes[0]) is None
+    assert constant_of(found.nodes[0]) is None
     assert is_small(found)
     run(found)
 

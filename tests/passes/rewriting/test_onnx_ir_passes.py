@@ -10,7 +10,7 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnus
 
 import passes
 from passes.core.errors import InputError, PassError
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Budget, Context, Exactness
 from passes.rewriting.pipeline import Pipeline
 from tests.passes.harness import model, operators
@@ -68,8 +68,8 @@ def test_new_nodes_say_who_made_them_and_from_what() -> None:
     assert rewrite.before == ("n",)
     identity = source.graph[0]
     assert rewrite.after == (identity.name,)
-    assert identity.metadata_props[graphs.PASS] == "neg-to-identity"
-    assert graphs.origin(identity) == ["n"]
+    assert identity.metadata_props[lineage.PASS] == "neg-to-identity"
+    assert lineage.origin(identity) == ["n"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.graphs.graphs import Scope
 from passes.graphs.matching import operand
+from passes.graphs.scopes import Scope
 from passes.rewriting.pattern import Either, Found, Number, Op, Pattern, Var, match
 from tests.passes.harness import all_nodes, model
 

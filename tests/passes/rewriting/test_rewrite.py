@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.core.errors import PassError
-from passes.graphs import graphs
-from passes.graphs.graphs import Scope
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Budget, Context, Exactness, Skip
 from passes.rewriting.edit import Edit, Proposal
 from passes.rewriting.rewrite import EVERY_INPUT, UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
@@ -95,8 +95,8 @@ def test_origins_of_origins() -> None:
     Sinh().run(source, Context())
     Sub().run(source, Context())
     negation = next(node for node in source.graph if node.op_type == "Neg")
-    assert negation.metadata_props[graphs.PASS] == "turn-around"
-    assert json.loads(negation.metadata_props[graphs.ORIGIN]) == ["a"]
+    assert negation.metadata_props[lineage.PASS] == "turn-around"
+    assert json.loads(negation.metadata_props[lineage.ORIGIN]) == ["a"]
 
 
 def test_skips_and_discarded_proposals_leave_nothing() -> None:
@@ -161,7 +161,7 @@ def test_one_value_for_two_outputs_of_the_graph() -> None:
     Doubled().run(source, Context())
     assert [value.name for value in source.graph.outputs] == ["y", "z"]
     assert operators(source) == ["Abs", "Identity"]
-    assert all(node.metadata_props[graphs.PASS] == "double" for node in source.graph)
+    assert all(node.metadata_props[lineage.PASS] == "double" for node in source.graph)
 
 
 def test_an_output_without_a_replacement() -> None:

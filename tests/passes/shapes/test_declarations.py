@@ -13,7 +13,8 @@ import pytest
 import passes.shapes.foreign_inference
 from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.remove_dead import RemoveDead
-from passes.graphs import graphs
+from passes.graphs.scopes import Scope, values_of
+from passes.graphs.traversal import subgraphs
 from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 from passes.rewriting.pipeline import Pipeline
@@ -67,7 +68,7 @@ def settled(text: str, opset: int = 17) -> tuple[dict[str, str], dict[str, str]]
     model, context = text_model(text, opset), Context()
     settle(model, context)
     infer(model)
-    return {str(value.name): str(value.shape) for value in graphs.values(model)}, context.contradictions
+    return {str(value.name): str(value.shape) for value in values_of(model)}, context.contradictions
 
 
 def same_numbers(model: ir.Model, pipeline: str, inputs: dict[str, Any]) -> None:
@@ -161,7 +162,7 @@ class TestCarriedValues:
         }"""
         source = text_model(text.replace("two)", "z)").replace("(float[1,4] x,", "(float[1,4] x, float[4,2] z,"))
         settle(source, Context())
-        shapes = {str(value.name): str(value.shape) for value in graphs.values(source)}
+        shapes = {str(value.name): str(value.shape) for value in values_of(source)}
         assert {shapes[name] for name in ("acc", "in", "y", "p", "q", "chosen", "grown")} == {"[None,4]"}
         assert {shapes[name] for name in ("same", "in2", "t")} == {"[4,2]"}
         inputs = {"x": np.ones((1, 4), np.float32), "z": np.ones((4, 2), np.float32), "m": np.array(2)}
@@ -204,7 +205,7 @@ class TestCarriedValues:
         given = {"x": np.float32([1, 2, 3, 4]), "s": np.float32([[1, -2], [0, 1], [2, 2]])}
         expected = run(ir.to_proto(model), given)
         settle(model, Context())
-        (body,) = graphs.subgraphs(model.graph[0])
+        (body,) = subgraphs(model.graph[0])
         assert body.inputs[0].shape == ir.Shape([None])
         for name, array in run(ir.to_proto(model), given).items():
             np.testing.assert_array_equal(array, expected[name])
@@ -335,8 +336,8 @@ class TestClaimsAboutData:
     def test_the_device_may_have_what_is_declared(self) -> None:
         model = text_model(SHAPE_OF.format(size=2))
         settle(model, Context())
-        scope = graphs.Scope(model, model.graph)
-        value = next(value for value in graphs.values(model) if value.name == "t")
+        scope = Scope(model, model.graph)
+        value = next(value for value in values_of(model) if value.name == "t")
         assert scope.static_shape(value) == (2, 1)
         assert scope.proven_shape(value) == ir.Shape([None, 1])
 
@@ -367,7 +368,7 @@ class TestClaimsAboutOpenSizes:
     def test_of_the_same_name_are_believed(self) -> None:
         model = text_model("(float[a,3] x) => (float[a,3] y) { y = Neg(x) }")
         settle(model, Context())
-        assert graphs.Scope(model, model.graph).proven_shape(model.graph.outputs[0]) == ir.Shape(["a", 3])
+        assert Scope(model, model.graph).proven_shape(model.graph.outputs[0]) == ir.Shape(["a", 3])
 
     def test_an_input_that_is_an_output_keeps_its_shape(self) -> None:
         model = text_model("(float[2] x, float[1] k) => (float[m] k, float[1,2] y) { z = Mul(x, k) y = Identity(z) }")
@@ -397,8 +398,8 @@ class TestClaimsOfNames:
             "(float[n,4] x) => (float[n,4] y) <float[n,4] v> { s = Shape(x) v = Reshape(x, s) y = Identity(v) }"
         )
         settle(model, Context())
-        values = {value.name: value for value in graphs.values(model)}
-        assert graphs.Scope(model, model.graph).proven_shape(values["v"]) == ir.Shape(["n", 4])
+        values = {value.name: value for value in values_of(model)}
+        assert Scope(model, model.graph).proven_shape(values["v"]) == ir.Shape(["n", 4])
 
 
 class TestClaimsOnADevice:
@@ -440,9 +441,9 @@ def test_a_value_that_hides_another_has_a_type_of_its_own() -> None:
     )
     infer(body)
     found = {
-        value.name: value.dtype for value in graphs.values(body) if value.name in ("h", "r") and value.shape is not None
+        value.name: value.dtype for value in values_of(body) if value.name in ("h", "r") and value.shape is not None
     }
-    hidden = [value.dtype for value in graphs.values(body) if value.name == "h"]
+    hidden = [value.dtype for value in values_of(body) if value.name == "h"]
     assert hidden == [ir.DataType.UINT8, ir.DataType.FLOAT]
     assert found["r"] == ir.DataType.FLOAT
 
@@ -549,7 +550,7 @@ class TestInferred:
         again = text_model(text)
         infer(model, known=context.inferred)
         infer(again)
-        assert [value.shape for value in graphs.values(model)] == [value.shape for value in graphs.values(again)]
+        assert [value.shape for value in values_of(model)] == [value.shape for value in values_of(again)]
 
     def test_of_a_model_that_has_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pipeline forgets it with the first change."""
@@ -564,7 +565,7 @@ class TestInferred:
             ran.clear()
             (*_, step) = Pipeline.parse(specification).run(model)
             counts.append(len(ran))
-            assert all(value.shape == ir.Shape([2, 3]) for value in graphs.values(step.result.model))
+            assert all(value.shape == ir.Shape([2, 3]) for value in values_of(step.result.model))
         assert counts == [1, 2], "it is settled anew"
 
 
@@ -588,9 +589,9 @@ class TestWhatIsNoConstant:
                     z = Shape(x) q = Concat<axis = 0>(z, k) v = ConstantOfShape(q) }>
             one = Constant<value_ints = [1]>() h = Shape(y) w = Gather(h, one) }"""
         )
-        names = [value.name for value in graphs.values(model)]
+        names = [value.name for value in values_of(model)]
         infer(model)
-        assert [value.name for value in graphs.values(model)] == names
+        assert [value.name for value in values_of(model)] == names
         same_numbers(model, "fold-constants", {"x": np.zeros(4, np.float32), "c": np.array(chosen)})
 
     @pytest.mark.parametrize("chosen", [True, False])

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.cleanup.infer_shapes import InferShapes
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.isolation import worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited

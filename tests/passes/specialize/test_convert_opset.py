@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import name_nodes, scopes
 from passes.rewriting.base import Budget, Context
 from passes.specialize.convert_opset import ConvertOpset
 from tests.passes import harness
@@ -22,8 +23,8 @@ A = np.array
 def build(text: str, opset: int, **constants: harness.Array) -> ir.Model:
     """A model of IR version 8, with names for all nodes."""
     model = harness.model(text, opset=opset, **constants)
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
     return model
 
 
@@ -46,8 +47,8 @@ def check(model: ir.Model, to: int) -> list[str]:
     new = [node for node in harness.all_nodes(model) if node not in old]
     assert {node.name for node in new} == set(result.rewrites[0].after)
     for node in new:
-        assert node.metadata_props[graphs.PASS] == "convert-opset"
-        assert set(json.loads(node.metadata_props[graphs.ORIGIN])) <= {each.name for each in old}
+        assert node.metadata_props[lineage.PASS] == "convert-opset"
+        assert set(json.loads(node.metadata_props[lineage.ORIGIN])) <= {each.name for each in old}
         assert all(value.dtype is not None for value in node.outputs)
     assert not ConvertOpset(to).run(model, Context()).modified
     return harness.operators(model)
@@ -171,7 +172,7 @@ def test_names_and_metadata_are_kept() -> None:
     made = model.graph.node("lift")
     assert made is not node
     assert result.rewrites[0].before == ("lift",)
-    assert (made.doc_string, made.metadata_props["pkg"], graphs.origin(made)) == ("why", "torch", ["lift"])
+    assert (made.doc_string, made.metadata_props["pkg"], lineage.origin(made)) == ("why", "torch", ["lift"])
     assert model.metadata_props == {"source": "somewhere"}
     assert (model.doc_string, model.graph.doc_string, model.domain, model.model_version) == ("m", "g", "d", 7)
     [output] = model.graph.outputs

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import Scope
 from passes.rewriting.base import Budget, Context
 from passes.specialize.set_ir_version import SetIrVersion
 from tests.passes import harness
@@ -40,7 +41,7 @@ def test_initializers_stay_constant_when_raising_from_below_4() -> None:
     model = plain()
     model.ir_version = 3
     model.graph.inputs.append(model.graph.initializers["w"])
-    scope = graphs.Scope(model, model.graph)
+    scope = Scope(model, model.graph)
     assert scope.is_parameter(model.graph.initializers["w"])
     result = SetIrVersion(8).run(model, Context())
     assert result.rewrites[0].note == "IR version 3 → 8, 1 initializers removed from the inputs"
@@ -64,7 +65,7 @@ def test_budget() -> None:
 
 def test_own_metadata_is_allowed() -> None:
     model = plain()
-    graphs.stamp(list(model.graph), "some-pass", list(model.graph))
+    lineage.stamp(list(model.graph), "some-pass", list(model.graph))
     assert SetIrVersion(9).run(model, Context()).modified
 
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
-from passes.graphs import graphs
+from passes.graphs.scopes import name_nodes, scopes
 from passes.rewriting.base import Budget, Context, Result
 from passes.surgeon.operation import operate
 from tests.passes import harness
@@ -34,8 +34,8 @@ def outputs(model: ir.Model, seed: int = 0) -> list[harness.Array]:
 
 def build(graph: str, opset: int = 20, **constants: harness.Array) -> ir.Model:
     model = harness.model(graph, opset=opset, **constants)
-    for scope in graphs.scopes(model):
-        graphs.name_nodes(scope)
+    for scope in scopes(model):
+        name_nodes(scope)
     return model
 
 

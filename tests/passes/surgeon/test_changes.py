@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs import lineage
+from passes.graphs.scopes import DISPUTED
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 from passes.surgeon.surgeon import Surgeon
@@ -62,10 +63,10 @@ def test_what_cannot_be_inferred_is_disputed() -> None:
     result = run(script, model)
     value = model.graph[0].outputs[0]
     assert (str(value.shape), value.dtype) == ("[2,2]", ir.DataType.FLOAT)
-    assert graphs.DISPUTED in value.meta
+    assert DISPUTED in value.meta
     assert "cannot be confirmed by inference" in result.skips[0].reason
     assert model.graph.opset_imports["plugin"] == 1
-    assert graphs.origin(model.graph[0]) == [model.graph[0].name]
+    assert lineage.origin(model.graph[0]) == [model.graph[0].name]
 
 
 def test_an_output_in_the_middle() -> None:
@@ -98,10 +99,10 @@ def test_origins_of_new_nodes() -> None:
 
     run(script, model)
     assert [node.name for node in model.graph] == ["first", "second", "third"]
-    first, second, third = map(graphs.origin, model.graph)
+    first, second, third = map(lineage.origin, model.graph)
     assert set(first) == set(second) == set(names[:3])
     assert set(third) == set(names[3:])
-    assert json.loads(model.graph[0].metadata_props[graphs.ORIGIN]) == first
+    assert json.loads(model.graph[0].metadata_props[lineage.ORIGIN]) == first
 
 
 # Functions

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import passes
 from passes.core.errors import InputError
-from passes.graphs import graphs
+from passes.graphs import lineage
 from passes.rewriting.base import Context, Exactness
 from passes.rewriting.pipeline import Pipeline
 from passes.surgeon.surgeon import Surgeon, surgeon_pass
@@ -57,8 +57,8 @@ def test_results_names_and_origins_after_a_change() -> None:
     assert model.graph.initializers["w"].const_value is weight
     assert [value.name for node in model.graph for value in node.outputs] == ["a", "b", "y"]
     new = model.graph[1]
-    assert new.metadata_props[graphs.PASS] == "surgeon"
-    assert graphs.origin(new) == [relu.name]
+    assert new.metadata_props[lineage.PASS] == "surgeon"
+    assert lineage.origin(new) == [relu.name]
     assert [model.graph[0].name, model.graph[2].name] == [names[0], names[2]]
     assert not model.graph[0].metadata_props
     [rewrite] = result.rewrites
@@ -169,7 +169,7 @@ def test_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = pipeline.run(model)
     assert [step.exactness for step in steps[:2]] == [Exactness.QUANTIZATION_STEP, Exactness.ROUNDING]
     assert harness.operators(model) == ["Mul", "Max", "Add", "Neg"]
-    assert [node.metadata_props.get(graphs.PASS) for node in model.graph] == [None, "relu-to-max", None, "negate-all"]
+    assert [node.metadata_props.get(lineage.PASS) for node in model.graph] == [None, "relu-to-max", None, "negate-all"]
     with pytest.raises(InputError, match="there is already a pass or a pipeline relu-to-max"):
         surgeon_pass(lambda graph: None, name="relu-to-max")  # type: ignore[call-overload]
     relu_to_max(gs.Graph())

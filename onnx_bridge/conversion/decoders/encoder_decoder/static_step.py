@@ -23,7 +23,7 @@ from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.reference import Reference
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.graphs.structural_inputs import OPERANDS
 
 Shapes = Mapping[str, tuple[int, ...]]

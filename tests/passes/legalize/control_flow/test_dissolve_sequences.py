@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.legalize.control_flow.dissolve_sequences import DissolveSequences
 from passes.rewriting.base import Budget, Context
 from tests.passes.device import Device

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.legalize.tensor.pad import ConcatPad, GatherPad, SeparatePad
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeContext

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.graphs.graphs import Scope
 from passes.graphs.int8_kernels import forecast_kernel
+from passes.graphs.scopes import Scope
 from passes.quantization.to_int8.widen_products import WidenProducts
 from passes.rewriting.base import Context
 from passes.shapes.inference import infer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.rewriting.pipeline import Pipeline
 from passes.shapes.inference import infer_node
 from passes.shapes.onnx_inference import infer_shapes

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.graphs.graphs import Scope
+from passes.graphs.scopes import Scope
 from passes.shapes.inference import infer_node
 from passes.shapes.onnx_inference import infer_shapes
 

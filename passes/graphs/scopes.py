@@ -1,0 +1,203 @@
+"""Scopes: the main graph or a function, with its subgraphs, its opsets, its constants and its unique names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
+
+DISPUTED = "onnx_bridge.disputed"
+"""Marks, in ``meta``, a value whose script-declared type or shape inference could not confirm: passes do not use it."""
+CLAIMED = "onnx_bridge.claimed"
+"""The part that inference proves, in ``meta`` of a value whose shape is declared and depends on data."""
+
+
+class Names:
+    """The names of all values and nodes of a scope, to make unique new ones."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._values: dict[str, int] = {}
+        self._nodes: dict[str, int] = {}
+        for graph in scope.graphs():
+            self._values |= dict.fromkeys((value.name for value in graph.inputs if value.name), 1)
+            self._values |= dict.fromkeys(graph.initializers, 1)
+            for node in graph:
+                self._nodes[node.name or ""] = 1
+                self._values |= dict.fromkeys((value.name for value in node.outputs if value.name), 1)
+
+    def value(self, base: str) -> str:
+        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
+        return _unique(base, self._values)
+
+    def node(self, base: str) -> str:
+        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
+        return _unique(base, self._nodes)
+
+
+def _unique(base: str, taken: dict[str, int]) -> str:
+    """``base`` or a numbered name that is free; ``taken`` holds the highest number of each base."""
+    if base not in taken:
+        taken[base] = 1
+        return base
+    count = taken[base] + 1
+    while (name := f"{base}_{count}") in taken:
+        count += 1
+    taken[base], taken[name] = count, 1
+    return name
+
+
+@dataclass(eq=False)
+class Scope:
+    """The main graph or a function, with all its subgraphs: what shares opset imports and unique names.
+
+    Attributes:
+        model: the model.
+        graph: the main graph, or the function's.
+        function: the function; None for the main graph. Functions have no initializers.
+    """
+
+    model: ir.Model
+    graph: ir.Graph
+    function: ir.Function | None = None
+
+    @cached_property
+    def names(self) -> Names:
+        """All names of the scope, collected at first use; every new name must come from here."""
+        return Names(self)
+
+    @property
+    def opset_imports(self) -> Mapping[str, int]:
+        """Versions by domain; the standard domain is always ``""``."""
+        imports = self.graph.opset_imports
+        return {"" if domain == "ai.onnx" else domain: version for domain, version in imports.items()}
+
+    def opset(self, domain: str = "") -> int:
+        """The version of a domain; 1 if it is not imported."""
+        return self.opset_imports.get(domain, 1)
+
+    def nodes(self) -> Iterator[ir.Node]:
+        """All nodes, each followed by those of its subgraphs."""
+        return with_nested(self.graph)
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """The graph and all its subgraphs."""
+        found = [self.graph]
+        for graph in found:  # grows meanwhile
+            yield graph
+            for node in graph:
+                if has_subgraphs(node):
+                    found += subgraphs(node)
+
+    def is_parameter(self, value: ir.Value) -> bool:
+        """Whether it is an initializer that callers cannot override.
+
+        Before IR version 4 every initializer had to be an input as well.
+        """
+        return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor of a parameter or of a Constant node's output; None for all other values."""
+        if value is None:
+            return None
+        if self.is_parameter(value):
+            return value.const_value
+        node = value.producer()
+        return constant_of(node) if node is not None else None
+
+    def shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of a value; None if it is unknown, disputed, or in a function, whose calls differ."""
+        tensor = self.constant(value)
+        if tensor is not None:
+            return ir.Shape(tensor.shape.numpy())
+        return value.shape if value is not None and self._is_reliable(value) else None
+
+    def proven_shape(self, value: ir.Value | None) -> ir.Shape | None:
+        """The shape of a value as far as inference proves it, where no run will show that a declaration is false."""
+        shape = self.shape(value)
+        if shape is None or value is None or self.constant(value) is not None:
+            return shape
+        proven: ir.Shape | None = value.meta.get(CLAIMED, shape)
+        return proven
+
+    def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape of a value, if all its dimensions are known numbers."""
+        shape = self.shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
+    def proven_sizes(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape of a value, if all its dimensions are numbers that inference proves (`proven_shape`)."""
+        shape = self.proven_shape(value)
+        return shape.numpy() if shape is not None and shape.is_static() else None
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The dtype of a value; None if it is unknown, disputed, or in a function."""
+        tensor = self.constant(value)
+        if tensor is not None:
+            return tensor.dtype
+        return value.dtype if value is not None and self._is_reliable(value) else None
+
+    def has_identity(self, value: ir.Value) -> bool:
+        """Whether Identity takes a value: sequences since opset 14, optionals since 16."""
+        since = 1 if value.type is None or isinstance(value.type, ir.TensorType) else 14
+        return self.opset() >= (16 if isinstance(value.type, ir.OptionalType) else since)
+
+    def _is_reliable(self, value: ir.Value) -> bool:
+        return self.function is None and DISPUTED not in value.meta
+
+    def new_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, name: str) -> ir.Value:
+        """Add an initializer to ``graph``, which must not be that of a function.
+
+        Before IR version 4 a subgraph has none, and the main graph gets it, under another name.
+        """
+        if self.model.ir_version < 4 and graph is not self.graph:
+            graph, name = self.graph, self.names.value(name)
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
+        graph.initializers.add(value)
+        if self.model.ir_version < 4 and graph is self.graph:
+            graph.inputs.append(value)
+        return value
+
+    def drop_constant(self, value: ir.Value) -> bool:
+        """Remove a parameter that nothing uses; False if it is not a parameter, or is used."""
+        graph = value.graph
+        if graph is None or not self.is_parameter(value) or value.is_graph_output() or value.uses():
+            return False
+        del graph.initializers[str(value.name)]
+        if value.is_graph_input():
+            graph.inputs.remove(value)
+        return True
+
+
+def scopes(model: ir.Model) -> Iterator[Scope]:
+    """The main graph, then every function."""
+    yield Scope(model, model.graph)
+    for function in list(model.functions.values()):
+        yield Scope(model, function.graph, function)
+
+
+def values_of(model: ir.Model) -> Iterator[ir.Value]:
+    """All values of the main graph and its subgraphs."""
+    for graph in Scope(model, model.graph).graphs():
+        yield from graph.inputs
+        yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+        for node in graph:
+            yield from node.outputs
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """The bytes of the initializers of the main graph."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+
+
+def name_nodes(scope: Scope) -> None:
+    """Give a name to every node that has none: reports and origins need them."""
+    for node in scope.nodes():
+        if not node.name:
+            node.name = scope.names.node(node.op_type)
