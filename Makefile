@@ -78,59 +78,59 @@ test-second-runtime: setup
 	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME)/libmigraphx_c.so.3 $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
 
 chaos: setup
-	@$(BIN)/python -m fixtures.chaos
+	@$(BIN)/python -m fixtures.suites.chaos
 
 fuzz: setup
-	@$(BIN)/python -m fixtures.fuzz.run
+	@$(BIN)/python -m fixtures.suites.fuzz.run
 
 conformance: setup
-	@$(BIN)/python -m tests.conformance.run
-	@$(BIN)/python -m tests.conformance.by_operator
+	@$(BIN)/python -m fixtures.suites.conformance.run
+	@$(BIN)/python -m fixtures.suites.conformance.by_operator
 
 rules: setup
-	@$(BIN)/python -m tests.conformance.rules
+	@$(BIN)/python -m fixtures.suites.conformance.rules
 
 faults: setup
-	@$(BIN)/python -m fixtures.faults
+	@$(BIN)/python -m fixtures.suites.faults
 
 ties: setup
-	@$(BIN)/python -m fixtures.ties.run
+	@$(BIN)/python -m fixtures.suites.ties.run
 
 quantized: quark
-	@$(BIN)/python -m fixtures.quantized.run
+	@$(BIN)/python -m fixtures.suites.quantized.run
 
 accuracy: setup
-	@$(BIN)/python -m fixtures.accuracy
+	@$(BIN)/python -m fixtures.suites.accuracy
 
 zoo: setup
-	@$(BIN)/python -m fixtures.zoo.run
+	@$(BIN)/python -m fixtures.suites.zoo.run
 
 decoders: setup
-	@$(BIN)/python -m fixtures.decoders.run
+	@$(BIN)/python -m fixtures.suites.decoders.run
 
 differential: setup
-	@$(BIN)/python -m fixtures.differential.run
+	@$(BIN)/python -m fixtures.suites.differential.run
 
 # SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks that are mostly matrix products.
 realsize: setup
-	@$(BIN)/python -m fixtures.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
+	@$(BIN)/python -m fixtures.suites.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
 
 rehearsal: quark
-	@$(BIN)/python -m fixtures.rehearsal
+	@$(BIN)/python -m fixtures.suites.rehearsal
 
 # The exporters have an environment of their own: what they require contradicts what the project is tested with.
 third-party: setup .venv-third-party/.installed
-	@$(BIN)/python -m fixtures.third_party.run
+	@$(BIN)/python -m fixtures.suites.third_party.run
 
-.venv-third-party/.installed: fixtures/third_party/exporters/requirements.txt fixtures/third_party/exporters/constraints.txt
+.venv-third-party/.installed: fixtures/suites/third_party/exporters/requirements.txt fixtures/suites/third_party/exporters/constraints.txt
 	@echo "Setting up .venv-third-party (once, some minutes) …"
 	@test -d .venv-third-party || $(PYTHON) -m venv .venv-third-party
 	@.venv-third-party/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c fixtures/third_party/exporters/constraints.txt -r $<
+		-c fixtures/suites/third_party/exporters/constraints.txt -r $<
 	@touch $@
 
 witness-study: setup
-	@$(BIN)/python -m fixtures.witness_study
+	@$(BIN)/python -m fixtures.suites.witness_study
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

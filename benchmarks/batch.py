@@ -23,8 +23,8 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.bounds import Bound, report
-from fixtures import models
-from fixtures.chaos import make
+from fixtures.models import networks
+from fixtures.suites.chaos import make
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.request import JobRequest
@@ -62,7 +62,7 @@ def _networks(folder: Path, count: int) -> Path:
     """A folder of ResNets and BERTs, half and half, each with different weights."""
     folder.mkdir()
     for name in ("resnet", "bert"):
-        proto = onnx.load(models.export(name, folder / "first.onnx"))
+        proto = onnx.load(networks.export(name, folder / "first.onnx"))
         weight = next(each for each in proto.graph.initializer if len(each.dims) > 1 and each.data_type == 1)
         array = numpy_helper.to_array(weight).copy()
         for number in range(count // 2):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx_bridge
 from benchmarks.models import MODELS, make
-from fixtures.quantized.judge import distance
+from fixtures.suites.quantized.judge import distance
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import generate

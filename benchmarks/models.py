@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import nn
 
-from fixtures.models import Exporter, Outputs, quiet
+from fixtures.models.networks import Exporter, Outputs, quiet
 
 
 def _resnet50() -> tuple[nn.Module, dict[str, torch.Tensor]]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.precision [NAME…] [--precision fp16,int8]
 
-Weights are as after training (`fixtures.zoo.registry`), inputs and calibration data are seeded. Printed is, for each
+Weights are as after training (`zoo.registry`), inputs and calibration data are seeded. Printed is, for each
 network and precision, whether MIGraphX agrees with the original in float32 on ONNX Runtime within the tolerance of the
 precision, the error of the worst output (root of the mean square, as a share of that of the values), its SQNR, and,
 where it does not agree, once more with the nodes in float32 that must stay there. ``quantized`` counts what MIGraphX
@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_bridge
-from fixtures.zoo import run
-from fixtures.zoo.registry import Architecture
+from fixtures.suites.zoo import run
+from fixtures.suites.zoo.registry import Architecture
 from onnx_bridge.benchmark.operators import per_operator
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, PRECISIONS

@@ -1,4 +1,4 @@
-"""The traps of `fixtures.traps` through every tool: ``python -m benchmarks.traps``."""
+"""The traps of `fixtures.models.traps` through every tool: ``python -m benchmarks.traps``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from benchmarks.tools import TOOLS, program
-from fixtures.traps import TRAPS, Trap
+from fixtures.models.traps import TRAPS, Trap
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs

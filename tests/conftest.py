@@ -137,17 +137,17 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``exported(name, exporter="dynamo", dynamic_batch=False)``: a model of `fixtures.models`, exported once a run."""
-    from fixtures import models
+    """``exported(name, exporter="dynamo", dynamic_batch=False)``: a network, exported once."""
+    from fixtures.models import networks
 
     folder = tmp_path_factory.getbasetemp().parent / "exported"  # shared by the processes of pytest-xdist
 
-    def make(name: str, exporter: models.Exporter = "dynamo", dynamic_batch: bool = False) -> Path:
+    def make(name: str, exporter: networks.Exporter = "dynamo", dynamic_batch: bool = False) -> Path:
         path = folder / f"{name}-{exporter}-{'dynamic' if dynamic_batch else 'static'}.onnx"
         folder.mkdir(exist_ok=True)
         with filelock.FileLock(path.with_suffix(".lock")):
             if not path.exists():
-                models.export(name, path, exporter=exporter, dynamic_batch=dynamic_batch)
+                networks.export(name, path, exporter=exporter, dynamic_batch=dynamic_batch)
         return path
 
     return make

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.aimed_kills import KINDS, Aimed
-from fixtures.chaos import run_with_kills
+from fixtures.suites.aimed_kills import KINDS, Aimed
+from fixtures.suites.chaos import run_with_kills
 from onnx_bridge.migraphx.runtime import Runtime
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from fixtures import decoder, encoder_decoder
+from fixtures.models import decoder, encoder_decoder
 from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.conversion.request import DecoderSizes
 from onnx_bridge.migraphx.runtime import Runtime

@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 import onnx_bridge
-from fixtures import decoder as counting
-from fixtures.decoders import grouped_query
+from fixtures.models import decoder as counting
+from fixtures.models import grouped_query
 from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
@@ -53,7 +53,7 @@ def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tupl
 @pytest.fixture(scope="module")
 def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
     """A decoder of optimum's layout, with a window."""
-    from fixtures.decoders import networks
+    from fixtures.suites.decoders import networks
 
     folder = tmp_path_factory.mktemp("appended")
     path = networks.export("mistral", folder / "model.onnx")

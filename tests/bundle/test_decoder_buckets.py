@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import onnx_bridge
-from fixtures.decoder import decoder, step
+from fixtures.models.decoder import decoder, step
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import convert_buckets

@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 import onnx_bridge
-from fixtures import encoder_decoder as model
-from fixtures.decoders import grouped_query
+from fixtures.models import encoder_decoder as model
+from fixtures.models import grouped_query
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.manifest.text import resealed

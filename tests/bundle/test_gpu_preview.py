@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import onnx_bridge
-from fixtures.quantized import run
+from fixtures.suites.quantized import run
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_a_part_of_it(runtime: Runtime) -> None:
-    command = [sys.executable, "-m", "fixtures.fuzz.run", "--calls", "54", "--seed", "7"]
+    command = [sys.executable, "-m", "fixtures.suites.fuzz.run", "--calls", "54", "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     *_, last = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout

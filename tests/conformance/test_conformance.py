@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fixtures.suites.conformance import rules, run, suite
 from onnx_bridge.migraphx.runtime import Runtime
-from tests.conformance import rules, run, suite
 
 PARTS = 6
 EVERY = 16

@@ -7,9 +7,9 @@ import onnx_ir as ir
 import pytest
 
 import passes
+from fixtures.suites.conformance.suite import Case, cases
 from passes.graphs.quantized import is_quantized
 from passes.rewriting.base import Context
-from tests.conformance.suite import Case, cases
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from fixtures.third_party import run
-from fixtures.third_party.exporters.choices import choose
-from fixtures.third_party.exporters.make import make
-from fixtures.third_party.judge import Outcome, judge
+from fixtures.suites.third_party import run
+from fixtures.suites.third_party.exporters.choices import choose
+from fixtures.suites.third_party.exporters.make import make
+from fixtures.suites.third_party.judge import Outcome, judge
 from onnx_bridge.migraphx.runtime import Runtime
 
 MATRIX = """<ir_version: 8, opset_import: ["" : 17]> g (float[batch_size,sequence_length] x) => (float[N,M] y) {
@@ -72,7 +72,7 @@ def test_one_bad_model_is_too_many(bad: str) -> None:
 def test_an_exporter_that_fails_is_listed_and_what_is_made_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fixtures.third_party.exporters import packaged
+    from fixtures.suites.third_party.exporters import packaged
 
     def good(folder: Path) -> None:
         saved(MATRIX, folder)

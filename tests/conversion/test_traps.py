@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import onnx_bridge
-from fixtures.traps import TRAPS
+from fixtures.models.traps import TRAPS
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from fixtures.documentation import blocks, execute
+from docs.generator import blocks, execute
 
 TEXT = (blocks.ROOT / "CONTRIBUTING.md").read_text()
 COMMANDS = [command for block in blocks.blocks(TEXT) for command, _ in block.commands]

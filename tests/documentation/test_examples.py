@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.documentation.blocks import ROOT
+from docs.generator.blocks import ROOT
 from onnx_bridge.migraphx.runtime import Runtime
 
 FOLDER = ROOT / "examples"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.documentation import blocks, coverage, execute, picture
-from fixtures.documentation.folder import prepare
+from docs.generator import blocks, coverage, execute, picture
+from docs.generator.folder import prepare
 from onnx_bridge.migraphx.runtime import Runtime
 
 NAMES = [str(page.relative_to(blocks.ROOT)) for page in blocks.PAGES]
@@ -45,7 +45,7 @@ def test_a_page(name: str, folder: Path) -> None:
 
 
 def test_what_makes_the_models_may_be_missing(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['transformers'] = None; from fixtures.documentation import folder; folder.main()"
+    code = "import sys; sys.modules['transformers'] = None; from docs.generator import folder; folder.main()"
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=blocks.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode

@@ -11,7 +11,7 @@ import pytest
 
 import onnx_bridge
 import passes
-from fixtures.documentation import site
+from docs.generator import site
 from onnx_bridge.cli.main import _VERBS
 from passes.legalize import FAMILIES
 

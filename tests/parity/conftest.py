@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fixtures import faults
+from fixtures.suites import faults
 
 
 @pytest.fixture(autouse=True)

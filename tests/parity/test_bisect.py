@@ -19,8 +19,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import passes
-from fixtures import small
-from fixtures.faults import Plot
+from fixtures.models import small
+from fixtures.suites.faults import Plot
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import bisect as bisect_verb
 from onnx_bridge.conversion.convert import convert

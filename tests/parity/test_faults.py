@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures import faults, small
+from fixtures.models import small
+from fixtures.suites import faults
 from onnx_bridge.parity.bisect.bisect import bisect
 
 KINDS = {

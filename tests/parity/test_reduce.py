@@ -17,8 +17,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fixtures import small
-from fixtures.faults import Plot
+from fixtures.models import small
+from fixtures.suites.faults import Plot
 from onnx_bridge.cli import reduce as reduce_verb
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import onnx_bridge
-from fixtures.ties import models as ties
-from fixtures.ties import run
+from fixtures.suites.ties import models as ties
+from fixtures.suites.ties import run
 from onnx_bridge.cli.main import app
 from onnx_bridge.model import io as models
 from onnx_bridge.views.junit import write_junit

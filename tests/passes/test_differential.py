@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fixtures.differential import run, worker
-from fixtures.differential.builder import SingleThreaded
-from fixtures.differential.generate import Case
-from fixtures.differential.judge import Outcome, judge
+from fixtures.suites.differential import run, worker
+from fixtures.suites.differential.builder import SingleThreaded
+from fixtures.suites.differential.generate import Case
+from fixtures.suites.differential.judge import Outcome, judge
 from passes.isolation.process import ChildFailure, Reason
 from passes.rewriting.base import Result, Rewrite
 from passes.specialize.convert_precision import ConvertPrecision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fixtures import accuracy
+from fixtures.suites import accuracy
 
 
 def test_accuracy_survives_every_step(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from fixtures.quantized import run as quantized_run
+from fixtures.suites.quantized import run as quantized_run
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.rehearsal.gpu_view import GpuView, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fixtures import kept_results
-from fixtures.quantized import run
-from fixtures.quantized.judge import Outcome, distance, judge
-from fixtures.quantized.sources import MODULES, NETWORKS, Source
+from fixtures.suites import kept_results
+from fixtures.suites.quantized import run
+from fixtures.suites.quantized.judge import Outcome, distance, judge
+from fixtures.suites.quantized.sources import MODULES, NETWORKS, Source
 from onnx_bridge.migraphx.runtime import Runtime
 
 CASES = [

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import onnx_bridge
-from fixtures.realsize import judge, run
-from fixtures.realsize.quantized import SCHEMES
+from fixtures.suites.realsize import judge, run
+from fixtures.suites.realsize.quantized import SCHEMES
 from onnx_bridge.migraphx.runtime import Runtime
 
 WANTED = """

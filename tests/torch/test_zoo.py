@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from fixtures.zoo import run
-from fixtures.zoo.registry import ZOO
+from fixtures.suites.zoo import run
+from fixtures.suites.zoo.registry import ZOO
 from onnx_bridge.migraphx.runtime import Runtime
 
 ALL = run.load(optional=False)

@@ -20,7 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import onnx_bridge
-from fixtures.documentation.folder import detector
+from docs.generator.folder import detector
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis

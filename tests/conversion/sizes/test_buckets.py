@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from fixtures.decoder import decoder
+from fixtures.models.decoder import decoder
 from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside
 from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
