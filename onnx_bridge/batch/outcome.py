@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.manifest.proof import BundleProof
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.files.locations import Location
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Status = Literal["converted", "reused", "kept", "checked", "failed", "skipped", "planned"]
 """``reused``: copied from a bundle of the same content. ``kept``: the bundle of an earlier run. ``checked``: likewise,
@@ -104,34 +100,3 @@ class Outcome:
             "jobs": [each.to_json() for each in self.results],
             "notes": list(self.notes),
         }
-
-    def render(self, *, verbose: bool = False) -> RenderableType:
-        """A table of the failures with reasons and logs, and a summary.
-
-        Args:
-            verbose: list every job.
-        """
-        from rich.console import Group
-        from rich.text import Text
-
-        parts: list[RenderableType] = []
-        listed = [each for each in self.results if verbose or each.failed or each.status == "planned"]
-        if listed:
-            table = plain_table("job", "status", "proven", "reason", "log")
-            for each in listed:
-                stage = f" in {each.error.stage}" if each.error else ""
-                why = each.reason or each.check or "; ".join(each.notes)
-                level = each.proof.level.value if each.proof else "–"
-                table.add_row(*map(Text, (each.name, f"{each.status}{stage}", level, why, str(each.log or "–"))))
-            parts.append(table)
-        counts = Counter(each.status for each in self.results)
-        counted = ", ".join(f"{count} {status}" for status, count in counts.items())
-        if counts["skipped"]:
-            counted += " (failed in an earlier run; --retry tries again)"
-        proven = Counter(each.proof.level.value for each in self.results if each.proof)
-        if proven:
-            counted += f"; proven: {', '.join(f'{count} {level}' for level, count in proven.items())}"
-        parts += [Text(f"note: {note}") for note in self.notes]
-        many = f"{len(self.results)} job{'s' * (len(self.results) != 1)}"
-        parts.append(Text(f"{many} in {self.seconds:.3g} s: {counted}; bundles in {self.out}"))
-        return Group(*parts)

@@ -7,17 +7,13 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 FORMAT = 1
 
@@ -196,43 +192,6 @@ class BenchResult:
         writer.writerows(rows)
         return text.getvalue()
 
-    def render(self) -> RenderableType:
-        """A table of the rows, and sentences."""
-        from rich.console import Group
-        from rich.table import Table
-
-        table = Table("engine", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        numbers = (
-            "p50 ms",
-            "p90",
-            "p99",
-            "min",
-            "mean ± std",
-            "samples/s",
-            "× first [98 %]",
-            "load s",
-            "first s",
-            "MiB",
-        )
-        for name in numbers:
-            table.add_column(name, justify="right", overflow="fold")
-        ratios = self.ratios()
-        for row in self.rows:
-            found = row.summary
-            times = [f"{1e3 * each:.3g}" for each in (found.p50, found.p90, found.p99, found.min)]
-            spread = f"{1e3 * found.mean:.3g} ± {1e3 * found.std:.2g}"
-            against = str(ratios[row]) if row in ratios else "1"
-            rest = (
-                f"{row.throughput:.4g}",
-                against,
-                f"{row.load:.2f}",
-                f"{row.first:.3f}",
-                f"{row.memory / 2**20:.0f}",
-            )
-            table.add_row(row.name, *times, spread, *rest)
-        operators = [_operator_table(row) for row in self.rows if row.operators]
-        return Group(table, *operators, *self.sentences())
-
     def sentences(self) -> list[str]:
         sentences = [
             f"{' '.join(filter(None, kind[:2]))}, {kind[2]}: best throughput at batch {best}, knee at {smallest}"
@@ -286,23 +245,6 @@ class BenchResult:
         if other:
             notes.append(f"the baseline was measured with another {', '.join(other)}")
         return replace(self, notes=tuple(notes), gates=tuple(gates), max_slowdown=max_slowdown)
-
-
-_SLOWEST = 10
-"""The number of operators that the table shows."""
-
-
-def _operator_table(row: Row) -> RenderableType:
-    """The slowest operators of a row."""
-    shown, count = row.operators[:_SLOWEST], len(row.operators)
-    title = f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {count} operators"
-    numbers = ("times", "ms", "share", "slowest")
-    table = plain_table("MIGraphX's operator", "of ONNX", *numbers, numbers=numbers, title=title, title_justify="left")
-    for each in shown:
-        onnx = ", ".join(each.onnx)
-        slowest = f"{each.slowest} {1e3 * each.longest:.3g} ms"
-        table.add_row(each.operator, onnx, str(each.count), f"{1e3 * each.seconds:.3g}", f"{each.share:.1%}", slowest)
-    return table
 
 
 @dataclass(frozen=True)

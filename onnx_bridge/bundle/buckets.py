@@ -17,7 +17,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -40,9 +40,6 @@ from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import parse_json
 from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def has_buckets(path: str | os.PathLike[str]) -> bool:
@@ -101,20 +98,6 @@ class Buckets:
     def to_json(self) -> dict[str, Any]:
         """As JSON values: the manifest, and the path."""
         return {"kind": "buckets", "path": str(self.path), **self.manifest.to_json()}
-
-    def render(self) -> RenderableType:
-        """As text for the terminal."""
-        from rich.console import Group
-
-        shapes = [
-            f"{kind} {each.name}: {each.dtype} [{', '.join('?' if axis is None else str(axis) for axis in each.axes)}]"
-            for kind, all_ in (("input", self.manifest.inputs), ("output", self.manifest.outputs))
-            for each in all_
-        ]
-        target = f"target: {self.manifest.target}, MIGraphX {self.manifest.versions['migraphx']}"
-        notes = [f"note: {note}" for note in self.manifest.notes]
-        proof = f"{self.proof.label}: {self.proof.line}"
-        return Group(f"bundle: {self.path}", target, self.manifest.partition_line, *shapes, proof, *notes)
 
     @property
     def most_rows(self) -> int | None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
@@ -20,9 +19,6 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
 from passes.graphs import lineage
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -64,26 +60,6 @@ class ModelDiff:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-    def render(self) -> RenderableType:
-        """One line a node, and a summary."""
-        from rich.console import Group
-        from rich.text import Text
-
-        lines = [Text(f"- {each.name} ({each.operator})", style="red") for each in (*self.removed, *self.replaced)]
-        for each in self.added:
-            by = f" by {each.made_by}" if each.made_by else ""
-            origin = f" from {', '.join(each.origin)}" if each.origin else ""
-            lines.append(Text(f"+ {each.name} ({each.operator}){by}{origin}", style="green"))
-        for each in self.changed:
-            lines.append(Text(f"~ {each.name} ({each.operator}): {'; '.join(each.changes)}", style="yellow"))
-        removed = Counter(each.operator for each in (*self.removed, *self.replaced))
-        added = Counter(each.operator for each in self.added)
-        kinds = [kind for kind in sorted(removed | added) if added[kind] != removed[kind]]
-        totals = ", ".join(f"{kind} {added[kind] - removed[kind]:+d}" for kind in kinds)
-        counts = f"{len(self.removed) + len(self.replaced)} removed ({len(self.replaced)} replaced), "
-        counts += f"{len(self.added)} added, {len(self.changed)} changed, {self.unchanged} unchanged"
-        return Group(*lines, counts, *([totals] if kinds else []))
 
 
 def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str] | ir.Model) -> ModelDiff:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import open_buckets
-from onnx_bridge.bundle.manifest.entries import TensorInfo
-from onnx_bridge.bundle.pass_table import pass_table
-from onnx_bridge.core.console import plain_table
-from onnx_bridge.core.values import Kind
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.quantized import is_quantized
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 _INTEGER = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "MatMulNBits", "GatherBlockQuantized")
@@ -64,27 +57,6 @@ class ModelView:
     def to_json(self) -> dict[str, Any]:
         return {"kind": "model", **vars(self)}
 
-    def render(self) -> RenderableType:
-        from rich.console import Group
-
-        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.opsets.items())
-        size = _size(sum(self.parameter_bytes.values()))
-        widths = ", ".join(f"{_size(count)} {dtype}" for dtype, count in self.parameter_bytes.items())
-        facts: dict[str, RenderableType] = {
-            "file": self.path or "(in memory)",
-            "opsets": f"{opsets} (IR version {self.ir_version})",
-            "producer": self.producer or "unknown",
-            "parameters": f"{self.parameters:,} in {size}" + (f" ({widths})" if widths else ""),
-            "nodes": f"{self.nodes:,}",
-            "operators": ", ".join(f"{name} {count}" for name, count in self.operators.items()),
-            "quantization": ", ".join(f"{name} {count}" for name, count in self.quantization.items()) or "none",
-        }
-        if self.forecast:
-            facts["on a GPU, as it is"] = _forecast(self.forecast)
-        if self.functions:
-            facts["functions"] = ", ".join(self.functions)
-        return Group(_facts(facts), _tensors(self.inputs, self.outputs))
-
 
 @dataclass(frozen=True)
 class BundleView:
@@ -97,31 +69,6 @@ class BundleView:
         program = self.bundle.program_path
         paths = {"path": str(self.bundle.path), "program_path": str(program) if program else None}
         return {"kind": "bundle", **paths, **self.bundle.manifest.to_json()}
-
-    def render(self, *, verbose: bool = False) -> RenderableType:
-        """As lists; with the passes that rewrote something if ``verbose``."""
-        from rich.console import Group
-
-        manifest = self.bundle.manifest
-        architecture = f" ({manifest.architecture})" if manifest.architecture else ""
-        rewrites = sum(each["rewrites"] for each in manifest.passes)
-        files = zip(self.bundle.program_paths, manifest.programs, strict=True)
-        programs = [f"{path} ({_size(info.bytes)})" for path, info in files]
-        facts: dict[str, RenderableType] = {
-            "program": Group(*programs or ["none"]),
-            "model": str(self.bundle.model_path or "not kept"),
-            "source": manifest.source["path"] or "(in memory)",
-            "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
-            "passes": f"{len(manifest.passes)}, with {rewrites} rewrites",
-            "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
-            manifest.proof.label: manifest.proof.line,
-            "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
-        }
-        facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
-        facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
-        facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
-        table = ["", pass_table(manifest.passes)] if verbose else []
-        return Group(_facts(facts), _tensors(*map(_plain, (manifest.inputs, manifest.outputs))), *table)
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView | Buckets:
@@ -200,58 +147,3 @@ def _value(value: ir.Value) -> dict[str, Any]:
 def _dtype(dtype: ir.DataType) -> str:
     """Its name in numpy or ml_dtypes."""
     return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-
-
-def _plain(tensors: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": each.name,
-            "dtype": each.dtype if each.kind == Kind.TENSOR.value else f"{each.kind} of {each.dtype}",
-            "shape": None if each.shape is None else list(each.shape),
-        }
-        for each in tensors
-    ]
-
-
-def _facts(facts: Mapping[str, RenderableType]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(name, value)
-    return table
-
-
-def _tensors(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> RenderableType:
-    table = plain_table("", "name", "dtype", "shape")
-    for kind, tensors in (("input", inputs), ("output", outputs)):
-        for each in tensors:
-            shape = (
-                "unknown"
-                if each["shape"] is None
-                else " × ".join("?" if dim is None else str(dim) for dim in each["shape"])
-            )
-            table.add_row(kind, each["name"], each["dtype"] or "unknown", shape or "scalar")
-    return table
-
-
-def _forecast(found: dict[str, Any]) -> RenderableType:
-    """The kernels, and why quantized products run in float: each reason with the number of products."""
-    from rich.console import Group
-
-    lines = [found["summary"]]
-    in_float = [each for each in found["products"] if each["quantized"] and each["kernel"] == "float"]
-    reasons = Counter(each["condition"] for each in in_float)
-    lines += [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
-    lines += [f"wrong: {each['node']}: {each['wrong']}" for each in found["products"] if each["wrong"]]
-    return Group(*lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1024
-    return f"{count:.3g} GiB"

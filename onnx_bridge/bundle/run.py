@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, dtype_name, flat
 from onnx_bridge.samples import files
 from passes.isolation.numpy_files import write_npz
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,6 @@ class RunResult:
         outputs = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.outputs.items()}
         values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
         return {**values, "partitions": self.partitions} if self.partitions else values
-
-    def render(self) -> RenderableType:
-        from rich.console import Group
-
-        lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in self.outputs.items()]
-        lines += [f"partitions: {self.partitions}"] if self.partitions else []
-        return Group(*lines, f"written to {self.path} ({self.seconds:.3g} s)")
 
 
 def run_files(

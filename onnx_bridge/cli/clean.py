@@ -23,7 +23,6 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, progress, show, volume
 from onnx_bridge.conversion import clean as cleaning
-from onnx_bridge.core.console import console
 from passes.core.errors import InputError
 
 
@@ -69,7 +68,9 @@ def clean(
             progress=tell,
         )
     if trace and not as_json and not volume.quiet:
-        console().print(cleaned.trace(), soft_wrap=True)
+        from onnx_bridge.views.terminal import conversion, tables
+
+        tables.console().print(conversion.trace(cleaned), soft_wrap=True)
     show(cleaned, as_json)
     if not cleaned.passed:
         raise typer.Exit(1)

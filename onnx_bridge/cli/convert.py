@@ -208,7 +208,7 @@ def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) ->
 def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_json: bool) -> None:
     from onnx_bridge.batch import convert_all
     from onnx_bridge.batch.engines.ray import Ray
-    from onnx_bridge.batch.progress import observer
+    from onnx_bridge.views.terminal.batch_progress import observer
 
     if batch.out.suffix == ".mxr" and not batch.dry_run:
         raise InputError("many models need a folder", where=str(batch.out), hint="give -o a folder")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import shlex
 import shutil
@@ -16,18 +15,17 @@ from typing import Annotated, Any
 
 import typer
 
-from onnx_bridge.core.console import console, unbroken
 from onnx_bridge.core.progress import QUIET_SECONDS, TimedProgress, duration
 from passes.core.text import printable
 
 
 @dataclass
 class Volume:
-    """How much is said: what ``--quiet`` and ``--verbose`` set, which may stand anywhere on the command line.
+    """How much is printed: ``--quiet`` and ``--verbose``, which may stand anywhere on the command line.
 
     Attributes:
-        quiet: no progress and no result; errors and exit codes say what there is to say.
-        verbose: results in full, where they have a shorter form.
+        quiet: whether to print only errors.
+        verbose: whether to show all of a result that has a shorter form.
     """
 
     quiet: bool = False
@@ -35,30 +33,30 @@ class Volume:
 
 
 volume = Volume()
-"""That of this process."""
+"""The volume of this process."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
 def show(result: Any, as_json: bool, then: Sequence[object] = (), written: Sequence[Path | None] = ()) -> None:
-    """Print a result of the API: all that commands print has ``to_json`` and ``render``.
-
-    A ``render`` that has a longer form takes ``verbose``. A JSON document is printed in any case.
+    """Print a result of the API: its JSON document, also with ``--quiet``, or its view.
 
     Args:
-        result: of the API.
-        as_json: print its JSON document.
-        then: the arguments of the command to go on with, which is printed as a line to copy.
-        written: the files that were written besides, each printed in a line; None for one that was not asked for.
+        result: a result that has ``to_json`` and a view (`onnx_bridge.views.terminal`).
+        as_json: whether to print the JSON document.
+        then: the arguments of the next command, which is printed as a line to copy.
+        written: the other files that were written, each printed in a line; None for a file that was not requested.
     """
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return
     if volume.quiet:
         return
+    from onnx_bridge.views.terminal.tables import console, unbroken
+    from onnx_bridge.views.terminal.view import render
+
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
-    longer = {"verbose": True} if volume.verbose and "verbose" in inspect.signature(result.render).parameters else {}
     out = console(width=width)
-    out.print(result.render(**longer), crop=False)
+    out.print(render(result, verbose=volume.verbose), crop=False)
     for path in filter(None, written):
         out.print(unbroken(f"written to {path}"), crop=False)
     if then:
@@ -67,22 +65,24 @@ def show(result: Any, as_json: bool, then: Sequence[object] = (), written: Seque
 
 @contextlib.contextmanager
 def progress(as_json: bool, beginning: str = "starting") -> Iterator[Callable[[str], None] | None]:
-    """A spinner with the present stage, on a terminal; silence elsewhere.
+    """Show a spinner with the present stage if standard error is a terminal.
 
     Args:
-        as_json: silence as well.
+        as_json: whether to show nothing.
         beginning: the first stage.
     """
     if as_json or volume.quiet or not sys.stderr.isatty():
         yield None
         return
+    from onnx_bridge.views.terminal.tables import console
+
     # the stream as it is now: what silences a stage by another one must not silence this
     with console(file=sys.stderr).status(_Ticking(beginning)) as status:
         yield lambda stage: status.update(_Ticking(stage))
 
 
 class _Ticking:
-    """A stage or detail with the time that is left, or else, after two seconds, the time that it has taken."""
+    """A stage or detail with the time that is left; if that is unknown, the time so far, after two seconds."""
 
     def __init__(self, detail: str) -> None:
         self._detail, self._begun = detail, time.monotonic()

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.pass_table import pass_table
 from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import InputError
@@ -27,9 +26,6 @@ from passes.rewriting.pipeline import Pipeline, Step
 from passes.shapes.declarations import forget_impossible_sizes
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
     from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
     from onnx_bridge.conversion.verify_passes import Verifier
     from onnx_bridge.reference.comparison.compare import Comparison
@@ -71,16 +67,6 @@ class Cleaned:
             "passed": self.passed,
         }
 
-    def trace(self) -> RenderableType:
-        """Every rewrite of each pass, and every skip with its reason."""
-        from rich.console import Group
-
-        lines = []
-        for step in self.steps:
-            lines += [f"{step.name}: {each.line}" for each in step.result.rewrites]
-            lines += [f"{step.name} skips {each.node or 'the model'}: {each.reason}" for each in step.result.skips]
-        return Group(*lines)
-
     def _step_to_json(self, index: int) -> dict[str, Any]:
         step = self.steps[index]
         values = {**step.to_json(), "trace": [asdict(each) for each in step.result.rewrites]}
@@ -88,15 +74,6 @@ class Cleaned:
         if checked is not None:
             values["verified"] = {"passed": checked.passed, "outputs": [each.to_json() for each in checked.outputs]}
         return values
-
-    def render(self, *, verbose: bool = False) -> RenderableType:
-        """As a table of the passes that did something, or of all if ``verbose``."""
-        from rich.console import Group
-
-        results = [each.to_json() for each in self.steps]
-        table = pass_table(results, idle=verbose, checked=[_checked(each) for each in self.checked])
-        where = f"written to {self.path}" if self.path else "dry run: nothing was written"
-        return Group(table, *(f"note: {note}" for note in self.notes), where)
 
 
 def clean(  # noqa: PLR0913
@@ -224,17 +201,6 @@ def _verifier(model: ir.Model, request: CleanRequest) -> Verifier | None:
     from onnx_bridge.conversion.verify_passes import Verifier
 
     return Verifier(model, request.dims, request.shapes)
-
-
-def _checked(comparison: Comparison | None) -> str | Text:
-    from rich.text import Text
-
-    if comparison is None:
-        return "–"
-    if not comparison.passed:
-        return Text("differ", style="red")
-    largest = max((each.max_abs for each in comparison.outputs if each.max_abs is not None), default=0.0)
-    return f"{largest:.1e}" if largest else "equal"
 
 
 def _check_sizes(model: ir.Model) -> None:

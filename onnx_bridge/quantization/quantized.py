@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
@@ -18,7 +17,6 @@ from onnx_bridge.quantization.schemes import Scheme
 from passes.graphs.quantized import is_quantized
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from torch import nn
 
 
@@ -66,25 +64,6 @@ class Quantized:
             "outputs": [asdict(each) for each in self.deviations],
             "notes": list(self.notes),
         }
-
-    def render(self) -> RenderableType:
-        """How far each output is from float, and how it was quantized, for rich."""
-        from rich.console import Group
-        from rich.text import Text
-
-        numbers = ("SQNR", "largest error", "of largest value")
-        table = plain_table("output", *numbers, numbers=numbers)
-        for each in self.deviations:
-            ratio = "–" if each.sqnr_db is None else f"{each.sqnr_db:.1f} dB"
-            table.add_row(Text(each.name), ratio, f"{each.max_abs:.3g}", f"{each.largest:.3g}")
-        many = f"{self.samples} sample{'s' * (self.samples != 1)}"
-        scales = ", weights per channel" if self.per_channel else ""
-        lines = [f"{self.scheme}{scales}, by {self.quantizer}; compared with float on {many} ({self.calibration})"]
-        if self.excluded:
-            lines.append(f"left in float: {', '.join(self.excluded)}")
-        lines += [f"note: {note}" for note in self.notes]
-        lines.append(f"written to {self.path}" if self.path else "not written")
-        return Group(table, *map(Text, lines))
 
 
 def versioned(name: str, package: str) -> str:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -42,9 +42,6 @@ from passes.isolation.limits import Limits, limited
 from passes.probing.partition import extract
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.convert_precision import FORMATS
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Model = str | os.PathLike[str] | ir.Model
 
@@ -84,22 +81,6 @@ class MixedPrecision:
             "out_of_range": dict(self.out_of_range),
             "option": self.option,
         }
-
-    def render(self) -> RenderableType:
-        from rich.console import Group
-
-        lines = [
-            f"{name}: values up to {size:.3g}, out of range of {self.precision}"
-            for name, size in self.out_of_range.items()
-        ]
-        if not self.nodes:
-            lines.append(f"{self.precision} agrees with the reference; no node has to stay in float32")
-        else:
-            count = len(self.nodes)
-            lines.append(
-                f"{count} of {self.candidates} nodes must stay in float32 ({self.trials} trials): {self.option}"
-            )
-        return Group(*lines)
 
 
 def mixed_precision(  # noqa: PLR0913

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.search.pareto import Candidate, Trial, explain, pareto_front, winner
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -60,30 +56,3 @@ class Tuning:
             "sizes": {name: list(each) for name, each in self.sizes.items()},
             "passed": self.passed,
         }
-
-    def render(self) -> RenderableType:
-        """A table of the Pareto front, and a sentence for each trial."""
-        from rich.console import Group
-        from rich.text import Text
-
-        numbers = ("p50 ms", "× first [98 %]", "MiB", "error")
-        table = plain_table("candidate", *numbers, numbers=numbers, title="Pareto front", title_justify="left")
-        for trial in pareto_front(self.trials):
-            figures = (
-                f"{1e3 * trial.latency:.3g}",
-                str(trial.ratio),
-                f"{trial.memory / 2**20:.3g}",
-                f"{trial.error:.2g}",
-            )
-            table.add_row(Text(trial.candidate.name, style="bold" if trial is self.winner else ""), *figures)
-        lines = [explain(trial, self.trials) for trial in self.trials]
-        if self.sizes:
-            sizes = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in self.sizes.items())
-            lines.append(f"latencies are those of one input of each size ({sizes})")
-        if self.resumed:
-            lines.append(f"{self.resumed} of {len(self.trials)} trials are from the journal")
-        if self.left:
-            lines.append(f"not tried within the budget: {'; '.join(each.name for each in self.left)}")
-        if self.job is not None:
-            lines.append(f"written: {self.job}; `onnx-bridge convert {self.job} -o OUT` makes the bundle")
-        return Group(table, *lines)

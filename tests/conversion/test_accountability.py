@@ -19,6 +19,8 @@ import passes
 from onnx_bridge.conversion.diagnosis.explain import catalogue, explain
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.views.terminal.conversion import trace
+from onnx_bridge.views.terminal.view import render
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
 
 TEXT = """<ir_version: 10, opset_import: ["": 20]> g (float[batch,4] x) => (float[batch,4] y)
@@ -104,7 +106,7 @@ class TestVerify:
 class TestTrace:
     def test_every_rewrite_in_order(self, model: Path) -> None:
         cleaned = onnx_bridge.clean(model, dims={"batch": 3})
-        lines = cleaned.trace().renderables
+        lines = trace(cleaned).renderables
         assert lines[0] == "freeze-shapes: x: [batch,4] → [3,4]"
         assert any(line.startswith("fold-constants: twice →") for line in lines)
         assert any(line.startswith("remove-identity: noop →") for line in lines)
@@ -134,12 +136,12 @@ class TestExplain:
         found = explain("fold-constants", tmp_path / "m.onnx", node="dice")
         assert not found.rewrites
         assert any("random" in each.reason for each in found.skips)
-        assert "skips dice" in " ".join(found.render().renderables)
+        assert "skips dice" in " ".join(render(found).renderables)
 
     def test_no_match(self, model: Path) -> None:
         found = explain("remove-identity", model, node="out")
         assert (found.rewrites, found.skips) == ([], [])
-        assert "out" in " ".join(found.render().renderables)
+        assert "out" in " ".join(render(found).renderables)
 
     def test_the_model_is_not_modified(self, model: Path) -> None:
         loaded = onnx_bridge.model.io.load(model)

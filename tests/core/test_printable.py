@@ -15,8 +15,8 @@ from rich.text import Text
 
 import onnx_bridge
 from onnx_bridge.cli import terminal
-from onnx_bridge.core.console import console
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.views.terminal.tables import console
 from passes.core.text import printable
 
 EVIL = "a\x1b[31m\nb[/]\u202e"

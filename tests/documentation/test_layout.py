@@ -37,13 +37,16 @@ NEED_THEM = {
     "onnx_bridge.quantization.torch.quantize_module",
     "onnx_bridge.torch.export.try_exporters",
     "onnx_bridge.torch.lowering.lower_module",
+    "onnx_bridge.views.terminal.batch_progress",
+    "onnx_bridge.views.terminal.conversion",
+    "onnx_bridge.views.terminal.tables",
+    "onnx_bridge.views.terminal.view",
     "passes.surgeon.operation",
 }
 """Modules that import such a library at their top: functions may import these, too."""
 NOT_ALWAYS = {
     "onnx_bridge.batch.convert_all",
     "onnx_bridge.batch.engines.ray",
-    "onnx_bridge.batch.progress",
     "onnx_bridge.conversion.sizes.observed_shapes.observe_shapes",
     "onnx_bridge.conversion.sizes.open_sizes.ChosenSizes",
     "onnx_bridge.conversion.verify_passes.Verifier",

@@ -33,6 +33,7 @@ from onnx_bridge.parity.reduce.reduce import reduce
 from onnx_bridge.parity.request import BisectRequest
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.views.terminal.view import render
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 SCATTER = """g (float[4] x, int64[2,1] i, float[2] u) => (float[4] y) {
@@ -53,7 +54,7 @@ def model(text: str) -> ir.Model:
 
 def sentence(found: Bisection) -> str:
     console = Console(file=io.StringIO(), width=10_000)
-    console.print(found.render())
+    console.print(render(found))
     json.dumps(found.to_json(), allow_nan=False)
     return str(console.file.getvalue().splitlines()[0])  # type: ignore[attr-defined]
 

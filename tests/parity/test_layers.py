@@ -26,6 +26,7 @@ from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.views.terminal.view import render
 from passes.graphs import lineage
 from tests.passes.harness import model
 from tests.passes.helpers import mentioned
@@ -75,7 +76,7 @@ def by_node(layers: LayerReport) -> dict[str, Layer]:
 
 def rendered(layers: LayerReport) -> str:
     console = Console(file=io.StringIO(), width=200)
-    console.print(layers.render())
+    console.print(render(layers))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, Layout
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 class Decoder(Buckets):
@@ -155,17 +151,6 @@ class Decoder(Buckets):
         if encoder is None or len(encoder.shape) == 2:
             return "--ids", "1,2,3", *prompt
         return "--inputs", f"{encoder.source}.npy", *prompt
-
-    def render(self) -> RenderableType:
-        """As text for the terminal."""
-        from rich.console import Group
-
-        layout = self.layout
-        kind = "written in place" if layout.in_place else "appended to"
-        line = f"decoder: {len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
-        encoder = layout.encoder
-        source = [] if encoder is None else [f"encoder: {encoder.source} {list(encoder.shape)}"]
-        return Group(super().render(), line, *source)
 
     def _check(self) -> None:
         """Require that the programs have the layout of the manifest; raises InputError."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples import files
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,6 @@ class Generated:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-    def render(self) -> RenderableType:
-        """As text for the terminal."""
-        from rich.console import Group
-
-        return Group(",".join(map(str, self.tokens)), f"{len(self.tokens)} tokens in {self.seconds:.3g} s")
 
 
 def generate(  # noqa: PLR0913

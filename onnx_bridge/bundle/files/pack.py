@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock
 
@@ -26,9 +26,6 @@ from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,6 @@ class Packed:
 
     def to_json(self) -> dict[str, Any]:
         return {"path": str(self.path), "files": self.files, "bytes": self.bytes}
-
-    def render(self) -> Text:
-        """As text for the terminal."""
-        from rich.text import Text
-
-        return Text(f"{self.path}: {self.files} files, {self.bytes / 2**20:.3g} MiB")
 
 
 def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
@@ -27,9 +27,6 @@ from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import parse_json
 from onnx_bridge.migraphx import runtime as runtimes
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _CHUNK = 1 << 20
 
@@ -84,14 +81,6 @@ class Verification:
             "notes": self.notes,
             "summary": self.summary,
         }
-
-    def render(self) -> RenderableType:
-        """As text for the terminal."""
-        from rich.console import Group
-
-        lines = [f"bundle: {self.path}", *([f"made: {self.made}"] if self.made else [])]
-        lines += [f"damaged: {name}: {what}" for name, what in self.problems.items()]
-        return Group(*lines, *(f"note: {note}" for note in self.notes), self.summary)
 
 
 def verify(

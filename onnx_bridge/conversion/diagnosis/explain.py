@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 import passes
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -19,9 +18,6 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.legalize.legalize import Legalize
 from passes.rewriting.base import Context, Exactness, Rewrite, Skip, Target
 from passes.rewriting.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -44,18 +40,6 @@ class Catalogue:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def render(self) -> RenderableType:
-        from rich.console import Group
-
-        table = plain_table("pass", "exactness", "options", "does")
-        for each in self.passes:
-            options = Group(*(f"{name}={default}" for name, default in each.options.items()))
-            table.add_row(each.name, each.exactness, options, each.does)
-        pipelines = plain_table("pipeline", "passes")
-        for name, spec in self.pipelines.items():
-            pipelines.add_row(name, spec.replace(",", ", ") or "(nothing)")
-        return Group(table, "", pipelines)
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -73,14 +57,6 @@ class Explanation:
             "rewrites": [dataclasses.asdict(each) for each in self.rewrites],
             "skips": [dataclasses.asdict(each) for each in self.skips],
         }
-
-    def render(self) -> RenderableType:
-        """One line for each rewrite or skip."""
-        from rich.console import Group
-
-        lines = [f"would rewrite {each.line}" for each in self.rewrites]
-        lines += [f"skips {each.node or 'the model'}: {each.reason}" for each in self.skips]
-        return Group(*lines or [f"{self.name} matches nothing{f' at {self.node}' if self.node else ''}"])
 
 
 def catalogue() -> Catalogue:

@@ -15,14 +15,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import platformdirs
-
-from onnx_bridge.core.console import unbroken
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
@@ -42,9 +37,6 @@ class CacheFolder:
     def to_json(self) -> dict[str, Any]:
         return {"folder": str(self.folder)}
 
-    def render(self) -> RenderableType:
-        return unbroken(str(self.folder))
-
 
 @dataclass(frozen=True)
 class Cleared:
@@ -60,17 +52,18 @@ class Cleared:
     sizes: Mapping[str, int]
     dry_run: bool
 
+    @property
+    def bytes(self) -> int:
+        """The sum of the sizes."""
+        return sum(self.sizes.values())
+
     def to_json(self) -> dict[str, Any]:
-        total = sum(self.sizes.values())
-        return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": total, "sizes": dict(self.sizes)}
-
-    def render(self) -> RenderableType:
-        """One line for each name, and the sum."""
-        from rich.console import Group
-
-        lines = [f"{size / 2**20:10.1f} MiB  {name}" for name, size in self.sizes.items()]
-        verb = "would free" if self.dry_run else "freed"
-        return Group(*lines, f"{verb} {sum(self.sizes.values()) / 2**20:.1f} MiB in {self.folder}")
+        return {
+            "folder": str(self.folder),
+            "dry_run": self.dry_run,
+            "bytes": self.bytes,
+            "sizes": dict(self.sizes),
+        }
 
 
 def clear(*, dry_run: bool = False) -> Cleared:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onnx_bridge.core.console import unbroken
 from onnx_bridge.migraphx.runtime import Choice, Runtime
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 @dataclass(frozen=True)
@@ -28,14 +24,6 @@ class RuntimeList:
         entries = [{**_entry(each.runtime), "used": each.used, "why": each.why} for each in self.choices]
         return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
 
-    def render(self) -> RenderableType:
-        """Two lines for each, the one that is used marked."""
-        from rich.console import Group
-
-        if not self.choices:
-            return "There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"
-        return Group(*(line for choice in self.choices for line in _lines(choice)))
-
 
 @dataclass(frozen=True)
 class Paths:
@@ -46,17 +34,6 @@ class Paths:
 
     def to_json(self) -> dict[str, Any]:
         return {self.done: [str(path) for path in self.paths]}
-
-    def render(self) -> RenderableType:
-        from rich.console import Group
-
-        return Group(*[f"{self.done} {path}" for path in self.paths] or [f"nothing {self.done}"])
-
-
-def _lines(choice: Choice) -> tuple[RenderableType, RenderableType]:
-    runtime = choice.runtime
-    what = f"{runtime.kind}, MIGraphX {runtime.version} for {', '.join(runtime.targets)} ({choice.why})"
-    return f"{'→' if choice.used else ' '} {what}", unbroken(f"  {runtime.path}")
 
 
 def _entry(runtime: Runtime) -> dict[str, Any]:

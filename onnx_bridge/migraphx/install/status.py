@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.user_cache import cache_dir
@@ -16,9 +16,6 @@ from onnx_bridge.migraphx.install.system_tools import tool
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.runtime import Choice, SearchPlaces, choices, find, fits
 from onnx_bridge.migraphx.targets import gpu_architecture, gpu_architectures
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 Level = Literal["ok", "warn", "error"]
 
@@ -55,21 +52,6 @@ class RuntimeStatus:
 
     def to_json(self) -> dict[str, Any]:
         return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
-
-    def render(self, *, verbose: bool = False) -> RenderableType:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        styles = {"ok": "green", "warn": "yellow", "error": "red"}
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        for check in self.checks:
-            lines = [check.what, *([f"→ {check.hint}"] if check.hint else [])]
-            lines += [check.details] if verbose and check.details else []
-            table.add_row(Text(check.level, style=styles[check.level]), Group(*lines))
-        return table
 
 
 def runtime_status(places: SearchPlaces | None = None) -> RuntimeStatus:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from onnx_bridge.core.errors import Step
 from onnx_bridge.model.provenance import module, operator
@@ -125,7 +123,7 @@ class Fault:
         return {**values, "component": self.component.value, "kind": self.kind.value, "error": error or self.error}
 
     def _blame(self) -> str:
-        nodes = _listed([str(each) for each in self.nodes])
+        nodes = listed([str(each) for each in self.nodes])
         if self.component is Component.EXPORT and self.kind is not SymptomKind.WRONG:
             return "the export is at fault"
         if self.component is Component.EXPORT:
@@ -215,43 +213,9 @@ class Bisection:
             "notes": list(self.notes),
         }
 
-    def render(self) -> RenderableType:
-        """The sentence, the nodes, and how many runs it took."""
-        colour = "green" if self.passed else "yellow" if self.fault is None else "red"
-        lines = [Text(self.summary, style=f"bold {colour}")]
-        lines += [Text(f"  {line}") for line in self._details()]
-        lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
-        took = [f"{each.value}: {_runs(runs)}" for each, runs in self.runs.items()]
-        about = [f"{name} {version}" for name, version in self.versions.items()]
-        about += [] if self.seed is None else [f"seed {self.seed}"]
-        lines += [Text(each, style="dim") for each in ("; ".join(took), ", ".join(about)) if each]
-        return Group(*lines)
 
-    def _details(self) -> Iterator[str]:
-        if self.fault is None:
-            return
-        fault = self.fault
-        for node in fault.nodes:
-            origin = f", from {', '.join(node.origin)}" if node.origin else ""
-            made = f", made by {node.made_by}" if node.made_by else ""
-            module = f", in {node.module}" if node.module else ""
-            yield f"node {node.name}: {node.operator}{module}{made}{origin}"
-        if fault.before or fault.after:
-            before, after = (_listed(names) or "nothing" for names in (fault.before, fault.after))
-            yield f"that application: {before} → {after}"
-        if fault.error is not None:
-            yield f"largest absolute error: {fault.error:.6g}"
-        if fault.sample is not None and self.samples > 1:
-            yield f"sample: {fault.sample}"
-
-
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as part of a sentence, which leaves out those that are too many."""
     if len(names) > _LISTED:
         return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-def _runs(runs: RunCounts) -> str:
-    counts = ((runs.reference, "of ONNX Runtime"), (runs.migraphx, "of MIGraphX"))
-    parts = [f"{count} run{'s' if count > 1 else ''} {whose}" for count, whose in counts if count]
-    return " and ".join(parts) or "nothing to run"

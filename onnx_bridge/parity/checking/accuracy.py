@@ -7,10 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.parity.failure import Failure
@@ -136,20 +132,6 @@ class AccuracyReport:
                 [(output, False), (metric, False), (against, False), *cells, (f"{least:g}" if least else "", False)]
             )
         return sides, rows
-
-    def render(self) -> RenderableType:
-        """A table with a column for each side, then failures and a sentence, for rich."""
-        sides, rows = self.table()
-        table = Table("output", "metric", "against", box=None, pad_edge=False)
-        for heading in (*sides, "least"):
-            table.add_column(heading, justify="right", overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(text, style="red" if low else "") for text, low in row))
-        lines = [Text(f"{side}: {each}", style="red") for side, each in self.failures.items()]
-        lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
-        lines.append(Text(", ".join(f"{name} {version}" for name, version in self.versions.items()), style="dim"))
-        lines.append(Text(self.summary, style=f"bold {'green' if self.passed else 'red'}"))
-        return Group(table, *lines)
 
 
 class Scores:

@@ -1,4 +1,4 @@
-"""The result of a check: legs × samples × outputs, rendered and as JSON."""
+"""The result of a check: legs × samples × outputs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
@@ -20,10 +16,6 @@ from onnx_bridge.reference.comparison.compare import Comparison, OutputCompariso
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
-_LISTED = 20
-"""The most differences that are listed."""
-_DIGITS = (3, 2, 6, 4)
-"""Of the largest error, of how far the reference moves, of the cosine and of the SQNR."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +136,7 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        outputs = [output for *_, output in self._all()]
+        outputs = [output for *_, output in self.outputs()]
         differing = sum(output.differs for output in outputs)
         largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
         if self.passed:
@@ -195,72 +187,9 @@ class CheckReport:
             ],
         }
 
-    def render(self) -> RenderableType:
-        """A table of the outputs, each with its worst sample, then every difference and a sentence, for rich."""
-        numbers = ("max error", "moves", "cosine", "SQNR dB")
-        table = plain_table("leg", "output", "type", *numbers, "", numbers=numbers)
-        for leg in self.legs:
-            for index, output in enumerate(_worst_samples(leg)):
-                figures = (output.max_abs, output.moves, output.cosine, output.sqnr_db)
-                table.add_row(
-                    Text("" if index else leg.name),
-                    Text(output.name),
-                    Text(f"{output.dtype}{list(output.shape)}"),
-                    *(
-                        Text("–" if each is None else f"{each:.{digits}g}")
-                        for each, digits in zip(figures, _DIGITS, strict=True)
-                    ),
-                    _verdict(output),
-                )
-        parts: list[RenderableType] = [] if self.layers is None else [self.layers.render(), ""]
-        parts += [table] if table.row_count else []
-        differences = list(self._differences())
-        parts += [Text(line, style="red") for line in differences[:_LISTED]]
-        if len(differences) > _LISTED:
-            parts.append(Text(f"… and {len(differences) - _LISTED} more"))
-        parts += [] if self.blame is None else [Text(self.blame, style="red")]
-        parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
-        about = [f"{name} {version}" for name, version in self.versions.items()]
-        about += [] if self.seed is None else [f"seed {self.seed}"]
-        parts += [Text(", ".join(about), style="dim")] if about else []
-        colour = "green" if self.passed else "yellow" if self.not_determined else "red"
-        parts.append(Text(self.summary, style=f"bold {colour}"))
-        return Group(*parts)
-
-    def _all(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
+    def outputs(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
+        """Yield the comparison of each output, with its leg and the number of its sample."""
         for leg in self.legs:
             for sample, comparison in enumerate(leg.comparisons):
                 for output in comparison.outputs:
                     yield leg, sample, output
-
-    def _differences(self) -> Iterator[str]:
-        for leg in self.legs:
-            if leg.error is not None:
-                yield f"{leg.name}: {leg.error}"
-        for leg, sample, output in self._all():
-            if not output.passed:
-                why = "" if output.undetermined is None else f"; not determined: {output.undetermined}"
-                yield f"{leg.name}, sample {sample}, output {output.name}: {output.reason}{why}"
-
-
-def _worst_samples(leg: Leg) -> list[OutputComparison]:
-    """For each output the comparison with the largest error, differences first."""
-    worst: dict[str, OutputComparison] = {}
-    for comparison in leg.comparisons:
-        for output in comparison.outputs:
-            known = worst.setdefault(output.name, output)
-            ranks = [(each.differs, not each.passed, each.max_abs or 0.0) for each in (output, known)]
-            if ranks[0] > ranks[1]:
-                worst[output.name] = output
-    return list(worst.values())
-
-
-def _verdict(output: OutputComparison) -> Text:
-    """The verdict, and what errors do not show: NaN and Inf, integers that differ, other classes."""
-    more = [f"{output.nonfinite} of {output.elements} NaN or Inf"] if output.nonfinite else []
-    exact = "int" in output.dtype and output.same is not None and output.same < 1
-    more += [f"{output.same:.2%} the same"] if exact else []
-    if output.top1 is not None and output.top1 < 1:
-        more += [f"top-1 {output.top1:.1%}, top-5 {output.top5:.1%}"]
-    style = "red" if output.differs else "yellow" if more or not output.passed else "green"
-    return Text(output.verdict + (f" ({', '.join(more)})" if more else ""), style=style)

@@ -1,18 +1,11 @@
-"""The result of a comparison by layer, rendered and as JSON, and the layer at fault."""
+"""The result of a comparison by layer, and the layer at fault."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from onnx_bridge.core.console import plain_table
 from onnx_bridge.reference.comparison.compare import OutputComparison
-
-_LISTED, _EXAMPLES = 60, 10
-"""The most rows that are rendered where values differ, and where all agree: those with the largest errors."""
 
 
 @dataclass(frozen=True)
@@ -154,25 +147,6 @@ class LayerReport:
             "rows": [row.to_json() for row in self.rows],
         }
 
-    def render(self) -> RenderableType:
-        """The sentence, and a table of the layers."""
-        worst = sorted(self.rows, key=lambda row: (row.passed, -row.severity))[: _EXAMPLES if self.passed else _LISTED]
-        chosen = {row.tensor for row in worst}
-        shown = [row for row in self.rows if row.tensor in chosen]
-        cleaning = any(row.cleaning is not None and not row.cleaning.passed for row in self.rows)
-        kinds = (*(["cleaning"] if cleaning else []), "accumulated", "local")
-        table = plain_table("node", "operator", "module", *kinds, "made by", "")
-        for row in shown:
-            errors = (*([row.cleaning] if cleaning else []), row.accumulated, row.local)
-            names = map(Text, (row.node, row.operator, row.module))
-            table.add_row(*names, *map(_cell, errors), Text(", ".join(row.by)), Text(row.reason, style="yellow"))
-        parts: list[RenderableType] = [Text(self.sentence, style="bold green" if self.passed else "bold red"), table]
-        if len(shown) < len(self.rows):
-            count = f"{len(shown)} of {len(self.rows)}"
-            parts.append(Text(f"these are the {count} layers with the largest errors; --json has them all"))
-        parts += [Text(f"note: {note}", style="yellow") for note in self.notes]
-        return Group(*parts)
-
 
 def _plain(layer: Layer) -> dict[str, Any]:
     return {name: each for name, each in asdict(layer).items() if not isinstance(each, dict)}
@@ -181,10 +155,3 @@ def _plain(layer: Layer) -> dict[str, Any]:
 def _error(output: OutputComparison) -> str:
     largest = "" if output.max_abs is None else f"largest error {output.max_abs:.3g}, "
     return f"{largest}{output.reason}"
-
-
-def _cell(output: OutputComparison | None) -> Text:
-    if output is None:
-        return Text("–")
-    number = output.reason if output.max_abs is None and output.reason else f"{output.max_abs or 0.0:.3g}"
-    return Text(str(number), style="" if output.passed else "red")

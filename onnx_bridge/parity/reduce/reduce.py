@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.conversion.clean_request import as_json, as_shapes
@@ -18,7 +16,7 @@ from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Array, dtype_name, flat
+from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Component
@@ -26,7 +24,7 @@ from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
-from onnx_bridge.parity.reduce.reproduction import FILES, Environment, title, write
+from onnx_bridge.parity.reduce.reproduction import Environment, title, write
 from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom
@@ -81,18 +79,6 @@ class Reduction:
             "runs": {"reference": self.runs.reference, "migraphx": self.runs.migraphx},
             "notes": list(self.notes),
         }
-
-    def render(self) -> RenderableType:
-        """The sentence, and where the reproduction is."""
-        lines = [Text(self.summary, style="bold")]
-        if self.reproduction is not None and self.path is not None:
-            sample = self.reproduction.sample
-            shapes = [f"{name} {dtype_name(array.dtype)}{list(array.shape)}" for name, array in sample.items()]
-            lines.append(Text(f"  inputs: {', '.join(shapes) or 'none'}"))
-            lines.append(Text(f"  {', '.join(FILES)} in {self.path}"))
-        lines += [Text(f"note: {note}", style="yellow") for note in self.notes]
-        took = f"{self.runs.reference} runs of ONNX Runtime and {self.runs.migraphx} of MIGraphX"
-        return Group(*lines, Text(took, style="dim"))
 
 
 def reduce(  # noqa: PLR0913

@@ -14,8 +14,6 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import Comparison
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from onnx_bridge.torch.modules.calls import Call
     from onnx_bridge.torch.modules.structure import Structure
 
@@ -72,40 +70,38 @@ class Exported:
         outputs = [output for each in self.comparisons for output in each.outputs]
         return max((output.max_abs for output in outputs if output.max_abs is not None), default=0.0)
 
+    @property
+    def opset(self) -> int | None:
+        return self.model.opset_imports.get("")
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes of the main graph."""
+        return self.model.graph.num_nodes()
+
+    @property
+    def inputs(self) -> list[dict[str, Any]]:
+        """The name, dtype and shape of each input."""
+        return [_describe(value) for value in self.model.graph.inputs]
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]:
+        """The name, dtype and shape of each output."""
+        return [_describe(value) for value in self.model.graph.outputs]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "path": None if self.path is None else str(self.path),
             "exporter": self.exporter,
             "refusals": dict(self.refusals),
-            "opset": self.model.opset_imports.get(""),
-            "nodes": self.model.graph.num_nodes(),
-            "inputs": [_describe(value) for value in self.model.graph.inputs],
-            "outputs": [_describe(value) for value in self.model.graph.outputs],
+            "opset": self.opset,
+            "nodes": self.nodes,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
             "samples": len(self.comparisons),
             "largest_error": self.largest_error,
             "notes": list(self.notes),
         }
-
-    def render(self) -> RenderableType:
-        """Its inputs and outputs, and how it was checked, for rich."""
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table("", "name", "type", box=None, pad_edge=False, show_header=False)
-        for kind, values in (("input", self.model.graph.inputs), ("output", self.model.graph.outputs)):
-            for value in values:
-                port = _describe(value)
-                shape = ", ".join("?" if dim is None else str(dim) for dim in port["shape"] or ())
-                table.add_row(kind, Text(port["name"]), Text(f"{port['dtype']}[{shape}]"))
-        opset = self.model.opset_imports.get("")
-        by = f"{self.model.graph.num_nodes()} nodes, opset {opset}, by {self.exporter}"
-        tried = [f"not by {name}: {reason}" for name, reason in self.refusals.items()]
-        count = len(self.comparisons)
-        proof = f"ONNX Runtime agrees with PyTorch on {count} sample{'s' if count != 1 else ''}"
-        where = f"written to {self.path}" if self.path else "not written"
-        lines = [by, *tried, *(f"note: {note}" for note in self.notes)]
-        return Group(table, *map(Text, lines), Text(f"{proof}, largest error {self.largest_error:.3g}"), Text(where))
 
 
 def _describe(value: ir.Value) -> dict[str, Any]:

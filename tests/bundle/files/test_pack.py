@@ -28,6 +28,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.views.terminal.view import render
 
 X = {"x": np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32)}
 
@@ -272,7 +273,7 @@ def bridge(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_values_are_plain(tmp_path: Path) -> None:
     found = pack.Packed(tmp_path, 3, 1 << 20)
     assert found.to_json() == {"path": os.fspath(tmp_path), "files": 3, "bytes": 1 << 20}
-    assert dataclasses.replace(found, files=4).render().plain.endswith("4 files, 1 MiB")
+    assert str(render(dataclasses.replace(found, files=4))).endswith("4 files, 1 MiB")
 
 
 def _used(path: Path, queue: Any) -> None:

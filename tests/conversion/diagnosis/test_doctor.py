@@ -29,6 +29,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts import probed_runtime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
+from onnx_bridge.views.terminal.view import render
 from passes.rewriting.base import Proof, Skip
 from tests.passes.harness import model, run
 
@@ -210,7 +211,7 @@ class TestProof:
         assert values["proofs"] == {"real size": 1, "witness": 0, "none": 1, "unproven": {"too large to run": 1}}
         assert values["nodes"][1]["proof"] == "none"
         for verbose in (False, True):
-            text = rendered(found.render(verbose=verbose))
+            text = rendered(render(found, verbose=verbose))
             assert "1 node unproven" in text
             assert "1 unproven: 1 too large to run" in text
 

@@ -16,6 +16,7 @@ from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.views.terminal.view import render
 
 CRASH = Failure("run", WorkerCrashed("run", returncode=-6), 1)
 
@@ -26,7 +27,7 @@ def compared(actual: float, expected: float, name: str = "y") -> Comparison:
 
 def rendered(report: CheckReport) -> str:
     console = Console(file=io.StringIO(), width=160)
-    console.print(report.render())
+    console.print(render(report))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

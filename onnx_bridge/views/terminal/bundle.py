@@ -1,0 +1,173 @@
+"""The results of ``inspect``, ``diff``, ``run``, ``generate``, ``pack``, ``unpack`` and ``verify``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.decoding.generate import Generated
+from onnx_bridge.bundle.difference import ModelDiff
+from onnx_bridge.bundle.files.pack import Packed
+from onnx_bridge.bundle.files.verify import Verification
+from onnx_bridge.bundle.inspect import BundleView, ModelView
+from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.run import RunResult
+from onnx_bridge.core.values import Kind
+from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table
+from onnx_bridge.views.terminal.view import view
+
+
+@view.register
+def _model(model: ModelView, verbose: bool) -> RenderableType:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
+    size = _size(sum(model.parameter_bytes.values()))
+    widths = ", ".join(f"{_size(count)} {dtype}" for dtype, count in model.parameter_bytes.items())
+    facts: dict[str, RenderableType] = {
+        "file": model.path or "(in memory)",
+        "opsets": f"{opsets} (IR version {model.ir_version})",
+        "producer": model.producer or "unknown",
+        "parameters": f"{model.parameters:,} in {size}" + (f" ({widths})" if widths else ""),
+        "nodes": f"{model.nodes:,}",
+        "operators": ", ".join(f"{name} {count}" for name, count in model.operators.items()),
+        "quantization": ", ".join(f"{name} {count}" for name, count in model.quantization.items()) or "none",
+    }
+    facts |= {"on a GPU, as it is": _forecast(model.forecast)} if model.forecast else {}
+    facts |= {"functions": ", ".join(model.functions)} if model.functions else {}
+    return Group(facts_table(facts), _tensors(model.inputs, model.outputs))
+
+
+@view.register
+def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
+    """Return lists; with the passes that rewrote something if ``verbose``."""
+    bundle, manifest = summary.bundle, summary.bundle.manifest
+    architecture = f" ({manifest.architecture})" if manifest.architecture else ""
+    rewrites = sum(step["rewrites"] for step in manifest.passes)
+    files = zip(bundle.program_paths, manifest.programs, strict=True)
+    facts: dict[str, RenderableType] = {
+        "program": Group(*[f"{path} ({_size(info.bytes)})" for path, info in files] or ["none"]),
+        "model": str(bundle.model_path or "not kept"),
+        "source": manifest.source["path"] or "(in memory)",
+        "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
+        "passes": f"{len(manifest.passes)}, with {rewrites} rewrites",
+        "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
+        manifest.proof.label: manifest.proof.line,
+        "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
+    }
+    facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
+    facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
+    facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
+    table = ["", pass_table(manifest.passes)] if verbose else []
+    return Group(facts_table(facts), _tensors(*map(_described, (manifest.inputs, manifest.outputs))), *table)
+
+
+def _described(tensors: Sequence[TensorInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": info.name,
+            "dtype": info.dtype if info.kind == Kind.TENSOR.value else f"{info.kind} of {info.dtype}",
+            "shape": info.shape,
+        }
+        for info in tensors
+    ]
+
+
+def _tensors(inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = plain_table("", "name", "dtype", "shape")
+    for kind, tensors in (("input", inputs), ("output", outputs)):
+        for tensor in tensors:
+            shape = "unknown"
+            if tensor["shape"] is not None:
+                shape = " × ".join("?" if dim is None else str(dim) for dim in tensor["shape"]) or "scalar"
+            table.add_row(kind, tensor["name"], tensor["dtype"] or "unknown", shape)
+    return table
+
+
+def _forecast(forecast: Mapping[str, Any]) -> RenderableType:
+    """Return the kernels, and why quantized products run in float: each reason with the number of products."""
+    products = forecast["products"]
+    in_float = [product for product in products if product["quantized"] and product["kernel"] == "float"]
+    reasons = Counter(product["condition"] for product in in_float)
+    lines = [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
+    lines += [f"wrong: {product['node']}: {product['wrong']}" for product in products if product["wrong"]]
+    return Group(forecast["summary"], *lines)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1024
+    return f"{count:.3g} GiB"
+
+
+@view.register
+def _buckets(buckets: Buckets, verbose: bool) -> RenderableType:
+    manifest = buckets.manifest
+    shapes = [
+        f"{kind} {info.name}: {info.dtype} [{', '.join('?' if axis is None else str(axis) for axis in info.axes)}]"
+        for kind, tensors in (("input", manifest.inputs), ("output", manifest.outputs))
+        for info in tensors
+    ]
+    target = f"target: {manifest.target}, MIGraphX {manifest.versions['migraphx']}"
+    proof = f"{buckets.proof.label}: {buckets.proof.line}"
+    notes = notes_of(manifest.notes)
+    return Group(f"bundle: {buckets.path}", target, manifest.partition_line, *shapes, proof, *notes)
+
+
+@view.register
+def _decoder(decoder: Decoder, verbose: bool) -> RenderableType:
+    layout, encoder = decoder.layout, decoder.layout.encoder
+    kind = "written in place" if layout.in_place else "appended to"
+    line = f"decoder: {len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
+    source = [] if encoder is None else [f"encoder: {encoder.source} {list(encoder.shape)}"]
+    return Group(_buckets(decoder, verbose), line, *source)
+
+
+@view.register
+def _generated(generated: Generated, verbose: bool) -> RenderableType:
+    count = f"{len(generated.tokens)} tokens in {generated.seconds:.3g} s"
+    return Group(",".join(map(str, generated.tokens)), count)
+
+
+@view.register
+def _run(result: RunResult, verbose: bool) -> RenderableType:
+    lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in result.outputs.items()]
+    lines += [f"partitions: {result.partitions}"] if result.partitions else []
+    return Group(*lines, f"written to {result.path} ({result.seconds:.3g} s)")
+
+
+@view.register
+def _packed(packed: Packed, verbose: bool) -> RenderableType:
+    return f"{packed.path}: {packed.files} files, {packed.bytes / 2**20:.3g} MiB"
+
+
+@view.register
+def _verification(verification: Verification, verbose: bool) -> RenderableType:
+    lines = [f"bundle: {verification.path}", *([f"made: {verification.made}"] if verification.made else [])]
+    lines += [f"damaged: {name}: {what}" for name, what in verification.problems.items()]
+    return Group(*lines, *notes_of(verification.notes), verification.summary)
+
+
+@view.register
+def _difference(difference: ModelDiff, verbose: bool) -> RenderableType:
+    """Return a line for each node, and a summary."""
+    gone = (*difference.removed, *difference.replaced)
+    lines = [Text(f"- {node.name} ({node.operator})", style="red") for node in gone]
+    for node in difference.added:
+        by = f" by {node.made_by}" if node.made_by else ""
+        origin = f" from {', '.join(node.origin)}" if node.origin else ""
+        lines.append(Text(f"+ {node.name} ({node.operator}){by}{origin}", style="green"))
+    for node in difference.changed:
+        lines.append(Text(f"~ {node.name} ({node.operator}): {'; '.join(node.changes)}", style="yellow"))
+    removed, added = (Counter(node.operator for node in nodes) for nodes in (gone, difference.added))
+    kinds = [kind for kind in sorted(removed | added) if added[kind] != removed[kind]]
+    totals = ", ".join(f"{kind} {added[kind] - removed[kind]:+d}" for kind in kinds)
+    counts = f"{len(gone)} removed ({len(difference.replaced)} replaced), {len(difference.added)} added, "
+    counts += f"{len(difference.changed)} changed, {difference.unchanged} unchanged"
+    return Group(*lines, counts, *([totals] if kinds else []))

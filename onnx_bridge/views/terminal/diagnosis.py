@@ -1,0 +1,103 @@
+"""The results of ``doctor`` and ``passes``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
+from onnx_bridge.conversion.diagnosis.explain import Catalogue, Explanation
+from onnx_bridge.views.terminal.tables import notes_of, plain_table
+from onnx_bridge.views.terminal.view import view
+from passes.rewriting.base import Proof, Status
+
+
+@view.register
+def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
+    """Return tables: by operator, or by node if ``verbose``."""
+    totals = ", ".join(f"{count} {action}" for action, count in diagnosis.totals().items())
+    partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in diagnosis.partitions) or "none"
+    products = ", ".join(f"{count} in {kernel}" for kernel, count in diagnosis.kernels.items()) or "none"
+    return Group(
+        _by_node(diagnosis.nodes) if verbose else _by_operator(diagnosis.nodes),
+        "",
+        *(f"{name}: {value}" for name, value in diagnosis.facts.items()),
+        f"nodes: {totals}",
+        f"partitions: {partitions}; {diagnosis.share:.1%} of the work on MIGraphX",
+        f"numbers: {diagnosis.proofs}",
+        f"products: {products}",
+        f"memory: about {diagnosis.memory / 2**30:.1f} GiB while MIGraphX saves the program",
+        *notes_of(diagnosis.notes),
+        _conclusion(diagnosis),
+        *([f"written to {diagnosis.path_fixed}"] if diagnosis.path_fixed else []),
+    )
+
+
+def _conclusion(diagnosis: Diagnosis) -> Text:
+    if not diagnosis.passed:
+        return Text.assemble(("it cannot run", "red"), f": {diagnosis.problem}")
+    on_host = any(each["side"] == "host" for each in diagnosis.partitions)
+    host = ", with ONNX Runtime on the host" if on_host else ""
+    count = sum(diagnosis.proofs.unproven.values())
+    unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")
+    parsed = f": {diagnosis.runtime} has parsed the whole of it"
+    return Text.assemble(("everything will run", "green"), host, unproven, parsed)
+
+
+def _by_operator(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
+    headings = ("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")
+    table = plain_table(*headings, numbers=["nodes"])
+    groups: dict[str, list[NodeDiagnosis]] = {}
+    for node in nodes:
+        groups.setdefault(node.operator, []).append(node)
+    # obstacles first, then the most frequent operators
+    for operator, group in sorted(groups.items(), key=lambda item: (_rank(item[1]), -len(item[1]))):
+        verdicts = Counter(node.verdict for node in group)
+        actions = Counter(_action(node, node.action is PlannedAction.REWRITTEN) for node in group)
+        proofs = Counter(node.proof.value for node in group)
+        message = next((node.message for node in group if node.message), "")
+        table.add_row(operator, str(len(group)), counted(verdicts), counted(proofs), counted(actions), message)
+    return table
+
+
+def _by_node(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
+    table = plain_table("node", "operator", "module", "verdict", "proof", "planned action", "MIGraphX says")
+    for node in nodes:
+        unproven = node.unproven if node.proof is Proof.NONE else ""
+        cells = node.verdict, node.proof.value, _action(node, bool(node.by)), node.message or unproven
+        table.add_row(node.name, node.operator, node.module, *cells)
+    return table
+
+
+def _action(node: NodeDiagnosis, with_passes: bool) -> str:
+    return f"{node.action}: {node.by}" if with_passes else str(node.action)
+
+
+def _rank(group: Sequence[NodeDiagnosis]) -> int:
+    order = (PlannedAction.HOST, PlannedAction.REWRITTEN, PlannedAction.REMOVED, PlannedAction.UNCHANGED)
+    bad = any(node.verdict not in (Status.OK.value, UNKNOWN) for node in group)
+    return min(order.index(node.action) for node in group) + (0 if bad else len(order))
+
+
+@view.register
+def _catalogue(catalogue: Catalogue, verbose: bool) -> RenderableType:
+    table = plain_table("pass", "exactness", "options", "does")
+    for info in catalogue.passes:
+        options = Group(*(f"{name}={default}" for name, default in info.options.items()))
+        table.add_row(info.name, info.exactness, options, info.does)
+    pipelines = plain_table("pipeline", "passes")
+    for name, spec in catalogue.pipelines.items():
+        pipelines.add_row(name, spec.replace(",", ", ") or "(nothing)")
+    return Group(table, "", pipelines)
+
+
+@view.register
+def _explanation(explanation: Explanation, verbose: bool) -> RenderableType:
+    """Return a line for each rewrite or skip."""
+    lines = [f"would rewrite {rewrite.line}" for rewrite in explanation.rewrites]
+    lines += [f"skips {skip.node or 'the model'}: {skip.reason}" for skip in explanation.skips]
+    node = f" at {explanation.node}" if explanation.node else ""
+    return Group(*lines or [f"{explanation.name} matches nothing{node}"])

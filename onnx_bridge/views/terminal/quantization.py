@@ -1,0 +1,24 @@
+"""The result of ``quantize``."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from onnx_bridge.quantization.quantized import Quantized
+from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, written_line
+from onnx_bridge.views.terminal.view import view
+
+
+@view.register
+def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
+    """Return how far each output is from float, and how the model was quantized."""
+    numbers = ("SQNR", "largest error", "of largest value")
+    table = plain_table("output", *numbers, numbers=numbers)
+    for output in quantized.deviations:
+        ratio = "–" if output.sqnr_db is None else f"{output.sqnr_db:.1f} dB"
+        table.add_row(output.name, ratio, f"{output.max_abs:.3g}", f"{output.largest:.3g}")
+    how = f"{quantized.scheme}{', weights per channel' if quantized.per_channel else ''}, by {quantized.quantizer}"
+    samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
+    lines = [f"{how}; compared with float on {samples}"]
+    lines += [f"left in float: {', '.join(quantized.excluded)}"] if quantized.excluded else []
+    return Group(table, *lines, *notes_of(quantized.notes), written_line(quantized.path, "not written"))
