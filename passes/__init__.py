@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PIPELINES", "QUANTIZED_ONLY", "describe", "get", "load_file", "names", "register"]
 
-_P = TypeVar("_P", bound="Pass | PassBase")
+_P = TypeVar("_P", bound="Pass | type[Pass] | type[PassBase]")
 
 _BUILT_IN = {
     "cancel-qdq": "passes.quantization.to_int8.cancel_qdq:CancelQdq",
@@ -79,12 +79,12 @@ _registered: dict[str, type[Pass]] = {}
 
 
 def names() -> list[str]:
-    """The names of all passes, sorted: built in, registered, and offered by installed packages."""
+    """Return the names of all passes, sorted: built in, registered, and offered by installed packages."""
     return sorted({*_BUILT_IN, *_registered, *_offered()})
 
 
 def get(name: str) -> type[Pass]:
-    """The class of a pass.
+    """Return the class of a pass.
 
     Raises:
         InputError: no pass has this name.
@@ -93,48 +93,50 @@ def get(name: str) -> type[Pass]:
         return _registered[name]
     if name not in _BUILT_IN and name in _offered():
         return _load_offered(name)
-    module, _, cls = _location(name).partition(":")
-    found: type[Pass] = getattr(importlib.import_module(module), cls)
-    return found
+    module, _, attribute = _location(name).partition(":")
+    step: type[Pass] | Pass = getattr(importlib.import_module(module), attribute)
+    return step if isinstance(step, type) else type(step)
 
 
 def describe(name: str) -> str:
-    """The first line of a pass's docstring, read without importing a built-in pass.
+    """Return the first line of a pass's docstring, read without importing a built-in pass.
 
     Raises:
         InputError: no pass has this name.
     """
     if name not in _BUILT_IN and name in (*_registered, *_offered()):
         return (get(name).__doc__ or "").strip().partition("\n")[0]
-    module, _, cls = _location(name).partition(":")
+    module, _, attribute = _location(name).partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    found = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == cls)
-    return (ast.get_docstring(found) or "").partition("\n")[0]
+    definitions = (each for each in tree.body if isinstance(each, (ast.ClassDef, ast.FunctionDef)))
+    definition = next(each for each in definitions if each.name == attribute)
+    return (ast.get_docstring(definition) or "").partition("\n")[0]
 
 
-def register(cls: type[_P]) -> type[_P]:
+def register(step: _P) -> _P:
     """Register a pass under its name; use it as a decorator.
 
     Args:
-        cls: a `Pass`, or an ``onnx_ir.passes.PassBase`` that is made without arguments. The name of the latter is its
-            attribute ``name``, or else that of the class: ``RemoveUnusedPass`` becomes ``remove-unused``.
+        step: a class of passes; what `passes.rewriting.rewrite.rewrite` makes of a function; or a class of
+            ``onnx_ir.passes.PassBase`` that is made without arguments. The name of the last is its attribute ``name``,
+            or else that of the class: ``RemoveUnusedPass`` becomes ``remove-unused``.
 
     Raises:
         InputError: another pass, or a pipeline, has this name; or it is not a pass.
     """
-    found = _as_pass(cls, where=cls.__name__)
-    name = found.name
-    if name in _BUILT_IN or name in PIPELINES or _registered.get(name, found) is not found:
+    cls = _as_pass(step, where=getattr(step, "__name__", str(step)))
+    name = cls.name
+    if name in _BUILT_IN or name in PIPELINES or _registered.get(name, cls) is not cls:
         raise InputError(f"there is already a pass or a pipeline {name}", hint="give your pass another name")
-    _registered[name] = found
-    return cls
+    _registered[name] = cls
+    return step
 
 
 def load_file(path: str | os.PathLike[str]) -> list[str]:
-    """Run a Python file whose classes `register` themselves as passes.
+    """Run a Python file that registers passes (`register`).
 
     Returns:
         The names of the new passes.
@@ -157,13 +159,13 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
         raise InputError(f"it fails: {type(error).__name__}: {error}", where=str(path)) from error
     new = sorted(set(_registered) - before)
     if not new:
-        raise InputError("it registers no pass", where=str(path), hint="decorate the class with @passes.register")
+        raise InputError("it registers no pass", where=str(path), hint="decorate the pass with @passes.register")
     return new
 
 
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
-    """The passes of installed packages: entry points of the group ``onnx_bridge.passes``, pass name = module:Class."""
+    """Return the passes of installed packages: entry points of the group ``onnx_bridge.passes``, name = module:pass."""
     metadata = importlib.import_module("importlib.metadata")  # deferred: 40 ms, which completion need not wait for
     return {each.name: each for each in metadata.entry_points(group="onnx_bridge.passes")}
 
@@ -182,7 +184,7 @@ def _load_offered(name: str) -> type[Pass]:
 
 
 def _as_pass(found: object, *, where: str, name: str | None = None) -> type[Pass]:
-    """A class as that of a pass, whether it is one of this package or of `onnx_ir`."""
+    """Return the class of a pass of this package or of `onnx_ir`."""
     module = importlib.import_module("passes.rewriting.onnx_ir_passes")  # deferred, since it waits for onnx
     loaded: type[Pass] | None = module.as_pass(found, name)
     if loaded is None:
@@ -191,7 +193,7 @@ def _as_pass(found: object, *, where: str, name: str | None = None) -> type[Pass
 
 
 def _location(name: str) -> str:
-    """Module and class of a built-in pass, as ``module:class``."""
+    """Return where a built-in pass is, as ``module:class`` or ``module:function``."""
     if name not in _BUILT_IN:
         hint = nearest(name, [*names(), *PIPELINES]) or f"there are {', '.join(names())}"
         raise InputError(f"there is no pass or pipeline {name}", hint=hint)

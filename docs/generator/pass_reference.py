@@ -11,7 +11,7 @@ from typing import Any
 import passes
 from docs.generator.markdown import code, documentation, operator, table, without_summary
 from onnx_bridge.conversion.diagnosis.explain import catalogue
-from passes.legalize import FAMILIES
+from passes.legalize import FAMILIES, rules_of
 from passes.rewriting.base import Exactness
 
 _PASSES = """# Passes
@@ -85,7 +85,7 @@ def _family(name: str) -> Iterator[str]:
     yield text
     rows = [
         (code(rule.name), documentation(type(rule)), _some(sorted(rule.operators)), code(_exactness(rule)))
-        for rule in module.RULES
+        for rule in rules_of(name)
     ]
     yield table(["rule", "what it does", "operators", "exactness"], rows)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.edit import Edit
+from passes.rewriting.expressions import Array, Attribute, Expressions
 
-Array = np.ndarray[Any, np.dtype[Any]]
+__all__ = ["HALVES", "Arithmetic", "Array", "wide", "wide_float"]
+
 Operand = ir.Value | float | Array
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -18,18 +19,21 @@ HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def wide(dtype: ir.DataType) -> ir.DataType:
-    """The dtype to compute in: 32 bits wide if ``dtype`` is narrower, else ``dtype``.
+    """Return the dtype to compute in: 32 bits wide if ``dtype`` is narrower, else ``dtype``.
 
     Sums and products of integers are the same after truncation to the original width.
     """
-    if dtype in HALVES:
-        return ir.DataType.FLOAT
     if not dtype.is_integer() or dtype.bitwidth >= 32:
-        return dtype
+        return wide_float(dtype)
     return ir.DataType.INT32 if dtype.is_signed() else ir.DataType.UINT32
 
 
-class Arithmetic:
+def wide_float(dtype: ir.DataType) -> ir.DataType:
+    """Return float32 for float16 and bfloat16, else ``dtype``."""
+    return ir.DataType.FLOAT if dtype in HALVES else dtype
+
+
+class Arithmetic(Expressions):
     """Builds expressions of one dtype.
 
     ``a("Mul", x, 0.5)`` is the output of a new node. Numbers and arrays among the operands become constants of that
@@ -45,43 +49,28 @@ class Arithmetic:
         self.dtype = dtype
 
     def __call__(self, op_type: str, *operands: Operand | None, **attributes: Attribute) -> ir.Value:
-        """The output of a new node."""
+        """Add a node, and return its first output."""
         return self.edit.op(op_type, [None if each is None else self.value(each) for each in operands], attributes)
 
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        domain: str = "",
+    ) -> ir.Value:
+        return self.edit.op(op_type, inputs, attributes, domain=domain)
+
+    def constant(self, array: Array | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
+        return self.edit.constant(array, name)
+
     def value(self, operand: Operand) -> ir.Value:
-        """An operand as a value; a number or array becomes a constant of this dtype."""
+        """Return an operand as a value; a number or array becomes a constant of this dtype."""
         if isinstance(operand, ir.Value):
             return operand
         return self.edit.constant(np.asarray(operand).astype(self.dtype.numpy()))
 
-    def index(self, numbers: int | Sequence[int] | Array) -> ir.Value:
-        return self.edit.constant(np.array(numbers, np.int64))
-
-    def cast(self, x: ir.Value, source: ir.DataType, to: ir.DataType | None = None) -> ir.Value:
-        """``x``, whose dtype is ``source``, cast to ``to``; by default, to this builder's dtype."""
-        to = self.dtype if to is None else to
-        return x if source == to else self("Cast", x, to=int(to))
-
-    def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
-        """``x`` reshaped to a static shape without zeros."""
-        return self("Reshape", x, self.index(shape)) if shape else self("Squeeze", x)
-
-    def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """``x`` without some axes of length 1."""
-        return self("Squeeze", x, self.index(axes)) if axes else x
-
-    def unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """``x`` with new axes of length 1."""
-        return self("Unsqueeze", x, self.index(axes)) if axes else x
-
-    def slice(self, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
-        """``x[..., start:stop, ...]`` along an axis."""
-        return self("Slice", x, self.index([start]), self.index([stop]), self.index([axis]))
-
-    def reduce(self, kind: str, x: ir.Value, axes: Sequence[int], *, keepdims: bool = True) -> ir.Value:
-        """``ReduceSum``, ``ReduceMax`` or another reduction over a non-empty list of axes."""
-        return self(f"Reduce{kind}", x, self.index(list(axes)), keepdims=int(keepdims))
-
-    def concat(self, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """``parts`` concatenated along an axis."""
-        return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=axis)
+    def cast(self, x: ir.Value, to: ir.DataType | None = None) -> ir.Value:
+        """Cast ``x`` to ``to``, by default to this builder's dtype, unless it is of that dtype already."""
+        return super().cast(x, self.dtype if to is None else to)

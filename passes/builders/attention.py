@@ -147,11 +147,11 @@ def attend_rounded_once(
     Arguments and results are those of `attend`, in the dtype of ``a``.
     """
     inner = Arithmetic(a.edit, wide(a.dtype))
-    q, k, v = (inner.cast(each, a.dtype) for each in (q, k, v))
-    bias = None if scoring.bias is None else inner.cast(scoring.bias, a.dtype)
-    sink = inner.cast(scoring.sink, a.dtype) if isinstance(scoring.sink, ir.Value) else scoring.sink
+    q, k, v = (inner.cast(each) for each in (q, k, v))
+    bias = None if scoring.bias is None else inner.cast(scoring.bias)
+    sink = inner.cast(scoring.sink) if isinstance(scoring.sink, ir.Value) else scoring.sink
     done = attend(inner, q, k, v, heads, replace(scoring, bias=bias, sink=sink))
-    return Attended(*(a.cast(getattr(done, each.name), inner.dtype) for each in fields(done)))
+    return Attended(*(a.cast(getattr(done, each.name)) for each in fields(done)))
 
 
 def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:
@@ -167,7 +167,7 @@ def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[i
         scores = a("Where", mask, scores, float(a.dtype.min)) if guarded else biased
     inner = Arithmetic(a.edit, scoring.precision or a.dtype)
     sink = None if scoring.sink is None else inner.value(scoring.sink)
-    probabilities = a.cast(_softmax(inner, inner.cast(scores, a.dtype), sink), inner.dtype)
+    probabilities = a.cast(_softmax(inner, inner.cast(scores), sink))
     return biased, a("Where", mask, probabilities, 0.0) if guarded else probabilities
 
 

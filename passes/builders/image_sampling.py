@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import reshape, scalar
 from passes.rewriting.edit import Edit
 
 
@@ -53,8 +52,8 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
     batch, channels, spatial = shape[0], shape[1], shape[2:]
     pixels, rank = math.prod(spatial), len(spatial)
     assert x.dtype is not None
-    rows = edit.op("Transpose", [reshape(edit, x, (batch, channels, pixels))], {"perm": [0, 2, 1]})
-    rows = reshape(edit, rows, (batch * pixels, channels))
+    rows = edit.op("Transpose", [edit.reshape(x, (batch, channels, pixels))], {"perm": [0, 2, 1]})
+    rows = edit.reshape(rows, (batch * pixels, channels))
     counts = [each.count for each in taps]
     flat: ir.Value | None = None
     inside: ir.Value | None = None
@@ -62,16 +61,16 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
     for axis, each in enumerate(taps):
         spread = (batch, positions, *[count if other == axis else 1 for other, count in enumerate(counts)])
         index = edit.op("Cast", [each.positions], {"to": ir.DataType.INT64.value})
-        index = reshape(edit, index, spread)
+        index = edit.reshape(index, spread)
         stride = math.prod(spatial[axis + 1 :])
         if stride > 1:
             index = edit.op("Mul", [index, edit.constant(np.array(stride, np.int64))])
         flat = index if flat is None else edit.op("Add", [flat, index])
         if each.inside is not None:
-            within = reshape(edit, each.inside, spread)
+            within = edit.reshape(each.inside, spread)
             inside = within if inside is None else edit.op("And", [inside, within])
         if each.weights is not None:
-            weight = reshape(edit, each.weights, spread)
+            weight = edit.reshape(each.weights, spread)
             weights = weight if weights is None else edit.op("Mul", [weights, weight])
     assert flat is not None
     if batch > 1:
@@ -81,10 +80,10 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
         rows = edit.op("Concat", [rows, edit.constant(np.zeros((1, channels), x.dtype.numpy()))], {"axis": 0})
         flat = edit.op("Where", [inside, flat, edit.constant(np.array(batch * pixels, np.int64))])
     total = math.prod(counts)
-    read = edit.op("Gather", [rows, reshape(edit, flat, (batch, positions, total))], {"axis": 0})
+    read = edit.op("Gather", [rows, edit.reshape(flat, (batch, positions, total))], {"axis": 0})
     if weights is not None:
-        read = edit.op("MatMul", [reshape(edit, weights, (batch, positions, 1, total)), read])
-    return edit.op("Transpose", [reshape(edit, read, (batch, positions, channels))], {"perm": [0, 2, 1]})
+        read = edit.op("MatMul", [edit.reshape(weights, (batch, positions, 1, total)), read])
+    return edit.op("Transpose", [edit.reshape(read, (batch, positions, channels))], {"perm": [0, 2, 1]})
 
 
 def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps:
@@ -98,7 +97,7 @@ def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps
     """
     low = edit.op("Floor", [at])
     far = edit.op("Sub", [at, low])
-    near = edit.op("Sub", [scalar(edit, 1, dtype), far])
+    near = edit.op("Sub", [edit.scalar(1, dtype), far])
     weights = edit.op("Concat", [near, far], {"axis": -1})
     pixels = edit.op("Add", [low, edit.constant(np.array([0, 1], dtype.numpy()))])
     return Taps(2, clamped(edit, pixels, size, dtype), within(edit, pixels, size, dtype), weights)
@@ -106,10 +105,10 @@ def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps
 
 def within(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
     """Whether the whole numbers ``pixels`` are valid indices of an axis of ``size``."""
-    low = edit.op("Greater", [pixels, scalar(edit, -1, dtype)])
-    return edit.op("And", [low, edit.op("Less", [pixels, scalar(edit, size, dtype)])])
+    low = edit.op("Greater", [pixels, edit.scalar(-1, dtype)])
+    return edit.op("And", [low, edit.op("Less", [pixels, edit.scalar(size, dtype)])])
 
 
 def clamped(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
     """``pixels`` clamped to the valid indices of an axis of ``size``."""
-    return edit.op("Clip", [pixels, scalar(edit, 0, dtype), scalar(edit, size - 1, dtype)])
+    return edit.op("Clip", [pixels, edit.scalar(0, dtype), edit.scalar(size - 1, dtype)])

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
+from passes.rewriting.edit import not_constant
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
 
 __all__ = [
@@ -47,10 +48,3 @@ def constant_integer(value: ir.Value | None, scope: Scope) -> int | None:
         return int(tensor.numpy().item())
     found = ints(tensor)
     return found[0] if found is not None and len(found) == 1 else None
-
-
-def not_constant(value: ir.Value, what: str) -> str:
-    """The reason for skipping a node with a non-constant operand, and what to do about it."""
-    if value.is_graph_input():
-        return f"{what} is not constant: freeze it with --freeze {value.name}=VALUE"
-    return f"{what} is not constant: {value.name} is computed at run time"

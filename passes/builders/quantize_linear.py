@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import cast, reshape_or_fold, scalar
 from passes.builders.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
 from passes.graphs.scopes import Scope
 from passes.rewriting.edit import Edit
@@ -58,16 +57,16 @@ def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype
     """
     x, scale, zero_point = (*inputs, None)[:3]
     assert x is not None and scale is not None
-    y = edit.op("Div", [cast(edit, x, _NUMBER), cast(edit, broadcast_parameter(edit, node, scale), _NUMBER)])
+    y = edit.op("Div", [edit.cast(x, _NUMBER), edit.cast(broadcast_parameter(edit, node, scale), _NUMBER)])
     if dtype in SMALL_FLOATS:
         if zero_point is not None and dtype == ir.DataType.FLOAT4E2M1:  # 8-bit floats have zero points of 0
-            y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])
+            y = edit.op("Add", [y, edit.cast(broadcast_parameter(edit, node, zero_point), _NUMBER)])
         return round_to_small_float(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
     y = edit.op("Round", [y])
     if zero_point is not None:
-        y = edit.op("Add", [y, cast(edit, broadcast_parameter(edit, node, zero_point), _NUMBER)])
-    least, largest = (scalar(edit, limit, _NUMBER) for limit in limits(dtype))
-    return cast(edit, edit.op("Min", [edit.op("Max", [y, least]), largest]), carrier(dtype), _NUMBER)
+        y = edit.op("Add", [y, edit.cast(broadcast_parameter(edit, node, zero_point), _NUMBER)])
+    least, largest = (edit.scalar(limit, _NUMBER) for limit in limits(dtype))
+    return edit.cast(edit.op("Min", [edit.op("Max", [y, least]), largest]), carrier(dtype))
 
 
 def dequantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
@@ -79,9 +78,9 @@ def dequantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dty
         if edit.scope.dtype(node.inputs[0]) == ir.DataType.INT32:  # float32 cannot represent all int32
             x = edit.op("Sub", [x, offset])
         else:
-            x = edit.op("Sub", [cast(edit, x, _NUMBER), cast(edit, offset, _NUMBER)])
-    y = edit.op("Mul", [cast(edit, x, _NUMBER), cast(edit, broadcast_parameter(edit, node, scale), _NUMBER)])
-    return cast(edit, y, dtype, _NUMBER)
+            x = edit.op("Sub", [edit.cast(x, _NUMBER), edit.cast(offset, _NUMBER)])
+    y = edit.op("Mul", [edit.cast(x, _NUMBER), edit.cast(broadcast_parameter(edit, node, scale), _NUMBER)])
+    return edit.cast(y, dtype)
 
 
 def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Value:
@@ -91,10 +90,10 @@ def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Va
     assert shape is not None and own is not None
     dims, sizes = list(shape.numpy()), list(own.numpy())
     if all(each == 1 for each in sizes):
-        return parameter if len(sizes) <= len(dims) else reshape_or_fold(edit, parameter, [])
+        return parameter if len(sizes) <= len(dims) else edit.reshape_or_fold(parameter, [])
     axis = node.attributes.get_int("axis", 1) % len(dims)
     if len(sizes) == 1 and sizes[0] == dims[axis]:
-        return reshape_or_fold(edit, parameter, [sizes[0], *[1] * (len(dims) - axis - 1)])
+        return edit.reshape_or_fold(parameter, [sizes[0], *[1] * (len(dims) - axis - 1)])
     count, size = sizes[axis], dims[axis]
     if count in (1, size):
         return parameter
@@ -102,10 +101,10 @@ def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Va
     tensor = parameter.const_value if parameter in edit.constants else edit.scope.constant(parameter)
     if tensor is not None:
         return edit.constant(np.repeat(tensor.numpy(), block, axis).take(range(size), axis))
-    split = reshape_or_fold(edit, parameter, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
+    split = edit.reshape_or_fold(parameter, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
     repeated = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
     expanded = edit.op("Expand", [split, edit.constant(np.array(repeated))])
-    merged = reshape_or_fold(edit, expanded, [*sizes[:axis], count * block, *sizes[axis + 1 :]])
+    merged = edit.reshape_or_fold(expanded, [*sizes[:axis], count * block, *sizes[axis + 1 :]])
     if count * block == size:
         return merged
     return edit.op("Slice", [merged, *(edit.constant(np.array([each])) for each in (0, size, axis))])

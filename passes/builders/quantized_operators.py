@@ -29,7 +29,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import cast, reshape_or_fold, scalar
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -95,8 +94,8 @@ def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
         int(np.prod(dims[:axis])),
         int(np.prod(dims[axis:])),
     ]  # before opset 13: all axes from this one on
-    y = edit.op("Softmax", [reshape_or_fold(edit, operands[0], flat)], {"axis": 1})
-    return reshape_or_fold(edit, y, dims)
+    y = edit.op("Softmax", [edit.reshape_or_fold(operands[0], flat)], {"axis": 1})
+    return edit.reshape_or_fold(y, dims)
 
 
 def _leaky(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
@@ -201,7 +200,7 @@ def _per_tensor(edit: Edit, value: ir.Value) -> ir.Value:
     """A scale or zero point, reshaped to rank 0 if it has one element."""
     shape = edit.scope.shape(value)
     return (
-        reshape_or_fold(edit, value, [])
+        edit.reshape_or_fold(value, [])
         if shape is not None and len(shape) and all(each == 1 for each in shape)
         else value
     )
@@ -225,8 +224,8 @@ def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir
     assert scale is not None and shape is not None
     first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
     along = [-1, *[1] * (len(shape) - 2)] if first else [-1]
-    y = edit.op("Mul", [y, reshape_or_fold(edit, scale, along)])
-    return y if bias is None else edit.op("Add", [y, reshape_or_fold(edit, bias, along)])
+    y = edit.op("Mul", [y, edit.reshape_or_fold(scale, along)])
+    return y if bias is None else edit.op("Add", [y, edit.reshape_or_fold(bias, along)])
 
 
 def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Value:
@@ -234,7 +233,7 @@ def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Valu
     x, scale, zero = (given(node, index + offset) for offset in range(3))
     assert x is not None and scale is not None
     if index == 3 and _is_scaled_after(node, edit.scope):
-        scale, tensor = scalar(edit, 1.0, _NUMBER), edit.scope.constant(zero)
+        scale, tensor = edit.scalar(1.0, _NUMBER), edit.scope.constant(zero)
         inputs = [x, scale, *([] if tensor is None else [edit.constant(tensor.numpy().reshape(-1)[0])])]
         return edit.op("DequantizeLinear", inputs)
     inputs = [x, _per_tensor(edit, scale), *([] if zero is None else [_per_tensor(edit, zero)])]
@@ -264,15 +263,15 @@ def _quantize(
     scale, zero = given(node, index), given(node, index + 1)
     assert scale is not None
     if zero is None:
-        zero = scalar(edit, 0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
+        zero = edit.scalar(0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
     return edit.op("QuantizeLinear", [y, rescale(edit, scale), _per_tensor(edit, zero)])
 
 
 def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
     """The scale with an integer inverse: 1 / ⌊1/s⌋; for s > 1 it is 4, which rounds every probability to zero."""
-    one = scalar(edit, 1.0, _NUMBER)
+    one = edit.scalar(1.0, _NUMBER)
     steps = edit.op("Floor", [edit.op("Div", [one, _per_tensor(edit, scale)])])
-    return edit.op("Div", [one, edit.op("Max", [steps, scalar(edit, 0.25, _NUMBER)])])
+    return edit.op("Div", [one, edit.op("Max", [steps, edit.scalar(0.25, _NUMBER)])])
 
 
 def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
@@ -280,12 +279,12 @@ def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
     a = _dequantize(edit, node, 0)
     b = _dequantize(edit, node, 3, 0 if node.attributes.get_int("transB", 0) else 1)
     alpha = node.attributes.get_float("alpha", 1.0)
-    nothing = [scalar(edit, 0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # where C is required
+    nothing = [edit.scalar(0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # where C is required
     y = edit.op("Gemm", [a, b, *nothing], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
     if _is_scaled_after(node, edit.scope):
         y = _scaled(edit, node, y, None)
     if given(node, 6) is not None:  # its scale includes alpha
-        y = edit.op("Add", [y, edit.op("Mul", [_bias(edit, node, 6), scalar(edit, alpha, _NUMBER)])])
+        y = edit.op("Add", [y, edit.op("Mul", [_bias(edit, node, 6), edit.scalar(alpha, _NUMBER)])])
     return _quantize(edit, node, y, 7, 0) if given(node, 7) is not None else y
 
 
@@ -314,5 +313,5 @@ class QuantizedProductToFloat(NodeRewrite[Match]):
             b, b_scale, b_zero, bias = (given(node, index) for index in range(1, 5))
         assert a_scale is not None and b_scale is not None
         total = edit.op("MatMulInteger", [a, b, a_zero, b_zero])
-        y = edit.op("Mul", [cast(edit, total, _NUMBER, ir.DataType.INT32), edit.op("Mul", [a_scale, b_scale])])
+        y = edit.op("Mul", [edit.cast(total, _NUMBER), edit.op("Mul", [a_scale, b_scale])])
         return [edit.op("Add", [y, bias]) if bias is not None else y]

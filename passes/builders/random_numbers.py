@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast
 from passes.graphs.scopes import Scope
 from passes.rewriting.edit import Edit
 
@@ -57,7 +56,7 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
     dtype = node.outputs[0].dtype
     if dtype is None:
         dtype = ir.DataType(node.attributes.get_int("dtype", (scope.dtype(x) or ir.DataType.FLOAT).value))
-    x = cast(edit, x, wide, scope.dtype(x))
+    x = edit.cast(x, wide)
     if node.op_type == "Bernoulli":
         return [edit.op("Cast", [edit.op("Less", [uniform, x])], {"to": dtype.value})]
     # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
@@ -70,15 +69,11 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
 def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
     x, ratio = node.inputs[:2]
     assert x is not None
-    share = (
-        edit.constant(np.float32(0.5))
-        if ratio is None
-        else cast(edit, ratio, ir.DataType.FLOAT, edit.scope.dtype(ratio))
-    )
+    share = edit.constant(np.float32(0.5)) if ratio is None else edit.cast(ratio, ir.DataType.FLOAT)
     mask = edit.op("Not", [edit.op("Less", [uniform, share])])
     kept = edit.op("Max", [edit.op("Sub", [edit.constant(np.float32(1)), share]), edit.constant(np.float32(1e-9))])
     factor = edit.op("Div", [edit.op("Cast", [mask], {"to": ir.DataType.FLOAT.value}), kept])
-    factor = cast(edit, factor, edit.scope.dtype(x) or ir.DataType.FLOAT, ir.DataType.FLOAT)
+    factor = edit.cast(factor, edit.scope.dtype(x) or ir.DataType.FLOAT)
     results: Sequence[ir.Value | None] = [edit.op("Mul", [x, factor]), mask]
     return list(results[: len(node.outputs)])
 

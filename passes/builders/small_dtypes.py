@@ -20,7 +20,6 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast, scalar
 from passes.graphs import lineage
 from passes.rewriting.edit import Edit
 
@@ -81,18 +80,18 @@ def round_to_small_float(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturat
     high = math.floor(math.log2(largest))
     saturate = saturate or dtype == ir.DataType.FLOAT4E2M1
     bound = largest if saturate else 2.0 ** (high + 1)
-    clipped = edit.op("Min", [edit.op("Max", [x, scalar(edit, -bound, number)]), scalar(edit, bound, number)])
+    clipped = edit.op("Min", [edit.op("Max", [x, edit.scalar(-bound, number)]), edit.scalar(bound, number)])
     power, _ = floor_power(edit, edit.op("Abs", [clipped]), low, high)
-    unit = edit.op("Mul", [power, scalar(edit, 2.0**-info.nmant, number)])
+    unit = edit.op("Mul", [power, edit.scalar(2.0**-info.nmant, number)])
     y = edit.op("Mul", [edit.op("Round", [edit.op("Div", [clipped, unit])]), unit])
     if "FNUZ" in dtype.name:  # FNUZ dtypes have no −0
-        zero = scalar(edit, 0.0, number)
+        zero = edit.scalar(0.0, number)
         y = edit.op("Where", [edit.op("Equal", [y, zero]), zero, y])
     if not saturate:
         infinite = dtype == ir.DataType.FLOAT8E5M2
         for operator, sign in (("Greater", 1.0), ("Less", -1.0)):
-            over = edit.op(operator, [y, scalar(edit, sign * largest, number)])
-            y = edit.op("Where", [over, scalar(edit, sign * np.inf if infinite else np.nan, number), y])
+            over = edit.op(operator, [y, edit.scalar(sign * largest, number)])
+            y = edit.op("Where", [over, edit.scalar(sign * np.inf if infinite else np.nan, number), y])
     return edit.op("Where", [edit.op("IsNaN", [x]), x, y])
 
 
@@ -114,17 +113,17 @@ def round_to_half(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     number = ir.DataType.FLOAT
     info, bits = float_info(dtype), float_info(number).nmant
     shift = 2.0 ** (bits - info.nmant)
-    z = edit.op("Mul", [x, scalar(edit, 1 / shift, number)])
+    z = edit.op("Mul", [x, edit.scalar(1 / shift, number)])
     total = edit.op("Add", [x, z])
     rounded = edit.op("Sub", [total, edit.op("Sub", [total, z])])
-    y = edit.op("Mul", [rounded, scalar(edit, shift, number)])
+    y = edit.op("Mul", [rounded, edit.scalar(shift, number)])
     least = float(info.smallest_normal)
     if least == float_info(number).smallest_normal:  # the subnormals of float32 have rounded them
         return y
     unit = least * 2.0**-info.nmant
-    steps = edit.op("Round", [edit.op("Mul", [x, scalar(edit, 1 / unit, number)])])
-    small = edit.op("Less", [edit.op("Abs", [x]), scalar(edit, least, number)])
-    return edit.op("Where", [small, edit.op("Mul", [steps, scalar(edit, unit, number)]), y])
+    steps = edit.op("Round", [edit.op("Mul", [x, edit.scalar(1 / unit, number)])])
+    small = edit.op("Less", [edit.op("Abs", [x]), edit.scalar(least, number)])
+    return edit.op("Where", [small, edit.op("Mul", [steps, edit.scalar(unit, number)]), y])
 
 
 def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.Value:
@@ -137,27 +136,27 @@ def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.
         saturate: clamp numbers out of range instead of returning NaN.
     """
     number = ir.DataType.FLOAT
-    least, most = scalar(edit, 2.0**-127, number), scalar(edit, 2.0**127, number)
-    size = edit.op("Min", [edit.op("Max", [x, least]), scalar(edit, limits(number)[1], number)])
+    least, most = edit.scalar(2.0**-127, number), edit.scalar(2.0**127, number)
+    size = edit.op("Min", [edit.op("Max", [x, least]), edit.scalar(limits(number)[1], number)])
     y, _ = floor_power(edit, size, -127, 127)
     if mode == "nearest":
         y = edit.op(
-            "Where", [edit.op("Less", [size, edit.op("Mul", [y, scalar(edit, 1.5, number)])]), y, _twice(edit, y)]
+            "Where", [edit.op("Less", [size, edit.op("Mul", [y, edit.scalar(1.5, number)])]), y, _twice(edit, y)]
         )
     elif mode == "up":
         y = edit.op("Where", [edit.op("Greater", [size, y]), _twice(edit, y), y])
     if saturate:
         y = edit.op("Min", [y, most])
     else:
-        infinite = edit.op("Greater", [x, scalar(edit, limits(number)[1], number)])
+        infinite = edit.op("Greater", [x, edit.scalar(limits(number)[1], number)])
         over = edit.op("Or", [infinite, edit.op("Greater", [y, most])])
         out = edit.op("Or", [over, edit.op("Less", [x, least])])
-        y = edit.op("Where", [out, scalar(edit, np.nan, number), y])
+        y = edit.op("Where", [out, edit.scalar(np.nan, number), y])
     return edit.op("Where", [edit.op("IsNaN", [x]), x, y])
 
 
 def _twice(edit: Edit, x: ir.Value) -> ir.Value:
-    return edit.op("Mul", [x, scalar(edit, 2.0, ir.DataType.FLOAT)])
+    return edit.op("Mul", [x, edit.scalar(2.0, ir.DataType.FLOAT)])
 
 
 def floor_power(
@@ -173,8 +172,8 @@ def floor_power(
         dtype: of ``x`` and of both results.
     """
     step = 1 << max((high - low).bit_length() - 1, 0)
-    power, count = scalar(edit, 2.0**low, dtype), scalar(edit, 0.0, dtype)
-    higher, more = scalar(edit, 2.0 ** (low + step), dtype), scalar(edit, step, dtype)
+    power, count = edit.scalar(2.0**low, dtype), edit.scalar(0.0, dtype)
+    higher, more = edit.scalar(2.0 ** (low + step), dtype), edit.scalar(step, dtype)
     while True:
         above = edit.op("Greater", [higher, x])
         power = edit.op("Where", [above, power, higher])
@@ -182,8 +181,8 @@ def floor_power(
         step //= 2
         if not step:
             return power, count
-        higher = edit.op("Mul", [power, scalar(edit, 2.0**step, dtype)])
-        more = edit.op("Add", [count, scalar(edit, step, dtype)])
+        higher = edit.op("Mul", [power, edit.scalar(2.0**step, dtype)])
+        more = edit.op("Add", [count, edit.scalar(step, dtype)])
 
 
 def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -192,9 +191,9 @@ def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     BitwiseAnd (opset 18) is available wherever these dtypes are (opset 21).
     """
     number = ir.DataType.INT32
-    low = edit.op("BitwiseAnd", [x, scalar(edit, 2**dtype.bitwidth - 1, number)])
+    low = edit.op("BitwiseAnd", [x, edit.scalar(2**dtype.bitwidth - 1, number)])
     if dtype.is_signed():
-        sign = edit.op("BitwiseAnd", [low, scalar(edit, 2 ** (dtype.bitwidth - 1), number)])
+        sign = edit.op("BitwiseAnd", [low, edit.scalar(2 ** (dtype.bitwidth - 1), number)])
         low = edit.op("Sub", [low, edit.op("Add", [sign, sign])])
     return edit.op("Cast", [low], {"to": carrier(dtype).value})
 
@@ -204,7 +203,7 @@ def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     size = edit.op("Abs", [x])
     whole = edit.op("Floor", [size])
     rest = edit.op("Sub", [size, whole])
-    one, half = scalar(edit, 1.0, dtype), scalar(edit, 0.5, dtype)
+    one, half = edit.scalar(1.0, dtype), edit.scalar(0.5, dtype)
     rounded = edit.op("Where", [edit.op("Less", [rest, half]), whole, edit.op("Add", [whole, one])])
     return edit.op("Mul", [edit.op("Sign", [x]), rounded])
 
@@ -222,13 +221,13 @@ def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype:
     saturate = bool(node.attributes.get_int("saturate", 1))
     if dtype == ir.DataType.FLOAT8E8M0:
         mode = node.attributes.get_string("round_mode", "up")
-        return round_to_power(edit, cast(edit, x, ir.DataType.FLOAT, source), mode, saturate=saturate)
+        return round_to_power(edit, edit.cast(x, ir.DataType.FLOAT), mode, saturate=saturate)
     if dtype in SMALL_FLOATS:
-        return round_to_small_float(edit, cast(edit, x, ir.DataType.FLOAT, source), dtype, saturate=saturate)
+        return round_to_small_float(edit, edit.cast(x, ir.DataType.FLOAT), dtype, saturate=saturate)
     if source.is_floating_point():
-        x = round_away(edit, cast(edit, x, ir.DataType.FLOAT, source), ir.DataType.FLOAT)
+        x = round_away(edit, edit.cast(x, ir.DataType.FLOAT), ir.DataType.FLOAT)
         source = ir.DataType.FLOAT
-    return wrap(edit, cast(edit, x, ir.DataType.INT32, source), dtype)
+    return wrap(edit, edit.cast(x, ir.DataType.INT32), dtype)
 
 
 def as_carrier(tensor: ir.TensorProtocol) -> np.ndarray:

@@ -92,11 +92,11 @@ class Body:
     def _share(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         """The constant of the edit that all copies use for a constant of the subgraph."""
         if value not in self._shared:
-            self._shared[value] = self.constant(tensor, f"{self.edit.at.name}/{value.name}")
+            self._shared[value] = self.constant(tensor, f"{self.edit.root.name}/{value.name}")
         return self._shared[value]
 
     def _add(self, node: ir.Node, new: dict[ir.Value, ir.Value], label: str) -> None:
-        names, prefix = self.edit.scope.names, f"{self.edit.at.name}/{label}"
+        names, prefix = self.edit.scope.names, f"{self.edit.root.name}/{label}"
         inputs = _mapped(node.inputs, new)
         computed = self._is_computable(node, inputs)
         if not computed:

@@ -1,14 +1,15 @@
 """Rules that rewrite what a runtime rejects into standard operators that it accepts; one module per operator family.
 
-A rule is a `NodeRewrite` for some operators. It does not need to know what the runtime accepts: the pass ``legalize``
+A rule (`passes.rewriting.rewrite`) does not need to know what the runtime accepts: the pass ``legalize``
 (``driver.py``) applies a rule only to nodes that the runtime does not run correctly, and probes what the rule proposes
-before it commits. Each module lists its rules as ``RULES``, in order of preference.
+before it commits. The order in which a module defines its rules is the order of preference.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,24 @@ FAMILIES: tuple[str, ...] = (*_FIRST, *_BY_SUBPACKAGE, *_LAST)
 """The modules that hold rules. Where two know an operator, the rules of the earlier one are tried first."""
 
 
+def rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
+    """Return the rules of a module, in the order of their definition."""
+    module = importlib.import_module(f"{__name__}.{family}")
+    if hasattr(module, "RULES"):
+        rules: tuple[NodeRewrite[Any], ...] = module.RULES
+        return rules
+    from passes.rewriting.rewrite import NodeRewrite  # deferred: passes are listed without importing onnx
+
+    return tuple(
+        rule for rule in vars(module).values() if isinstance(rule, NodeRewrite) and rule.__module__ == module.__name__
+    )
+
+
 @functools.cache
 def rules() -> Mapping[tuple[str, str], tuple[NodeRewrite[Any], ...]]:
-    """The rules by (domain, operator), in the order in which they are tried."""
-    found: dict[tuple[str, str], list[NodeRewrite[Any]]] = {}
-    for family in FAMILIES:
-        for rule in importlib.import_module(f"{__name__}.{family}").RULES:
-            for operator in rule.operators:
-                found.setdefault(operator, []).append(rule)
-    return {operator: tuple(each) for operator, each in found.items()}
+    """Return the rules by (domain, operator), in the order in which they are tried."""
+    known: dict[tuple[str, str], list[NodeRewrite[Any]]] = {}
+    for rule in itertools.chain.from_iterable(map(rules_of, FAMILIES)):
+        for operator in rule.operators:
+            known.setdefault(operator, []).append(rule)
+    return {operator: tuple(tried) for operator, tried in known.items()}

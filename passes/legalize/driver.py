@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -33,7 +33,7 @@ from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Context, Obstacle, Proof, Result, Skip, Status, Unproven, Verdict
 from passes.rewriting.edit import Proposal
-from passes.rewriting.rewrite import NodeContext, NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite
 from passes.shapes.inference import infer_after
 
 _MAX_ROUNDS = 4
@@ -90,10 +90,6 @@ class _Legalizer:
     context: Context
     result: Result
     is_witness: bool = False
-    node_context: NodeContext = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.node_context = NodeContext.within(self.scope, self.context)
 
     def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
@@ -158,7 +154,7 @@ class _Legalizer:
             link = (rule.name, node.op_type)
             if link in chain or len(chain) >= _MAX_DEPTH:
                 continue
-            proposal = rule.propose(node, self.node_context)
+            proposal = rule.propose(node, self.scope)
             if proposal is None:
                 continue
             if isinstance(proposal, Skip):
@@ -256,7 +252,7 @@ class _Legalizer:
         inner = _Legalizer(
             Judge(self.judge.target, small.scope), small.scope, context, Result(small.scope.model), is_witness=True
         )
-        proposal = rule.propose(small.nodes[original.nodes.index(replacement.proposal.node)], inner.node_context)
+        proposal = rule.propose(small.nodes[original.nodes.index(replacement.proposal.node)], inner.scope)
         if not isinstance(proposal, Proposal):
             return _unproven(f"{rule.name} does not apply to its witness")
         twin = _Replacement(proposal, [rule.name])

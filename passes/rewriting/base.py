@@ -38,6 +38,10 @@ class Skip:
     node: str = ""
 
 
+class NotApplicable(Exception):
+    """Raised by what a rule asks, if its node cannot be rewritten; the driver reports the message as a `Skip`."""
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """One committed application of a pass.

@@ -10,14 +10,13 @@ import onnx_ir as ir
 
 from passes.core.errors import PassError
 from passes.graphs import lineage
+from passes.graphs.matching import producer
 from passes.graphs.replacement import can_take_name, detach_nodes, remove_nodes, replace_value, take_name
 from passes.graphs.scopes import Scope
-from passes.graphs.tensors import constant_of
-from passes.rewriting.base import Rewrite
+from passes.graphs.tensors import constant_of, ints
+from passes.rewriting.base import NotApplicable, Rewrite
+from passes.rewriting.expressions import Array, Attribute, Expressions
 from passes.shapes.inference import infer_node
-
-Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | ir.Attr
-"""What `Edit.op` takes as an attribute's value."""
 
 _REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare"
 _ATTRIBUTES: Mapping[str, tuple[int, Mapping[int, str]]] = {
@@ -35,19 +34,76 @@ _ATTRIBUTES: Mapping[str, tuple[int, Mapping[int, str]]] = {
 _SCALARS = {"min", "max", "value", "k"}
 
 
-class Edit:
-    """Builds the replacement of a node.
+class Edit(Expressions):
+    """What a rule asks about its node, and builds the replacement with, outside of the graph.
 
     Args:
-        scope: the scope of the node.
-        at: the node.
+        scope: the main graph or function that contains the node, with opset, constants, shapes and dtypes.
+        node: the node.
+
+    Attributes:
+        root: the node whose outputs are replaced; a rule that is called with an inner node of what it replaces sets it.
+        absorbed: nodes before ``root`` that the replacement covers as well.
+        nodes: the new nodes, in topological order.
+        constants: the new initializers.
     """
 
-    def __init__(self, scope: Scope, at: ir.Node) -> None:
+    def __init__(self, scope: Scope, node: ir.Node) -> None:
         self.scope = scope
-        self.at = at
+        self.root = node
+        self.absorbed: list[ir.Node] = []
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
+
+    def producer(self, node: ir.Node, index: int, *operators: str, domain: str = "") -> ir.Node | None:
+        """Return the node that computes input ``index`` of ``node``, if it is one of ``operators`` of ``domain``.
+
+        None for a node of another graph, if a function of the model redefines the operator, and if the caller of a
+        function supplies attributes of it.
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        return producer(value, node.graph, self.scope, *operators, domain=domain)
+
+    def input(self, node: ir.Node, index: int = 0) -> ir.Value:
+        """Return an input that is always given."""
+        value = node.inputs[index]
+        assert value is not None
+        return value
+
+    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input that ``needs_shape`` lists."""
+        shape = self.scope.static_shape(node.inputs[index])
+        if shape is None:
+            raise PassError(f"input {index} of {node.op_type} has no static shape: needs_shape must list it")
+        return shape
+
+    def dtype(self, node: ir.Node, index: int = 0) -> ir.DataType:
+        """Return the dtype of an input that ``needs_dtype`` lists."""
+        dtype = self.scope.dtype(node.inputs[index])
+        if dtype is None:
+            raise PassError(f"input {index} of {node.op_type} has no known dtype: needs_dtype must list it")
+        return dtype
+
+    def integers(self, node: ir.Node, index: int, what: str) -> list[int] | None:
+        """Return the elements of an optional input, which must be constant; None if it is omitted.
+
+        Args:
+            node: the node.
+            index: the input.
+            what: what the input is called in the reason.
+
+        Raises:
+            NotApplicable: the input is not constant.
+        """
+        value = node.inputs[index] if index < len(node.inputs) else None
+        elements = ints(self.scope.constant(value))
+        if value is not None and elements is None:
+            raise NotApplicable(not_constant(value, what))
+        return elements
+
+    def absorb(self, *nodes: ir.Node) -> None:
+        """Let the replacement cover ``nodes`` as well; the driver removes those that nothing else uses."""
+        self.absorbed += nodes
 
     def op(
         self,
@@ -57,7 +113,7 @@ class Edit:
         *,
         domain: str = "",
     ) -> ir.Value:
-        """The first output of a new node; see `node`."""
+        """Return the first output of a new node; see `node`."""
         return self.node(op_type, inputs, attributes, domain=domain).outputs[0]
 
     def node(
@@ -69,7 +125,7 @@ class Edit:
         domain: str = "",
         outputs: int = 1,
     ) -> ir.Node:
-        """A new node, with the types and shapes of its outputs inferred.
+        """Return a new node, with the types and shapes of its outputs inferred.
 
         Operators are written in their newest form. If an input (axes, pads, split, …) is still an attribute in the
         model's opset, the constant given for it becomes that attribute.
@@ -95,7 +151,7 @@ class Edit:
             inputs,
             ir.convenience.convert_attributes(given),
             num_outputs=outputs,
-            name=self.scope.names.node(f"{self.at.name}/{op_type}"),
+            name=self.scope.names.node(f"{self.root.name}/{op_type}"),
         )
         for index, value in enumerate(node.outputs):
             value.name = self.scope.names.value(f"{node.name}_output_{index}")
@@ -103,15 +159,15 @@ class Edit:
         self.nodes.append(node)
         return node
 
-    def constant(self, array: np.ndarray | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
-        """A constant: an initializer in a graph, a Constant node in a function.
+    def constant(self, array: Array | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
+        """Return a new constant: an initializer in a graph, a Constant node in a function.
 
         Args:
             array: an array of any dtype and shape that ONNX has, or a tensor.
             name: its name, made unique; default: derived from the node.
         """
         tensor = ir.Tensor(np.asarray(array)) if isinstance(array, (np.ndarray, np.generic)) else array
-        label = self.scope.names.value(name or f"{self.at.name}/constant")
+        label = self.scope.names.value(name or f"{self.root.name}/constant")
         kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         if self.scope.function is None:
             value = ir.Value(name=label, type=kind, shape=shape, const_value=tensor)
@@ -121,6 +177,11 @@ class Edit:
         attribute = ir.AttrTensor("value", tensor)
         self.nodes.append(ir.Node("", "Constant", [], [attribute], outputs=[value], name=self.scope.names.node(label)))
         return value
+
+    def reshape_or_fold(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """Reshape ``x`` to a static shape; the reshape of a constant is a constant."""
+        tensor = x.const_value if x in self.constants else self.scope.constant(x)
+        return self.reshape(x, shape) if tensor is None else self.constant(tensor.numpy().reshape(shape))
 
     def _as_attributes(
         self, op_type: str, moved: Mapping[int, str], inputs: Sequence[ir.Value | None]
@@ -138,11 +199,18 @@ class Edit:
                 raise PassError(
                     f"{op_type} takes {name} as an attribute before opset {_ATTRIBUTES[op_type][0]}, so it must be "
                     "constant",
-                    where=self.at.name,
+                    where=self.root.name,
                 )
             elements = tensor.numpy()
             found[name] = elements.item() if name in _SCALARS else elements.ravel().tolist()
         return found
+
+
+def not_constant(value: ir.Value, what: str) -> str:
+    """Return the reason for skipping a node with an operand that is not constant, and what to do about it."""
+    if value.is_graph_input():
+        return f"{what} is not constant: freeze it with --freeze {value.name}=VALUE"
+    return f"{what} is not constant: {value.name} is computed at run time"
 
 
 @dataclass(eq=False)

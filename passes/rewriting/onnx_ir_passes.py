@@ -67,7 +67,9 @@ def adapt(given: ir.passes.PassBase | type[ir.passes.PassBase], name: str | None
 
 @functools.cache
 def as_pass(found: object, name: str | None = None) -> type[Pass] | None:
-    """A class as that of a pass; None where it is neither a `Pass` nor a pass of `onnx_ir`."""
+    """Return the class of a pass; None if ``found`` is neither a `Pass` nor a pass of `onnx_ir`."""
+    if isinstance(found, Pass):
+        return type(found)
     if isinstance(found, type) and issubclass(found, Pass):
         return found
     if isinstance(found, type) and issubclass(found, ir.passes.PassBase):

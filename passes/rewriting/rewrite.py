@@ -1,28 +1,30 @@
-"""The driver of passes that look at one node at a time: it walks, checks, budgets and commits; they match and propose.
+"""Rules, and their driver: a rule is a function of one node; the driver walks, checks, budgets and commits.
 
-What every rewrite must respect is checked here and not by its author: operators are compared with their domain, a
-function of the model may define an operator of a standard name, values may be sequences, and an outer graph may have a
-value of the same name. What a rewrite needs to know of its operands it declares, as class attributes of `NodeRewrite`.
+    @rewrite("Clip", needs_dtype=(0,))
+    def decompose_clip(node: ir.Node, edit: Edit) -> Replacement:
+        ...
+
+What every rule must respect is checked here and not by its author: operators are compared with their domain, a function
+of the model may define an operator of a standard name, values may be sequences, and an outer graph may have a value of
+the same name. What a rule needs to know of its operands is an argument of the decorator.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from abc import abstractmethod
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx
 import onnx_ir as ir
 
 from passes.core.errors import PassError
-from passes.graphs.matching import has_references, is_redefined, producer
-from passes.graphs.replacement import can_stand_for, is_visible
+from passes.graphs.matching import has_references, is_redefined
+from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, scopes
-from passes.rewriting.base import Context, Pass, Result, Skip
+from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
 
 EVERY_INPUT = range(sys.maxsize)
@@ -31,9 +33,16 @@ UNKNOWN_SHAPE = "the shape of its input is unknown: freeze the dimensions that a
 UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 
+Replacement = ir.Value | Sequence[ir.Value | None] | Skip | None
+"""What a rule returns: a value for the only output of its node; a list with one for each output, None for an output
+that nothing uses, which may be left out at the end; a Skip if the rule would apply but for a reason; None if there is
+nothing to do. After a Skip or None, what the rule built is discarded. What a rule asks may raise `NotApplicable`, which
+is the same as returning a Skip."""
+
+
 @dataclass(frozen=True)
 class Match:
-    """What a rewrite matched; subclasses add the facts that it needs.
+    """What a rewrite in the older form matched; subclasses add the facts that it needs.
 
     Attributes:
         node: the node whose outputs will be replaced.
@@ -45,59 +54,22 @@ class Match:
 
 
 M = TypeVar("M", bound=Match)
-
-
-@dataclass
-class NodeContext(Context):
-    """The context of a node.
-
-    Attributes:
-        scope: the main graph or function that contains it, with opset, constants and shapes.
-    """
-
-    scope: Scope = field(kw_only=True)
-
-    @classmethod
-    def within(cls, scope: Scope, context: Context) -> Self:
-        """``context``, for the nodes of ``scope``."""
-        return cls(**{each.name: getattr(context, each.name) for each in dataclasses.fields(Context)}, scope=scope)
-
-    def producer(self, node: ir.Node, index: int, *operators: str, domain: str = "") -> ir.Node | None:
-        """The node that computes input ``index`` of ``node``, if it is one of ``operators`` of ``domain``.
-
-        None for a node of another graph, where a function of the model redefines the operator, and where the caller of
-        a function supplies attributes of it.
-        """
-        value = node.inputs[index] if index < len(node.inputs) else None
-        return producer(value, node.graph, self.scope, *operators, domain=domain)
-
-    def shape(self, node: ir.Node, index: int = 0) -> tuple[int, ...]:
-        """The shape of an input that `NodeRewrite.needs_shape` lists."""
-        shape = self.scope.static_shape(node.inputs[index])
-        if shape is None:
-            raise PassError(f"input {index} of {node.op_type} has no static shape: needs_shape must list it")
-        return shape
-
-    def dtype(self, node: ir.Node, index: int = 0) -> ir.DataType:
-        """The dtype of an input that `NodeRewrite.needs_dtype` lists."""
-        dtype = self.scope.dtype(node.inputs[index])
-        if dtype is None:
-            raise PassError(f"input {index} of {node.op_type} has no known dtype: needs_dtype must list it")
-        return dtype
+NodeContext = Edit
 
 
 class NodeRewrite(Pass, Generic[M]):
     """A pass that rewrites nodes one by one, wherever they are, until nothing matches any more.
 
-    `match` is called for a node only if it is one of ``operators``, no function of the model defines that operator, and
-    all that the class needs is known. A match may absorb nodes of the same graph only, and only of ``absorbs``.
+    `replacement` is called for a node only if it is one of ``operators``, no function of the model defines that
+    operator, and all that the class needs is known. It may absorb nodes of the same graph only, and only of
+    ``absorbs``. The decorator `rewrite` makes such a pass of a function; a pass with options is a class.
 
     Attributes:
-        operators: the (domain, operator) pairs of the nodes that `match` is given.
-        absorbs: those of the other nodes that a match may cover; None for the same ones.
+        operators: the (domain, operator) pairs of the nodes that `replacement` is given.
+        absorbs: the operators of other nodes that a replacement may cover; None means ``operators``.
         since_opset: the first opset of the standard operators that the replacement can be written in.
-        needs_shape: the inputs whose static shape must be known, where they are given; or `EVERY_INPUT`.
-        needs_dtype: the inputs whose dtype must be known, likewise.
+        needs_shape: the inputs whose static shape must be known, if they are given; or `EVERY_INPUT`.
+        needs_dtype: the inputs whose dtype must be known, if they are given; or `EVERY_INPUT`.
         tensors_only: leave nodes alone that take or give sequences, optionals or sparse tensors.
         allows_references: also nodes in functions with attributes that the caller supplies.
     """
@@ -111,23 +83,25 @@ class NodeRewrite(Pass, Generic[M]):
     tensors_only: ClassVar[bool] = True
     allows_references: ClassVar[bool] = False
 
-    @abstractmethod
-    def match(self, node: ir.Node, context: NodeContext) -> M | Skip | None:
-        """Whether the pass applies to ``node``, without changing anything.
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Match ``node``, and build its replacement with ``edit``; see `Replacement`.
 
-        Returns:
-            What was found; a Skip where it would apply but for a reason; None where there is nothing to do.
+        Values that are there already may be returned; those that ``edit`` makes take the names of the outputs.
         """
+        found = self.match(node, edit)
+        if not isinstance(found, Match):
+            return found
+        edit.root = found.node
+        edit.absorb(*found.absorbed)
+        return self.rewrite(found, edit)
 
-    @abstractmethod
+    def match(self, node: ir.Node, context: Edit) -> M | Skip | None:
+        """Match ``node``, in the older form."""
+        raise NotImplementedError
+
     def rewrite(self, match: M, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Propose the replacement of the matched node.
-
-        Returns:
-            A value for each of its outputs, None where nothing uses it, which may be left out at the end; or a Skip,
-            and the proposal is discarded. Values that are there already may be returned; those that ``edit`` makes take
-            the names of the outputs.
-        """
+        """Build the replacement, in the older form."""
+        raise NotImplementedError
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite until nothing matches; the main graph first, then each function."""
@@ -137,32 +111,46 @@ class NodeRewrite(Pass, Generic[M]):
             self._run_scope(scope, context, result)
         return result
 
-    def find(self, node: ir.Node, context: NodeContext) -> M | Skip | None:
-        """What `match` says of a node that fulfils the needs of the class.
+    def propose(self, node: ir.Node, scope: Scope) -> Proposal | Skip | None:
+        """Return the replacement of ``node``, outside of the graph: to be committed or discarded.
 
         Raises:
-            PassError: the match absorbs an operator that the class does not declare.
+            PassError: the replacement absorbs an operator that the class does not declare, or has too many outputs.
         """
-        if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, context.scope):
+        if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, scope):
             return None
         if self.tensors_only and not all(map(_may_be_tensor, (*node.inputs, *node.outputs))):
             return None
-        reason = self._unmet_need(node, context.scope)
-        found = Skip(reason) if reason is not None else self.match(node, context)
-        return self._checked_match(found, node, context.scope) if isinstance(found, Match) else found
+        reason = self._unmet_need(node, scope)
+        if reason is not None:
+            return Skip(reason)
+        edit = Edit(scope, node)
+        proposal: Proposal | Skip | None = None
+        try:
+            proposal = self._proposal(node, edit)
+        except NotApplicable as error:
+            proposal = Skip(str(error))
+        finally:
+            if not isinstance(proposal, Proposal):
+                detach_nodes(edit.nodes)
+        return proposal
 
-    def propose(self, node: ir.Node, context: NodeContext) -> Proposal | Skip | None:
-        """The replacement of ``node``, outside of the graph: to be committed or discarded."""
-        found = self.find(node, context)
-        if found is None or isinstance(found, Skip):
-            return found
-        edit = Edit(context.scope, found.node)
-        outputs = self.rewrite(found, edit)
-        checked = outputs if isinstance(outputs, Skip) else self._checked_outputs(found, outputs, edit)
-        if isinstance(checked, Skip):
-            Proposal(context.scope, found.node, (), edit.nodes).discard()
-            return checked
-        return Proposal(context.scope, found.node, checked, edit.nodes, edit.constants, found.absorbed)
+    def _proposal(self, node: ir.Node, edit: Edit) -> Proposal | Skip | None:
+        replacement = self.replacement(node, edit)
+        if replacement is None or isinstance(replacement, Skip):
+            return replacement
+        for other in (edit.root, *edit.absorbed):
+            if other is node:
+                continue
+            self._check_is_declared(other)
+            if not self._is_plain(other, edit.scope):
+                return None
+            if other.graph is not node.graph and node.graph is not None:
+                return Skip(f"{other.name} is in an outer graph")
+        outputs = self._checked_outputs([replacement] if isinstance(replacement, ir.Value) else replacement, edit)
+        if isinstance(outputs, Skip):
+            return outputs
+        return Proposal(edit.scope, edit.root, outputs, edit.nodes, edit.constants, edit.absorbed)
 
     def _is_plain(self, node: ir.Node, scope: Scope) -> bool:
         return not is_redefined(node, scope) and (self.allows_references or not has_references(node))
@@ -178,31 +166,23 @@ class NodeRewrite(Pass, Generic[M]):
                 return UNKNOWN_DTYPE
         return None
 
-    def _checked_match(self, found: M, node: ir.Node, scope: Scope) -> M | Skip | None:
+    def _check_is_declared(self, node: ir.Node) -> None:
         declared = self.operators if self.absorbs is None else self.absorbs
-        for each in (found.node, *found.absorbed):
-            if each is node:
-                continue
-            if (each.domain, each.op_type) not in declared:
-                operator = f"{each.domain}.{each.op_type}" if each.domain else each.op_type
-                raise PassError(
-                    f"it absorbs {each.name}, a node of {operator}, which it does not declare",
-                    where=f"pass {self.name}",
-                    hint="find nodes with context.producer, and list their operators in `absorbs`",
-                )
-            if not self._is_plain(each, scope):
-                return None
-            if each.graph is not node.graph and node.graph is not None:
-                return Skip(f"{each.name} is in an outer graph")
-        return found
+        if (node.domain, node.op_type) not in declared:
+            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            raise PassError(
+                f"it absorbs {node.name}, a node of {operator}, which it does not declare",
+                where=f"pass {self.name}",
+                hint="find nodes with edit.producer, and list their operators in `absorbs`",
+            )
 
-    def _checked_outputs(
-        self, found: M, outputs: Sequence[ir.Value | None], edit: Edit
-    ) -> Sequence[ir.Value | None] | Skip:
-        """A value for each output of the matched node; a Skip where one is missing or would be hidden by its name, or
-        an operator is of a later opset.
+    def _checked_outputs(self, outputs: Sequence[ir.Value | None], edit: Edit) -> Sequence[ir.Value | None] | Skip:
+        """Return a value for each output of the node that is replaced.
+
+        Returns:
+            A Skip if a value is missing or would be hidden by its name, or if an operator is of a later opset.
         """
-        node, scope = found.node, edit.scope
+        node, scope = edit.root, edit.scope
         unknown = _unknown_operator(edit.nodes, scope.opset())
         if unknown is not None:
             return Skip(f"it needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first")
@@ -222,12 +202,11 @@ class NodeRewrite(Pass, Generic[M]):
         return outputs
 
     def _run_scope(self, scope: Scope, context: Context, result: Result) -> None:
-        node_context = NodeContext.within(scope, context)
         work = _Worklist(self.operators, scope.nodes())
         limit = 100 * len(work) + 100
         skips: dict[ir.Node, Skip] = {}
         while (node := work.take()) is not None:
-            proposal = self.propose(node, node_context)
+            proposal = self.propose(node, scope)
             skips.pop(node, None)
             if proposal is None:
                 continue
@@ -249,6 +228,61 @@ class NodeRewrite(Pass, Generic[M]):
                 work.add(use.node for value in each.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
         result.skips.extend(skips.values())
+
+
+Rule = Callable[[ir.Node, Edit], Replacement]
+
+
+def rewrite(
+    *operators: str,
+    exactness: Exactness = Exactness.BITWISE,
+    idempotent: bool = False,
+    absorbs: Iterable[str] | None = None,
+    since_opset: int = 1,
+    needs_shape: Container[int] = (),
+    needs_dtype: Container[int] = (),
+    tensors_only: bool = True,
+    allows_references: bool = False,
+) -> Callable[[Rule], NodeRewrite[Any]]:
+    """Make a pass of a function, which is given a node and its `Edit`, and returns the replacement of the node.
+
+    The name of the pass is that of the function in kebab case, and the first line of its docstring says what it does.
+
+    Args:
+        operators: the operators of the nodes; those of other domains than the standard's as ``com.microsoft.Gelu``.
+        absorbs: the operators of other nodes that a replacement may cover; None means ``operators``.
+        exactness: how much the pass may change numbers.
+        idempotent: see `passes.rewriting.base.Pass`.
+        since_opset: see `NodeRewrite`, as for all others.
+    """
+    members = {
+        "exactness": exactness,
+        "idempotent": idempotent,
+        "operators": frozenset(map(_domain_and_type, operators)),
+        "absorbs": None if absorbs is None else frozenset(map(_domain_and_type, absorbs)),
+        "since_opset": since_opset,
+        "needs_shape": needs_shape,
+        "needs_dtype": needs_dtype,
+        "tensors_only": tensors_only,
+        "allows_references": allows_references,
+    }
+
+    def as_pass(function: Rule) -> NodeRewrite[Any]:
+        own = {
+            "name": function.__name__.replace("_", "-"),
+            "replacement": staticmethod(function),
+            "__doc__": function.__doc__,
+            "__module__": function.__module__,
+        }
+        cls: type[NodeRewrite[Any]] = type(function.__name__, (NodeRewrite,), members | own)
+        return cls()
+
+    return as_pass
+
+
+def _domain_and_type(operator: str) -> tuple[str, str]:
+    domain, _, op_type = operator.rpartition(".")
+    return domain, op_type
 
 
 def _unknown_operator(nodes: Iterable[ir.Node], opset: int) -> str | None:

@@ -21,7 +21,6 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.builders.operators import cast
 from passes.legalize.contrib.quantized_weights import unpack
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -125,17 +124,17 @@ class DecomposeGatherBlockQuantized(NodeRewrite[_Gathered]):
         def gather(value: ir.Value) -> ir.Value:
             return edit.op("Gather", [value, indices], {"axis": gathered})
 
-        x = cast(edit, gather(edit.constant(numbers)), _NUMBER)
+        x = edit.cast(gather(edit.constant(numbers)), _NUMBER)
         length = numbers.shape[blocked]
         zeros = edit.scope.constant(given(node, 3))
         if zeros is not None:
             count = -(-length // block)
             stored = _bytes(zeros, bits, count if packed else None)
-            x = a("Sub", x, _over_blocks(a, cast(edit, gather(edit.constant(stored)), _NUMBER), axis, block, length))
+            x = a("Sub", x, _over_blocks(a, edit.cast(gather(edit.constant(stored)), _NUMBER), axis, block, length))
         elif match.data.dtype == ir.DataType.UINT8:
             x = a("Sub", x, float(2 ** (bits - 1)))
-        spread = _over_blocks(a, cast(edit, gather(scales), _NUMBER, match.dtype), axis, block, length)
-        return [cast(edit, a("Mul", x, spread), match.dtype, _NUMBER)]
+        spread = _over_blocks(a, edit.cast(gather(scales), _NUMBER), axis, block, length)
+        return [edit.cast(a("Mul", x, spread), match.dtype)]
 
 
 def _bytes(tensor: ir.TensorProtocol, bits: int, length: int | None) -> np.ndarray:

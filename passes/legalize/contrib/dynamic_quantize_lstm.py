@@ -74,7 +74,7 @@ class _QuantizedLayer(Layer):
     def weigh(cls, found: RecurrentMatch, a: Arithmetic, x: ir.Value, own: Weights) -> tuple[ir.Value, ir.Value]:
         """The products of inputs and weights, and the recurrent weights, as (hidden, 4 · hidden)."""
         if (lengths := given(found.node, 4)) is not None:  # 0 changes no scale
-            longest = a.cast(a.reduce("Max", lengths, [0]), ir.DataType.INT32, ir.DataType.FLOAT)
+            longest = a.cast(a.reduce("Max", lengths, [0]), ir.DataType.FLOAT)
             x = a("Where", a("Less", a.value(np.arange(found.steps).reshape(-1, 1, 1)), longest), x, 0)
         return _product(a, x, _centered(a, own(1), own(9)), own(8), [0, 1, 2]), _centered(a, own(2), own(11))
 

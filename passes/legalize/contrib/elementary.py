@@ -98,7 +98,7 @@ def _normalized(a: Arithmetic, match: _Found) -> ir.Value:
         rows = (branches, width // branches)
     else:
         rows = match.shape[-2:]
-    flat = inner.reshape(inner.cast(x, match.dtype), [-1, *rows])
+    flat = inner.reshape(inner.cast(x), [-1, *rows])
     factors: ir.Value | None = None
     if scale is not None:
         factors = inner("Cast", scale, to=int(inner.dtype))
@@ -109,11 +109,11 @@ def _normalized(a: Arithmetic, match: _Found) -> ir.Value:
     if node.op_type == "GatedRMSNorm":
         gate = given(node, 2)
         assert gate is not None
-        gate = inner.reshape(inner.cast(gate, match.dtype), [-1, *rows])
+        gate = inner.reshape(inner.cast(gate), [-1, *rows])
         opened = inner("Sigmoid", gate)
         silu = node.attributes.get_string("activation", "silu") != "sigmoid"
         y = inner("Mul", y, inner("Mul", gate, opened) if silu else opened)
-    return inner.cast(inner.reshape(y, match.shape), inner.dtype, match.dtype)
+    return inner.cast(inner.reshape(y, match.shape), match.dtype)
 
 
 _FORMS: Mapping[str, Callable[[Arithmetic, _Found], ir.Value | Skip]] = {

@@ -25,7 +25,8 @@ from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.edit import Edit
+from passes.rewriting.expressions import Attribute
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
 
 _DOMAIN = "com.microsoft"

@@ -58,10 +58,10 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
         """Add, normalize per group, scale, and activate."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
         x, gamma, beta = (value for value in node.inputs[:3] if value is not None)
-        total = a.cast(x, match.dtype)
+        total = a.cast(x)
         skip, bias = given(node, 3), given(node, 4)
         if skip is not None:
-            total = a("Add", total, self._spread(a, a.cast(skip, match.dtype), skip, match))
+            total = a("Add", total, self._spread(a, a.cast(skip), skip, match))
         if bias is not None:
             total = a("Add", total, self._by_channel(a, bias, match.dtype, match))
         y = a.reshape(_normalized(a, total, match), match.shape)
@@ -69,7 +69,7 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
         y = a("Add", y, self._by_channel(a, beta, match.weights, match))
         if node.attributes.get_int("activation", 0):
             y = a("Mul", y, a("Sigmoid", y))
-        results = [a.cast(each, a.dtype, match.dtype) for each in (y, total)]
+        results = [a.cast(each, match.dtype) for each in (y, total)]
         return results[: len(node.outputs)]
 
     @staticmethod
@@ -83,7 +83,7 @@ class DecomposeGroupNorm(NodeRewrite[_Found]):
 
     @staticmethod
     def _by_channel(a: Arithmetic, x: ir.Value, dtype: ir.DataType, match: _Found) -> ir.Value:
-        x = a.cast(x, dtype)
+        x = a.cast(x)
         return x if match.axis == -1 else a.reshape(x, [match.shape[1], *[1] * (len(match.shape) - 2)])
 
 

@@ -92,12 +92,12 @@ class DecomposeMixtureOfExperts(NodeRewrite[_Found]):
         tokens, router = node.inputs[:2]
         assert tokens is not None
         assert router is not None
-        x = a.reshape(a.cast(tokens, match.dtype), [1, match.tokens, size])
+        x = a.reshape(a.cast(tokens), [1, match.tokens, size])
         x = _activated(a, node, _product(a, match, x, first))
         x = _product(a, match, x, second)
-        weights = a("Transpose", _routing(a, match, a.cast(router, match.dtype)), perm=[1, 0])
+        weights = a("Transpose", _routing(a, match, a.cast(router)), perm=[1, 0])
         y = a.reduce("Sum", a("Mul", x, a.reshape(weights, [match.experts, match.tokens, 1])), [0], keepdims=False)
-        return [a.reshape(a.cast(y, a.dtype, match.dtype), match.shape)]
+        return [a.reshape(a.cast(y, match.dtype), match.shape)]
 
 
 def _routing(a: Arithmetic, match: _Found, router: ir.Value) -> ir.Value:
@@ -117,12 +117,12 @@ def _product(a: Arithmetic, match: _Found, x: ir.Value, layer: _Layer) -> ir.Val
     node, scope = match.node, a.edit.scope
     weights, bias = node.inputs[layer.weights], given(node, layer.bias)
     assert weights is not None
-    matrix = a.cast(weights, match.dtype) if layer.scales is None else _dequantized(a, match, layer)
+    matrix = a.cast(weights) if layer.scales is None else _dequantized(a, match, layer)
     product = a("MatMul", x, a("Transpose", matrix, perm=[0, 2, 1]))
     shape = scope.static_shape(bias)
     if bias is None or shape is None:
         return product
-    return a("Add", product, a.reshape(a.cast(bias, match.dtype), [shape[0], 1, shape[1]]))
+    return a("Add", product, a.reshape(a.cast(bias), [shape[0], 1, shape[1]]))
 
 
 def _activated(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:

@@ -77,7 +77,7 @@ class DecomposeSkipNormalization(NodeRewrite[_Found]):
 
         def operand(index: int) -> ir.Value | None:
             value = given(node, index)
-            return None if value is None else a.cast(value, match.dtype)
+            return None if value is None else a.cast(value)
 
         x, skip, scale, bias = operand(0), operand(1), operand(2), operand(3 if simplified else 4)
         assert x is not None
@@ -89,7 +89,7 @@ class DecomposeSkipNormalization(NodeRewrite[_Found]):
             output, _ = rms_norm(a, total, scale, [-1], epsilon)
         else:
             output = layer_norm(a, total, scale, operand(3), epsilon)
-        results = [a.cast(each, a.dtype, match.dtype) for each in (output, total)]
+        results = [a.cast(each, match.dtype) for each in (output, total)]
         return [results[0], None, None, results[1]][: len(node.outputs)]
 
 
@@ -121,12 +121,12 @@ class DecomposeSimplifiedLayerNormalization(NodeRewrite[_Simplified]):
         first = node.attributes.get_int("axis", -1) % match.rank
         output, inverse = rms_norm(
             a,
-            a.cast(x, match.dtype),
-            a.cast(scale, given_scale),
+            a.cast(x),
+            a.cast(scale),
             range(first, match.rank),
             node.attributes.get_float("epsilon", 1e-5),
         )
-        return [a.cast(output, a.dtype, given_scale), a.cast(inverse, a.dtype, ir.DataType.FLOAT)][: len(node.outputs)]
+        return [a.cast(output, given_scale), a.cast(inverse, ir.DataType.FLOAT)][: len(node.outputs)]
 
 
 class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
@@ -156,10 +156,10 @@ class DecomposeEmbedLayerNormalization(NodeRewrite[_Found]):
         if segments is not None and kinds is not None:
             total = a("Add", total, a("Gather", kinds, segments, axis=0))
         inner = Arithmetic(edit, wide(match.dtype))
-        scale, shift = (None if each is None else inner.cast(each, match.dtype) for each in (scale, shift))
+        scale, shift = (None if each is None else inner.cast(each) for each in (scale, shift))
         assert scale is not None
         epsilon = node.attributes.get_float("epsilon", 1e-12)
-        output = a.cast(layer_norm(inner, inner.cast(total, match.dtype), scale, shift, epsilon), inner.dtype)
+        output = a.cast(layer_norm(inner, inner.cast(total), scale, shift, epsilon))
         return [output, _counted(a, mask, shape[0]), total][: len(node.outputs)]
 
 

@@ -115,9 +115,7 @@ class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
     def rewrite(self, match: _Gated, edit: Edit) -> Sequence[ir.Value | None]:
         """Compute both gates with one product, and scale the bias."""
         node, a = match.node, Arithmetic(edit, wide(match.dtype))
-        query, shift, relative, weight, bias, factor = (
-            a.cast(value, match.dtype) for value in node.inputs[:6] if value
-        )
+        query, shift, relative, weight, bias, factor = (a.cast(value) for value in node.inputs[:6] if value)
         heads = node.attributes["num_heads"].as_int()
         query = split_heads(a, a("Add", query, shift), match.shape, heads)
         gates = a("Add", a("MatMul", query, weight), bias)
@@ -125,7 +123,7 @@ class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
         gates = a("Sigmoid", a.reduce("Sum", gates, [4], keepdims=False))
         update, reset = a.slice(gates, 3, 0, 1), a.slice(gates, 3, 1, 2)
         gate = a("Add", a("Mul", update, a("Sub", a("Mul", reset, factor), 1.0)), 2.0)
-        return [a.cast(a("Mul", gate, relative), a.dtype, match.dtype)]
+        return [a.cast(a("Mul", gate, relative), match.dtype)]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (LookUpRelativePositions(), DecomposeGatedRelativePositionBias())

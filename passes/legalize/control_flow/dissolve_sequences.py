@@ -44,7 +44,7 @@ from passes.legalize.control_flow.loops import UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 from passes.rewriting.edit import Edit, Proposal
-from passes.rewriting.rewrite import NodeContext, NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite
 
 _OPERATORS = frozenset(
     {
@@ -301,7 +301,7 @@ class _Walk:
         ]
         if unknown or not any(_is_sequence_operator(each) for each in with_nested([node]) if each is not node):
             return None
-        return rule.propose(node, NodeContext.within(self.scope, self.context))
+        return rule.propose(node, self.scope)
 
 
 def _is_sequence_operator(node: ir.Node) -> bool:

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 
 Labels = tuple[str, ...]
 
@@ -39,13 +39,6 @@ class _Equation:
 
 
 @dataclass(frozen=True)
-class _EinsumMatch(Match):
-    equation: _Equation
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: ir.DataType
-
-
-@dataclass(frozen=True)
 class _Term:
     """A tensor with a unique label for each axis."""
 
@@ -54,48 +47,33 @@ class _Term:
     shape: tuple[int, ...]
 
     def size(self, label: str) -> int:
-        """The length of an axis; 1 if there is none with this label."""
+        """Return the length of an axis; 1 if there is none with this label."""
         return self.shape[self.labels.index(label)] if label in self.labels else 1
 
 
-class DecomposeEinsum(NodeRewrite[_EinsumMatch]):
+@rewrite("Einsum", exactness=Exactness.ROUNDING, needs_shape=EVERY_INPUT, needs_dtype=(0,))
+def decompose_einsum(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose Einsum into diagonals, sums, and binary products."""
-
-    name = "decompose-einsum"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Einsum")})
-    needs_shape = EVERY_INPUT
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _EinsumMatch | Skip | None:
-        """Match shapes that fit the equation."""
-        shapes = tuple(context.shape(node, index) for index in range(len(node.inputs)))
-        equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
-        if equation is None or not _fits(equation, shapes):
-            return Skip("its equation does not fit the shapes of its operands")
-        return (
-            None if any(0 in shape for shape in shapes) else _EinsumMatch(node, equation, shapes, context.dtype(node))
-        )
-
-    def rewrite(self, match: _EinsumMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """The operands are multiplied from left to right."""
-        a, result = Arithmetic(edit, wide(match.dtype)), match.equation.result
-        terms = []
-        for value, labels, shape in zip(match.node.inputs, match.equation.operands, match.shapes, strict=True):
-            assert value is not None
-            terms.append(_diagonal(a, _Term(a.cast(value, match.dtype), labels, shape)))
-        term, *others = terms
-        for index, other in enumerate(others):
-            needed = {*result, *(label for later in others[index + 1 :] for label in later.labels)}
-            term = _product(a, term, other, needed)
-        term = _sum(a, term, [label for label in term.labels if label not in result])
-        order = [term.labels.index(label) for label in result]
-        value = term.value if order == sorted(order) else a("Transpose", term.value, perm=order)
-        return [a.cast(value, a.dtype, match.dtype)]
+    shapes = [edit.shape(node, index) for index in range(len(node.inputs))]
+    equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
+    if equation is None or not _fits(equation, shapes):
+        return Skip("its equation does not fit the shapes of its operands")
+    if any(0 in shape for shape in shapes):
+        return None
+    a, result = Arithmetic(edit, wide(edit.dtype(node))), equation.result
+    terms = []
+    for index, (labels, shape) in enumerate(zip(equation.operands, shapes, strict=True)):
+        terms.append(_diagonal(a, _Term(a.cast(edit.input(node, index)), labels, shape)))
+    term, *others = terms
+    for index, other in enumerate(others):  # from left to right
+        needed = {*result, *(label for later in others[index + 1 :] for label in later.labels)}
+        term = _product(a, term, other, needed)
+    term = _sum(a, term, [label for label in term.labels if label not in result])
+    return a.cast(_ordered(a, term, result), edit.dtype(node))
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> _Equation | None:
-    """The labels of an equation; None if it is invalid or does not fit the ranks."""
+    """Return the labels of an equation; None if it is invalid or does not fit the ranks."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = []
     for text, rank in zip(left.split(","), ranks, strict=False):
@@ -116,7 +94,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> _Equation | None:
 
 
 def _labels(text: str, dots: int) -> Labels | None:
-    """The labels of one term, whose ellipsis stands for ``dots`` axes; None if it is invalid."""
+    """Return the labels of one term, whose ellipsis stands for ``dots`` axes; None if it is invalid."""
     before, ellipsis, after = text.partition("...")
     if not (before + after).isalpha() and before + after:
         return None
@@ -126,13 +104,13 @@ def _labels(text: str, dots: int) -> Labels | None:
 
 
 def _fits(equation: _Equation, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether all axes with the same label have the same length, or 1."""
-    found: dict[str, int] = {}
+    """Return whether all axes with the same label have the same length, or 1."""
+    sizes: dict[str, int] = {}
     for labels, shape in zip(equation.operands, shapes, strict=True):
         for label, size in zip(labels, shape, strict=True):
-            if 1 not in (size, found.setdefault(label, size)) and size != found[label]:
+            if 1 not in (size, sizes.setdefault(label, size)) and size != sizes[label]:
                 return False
-            found[label] = max(found[label], size)
+            sizes[label] = max(sizes[label], size)
         pairs = {*zip(labels, shape, strict=True)}
         if len(pairs) != len({*labels}):  # the diagonal of an operand that is not square
             return False
@@ -140,7 +118,7 @@ def _fits(equation: _Equation, shapes: Sequence[Sequence[int]]) -> bool:
 
 
 def _diagonal(a: Arithmetic, term: _Term) -> _Term:
-    """``term`` with unique labels: the elements whose coordinates agree on repeated labels."""
+    """Keep the elements whose coordinates agree on repeated labels, so that each label is unique."""
     labels = tuple(dict.fromkeys(term.labels))
     if labels == term.labels:
         return term
@@ -152,7 +130,7 @@ def _diagonal(a: Arithmetic, term: _Term) -> _Term:
 
 
 def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
-    """``term`` summed over some labels."""
+    """Sum over some labels."""
     axes = [term.labels.index(label) for label in labels]
     if not axes:
         return term
@@ -166,15 +144,12 @@ def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
 
 
 def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Term:
-    """Two terms multiplied, and summed over the labels that are not ``needed``."""
+    """Multiply two terms, and sum over the labels that are not ``needed``."""
     sides = []
-    for mine, other in (
-        (left, right),
-        (right, left),
-    ):  # first sum over labels of one side, and broadcast ones
-        gone = [label for label in mine.labels if label not in needed and mine.size(label) != other.size(label)]
-        alone = [label for label in mine.labels if label not in needed and label not in other.labels]
-        sides.append(_sum(a, mine, list(dict.fromkeys([*gone, *alone]))))
+    for side, other in ((left, right), (right, left)):  # first sum over labels of one side, and broadcast ones
+        gone = [label for label in side.labels if label not in needed and side.size(label) != other.size(label)]
+        alone = [label for label in side.labels if label not in needed and label not in other.labels]
+        sides.append(_sum(a, side, list(dict.fromkeys([*gone, *alone]))))
     left, right = sides
     both = [label for label in left.labels if label in right.labels]
     summed = [label for label in both if label not in needed]
@@ -198,7 +173,7 @@ def _product(a: Arithmetic, left: _Term, right: _Term, needed: set[str]) -> _Ter
 
 
 def _ordered(a: Arithmetic, term: _Term, labels: Sequence[str]) -> ir.Value:
-    """The value of a term, transposed to the order of ``labels``."""
+    """Return the value of a term, transposed to the order of ``labels``."""
     order = [term.labels.index(label) for label in labels]
     return term.value if order == sorted(order) else a("Transpose", term.value, perm=order)
 
@@ -206,7 +181,7 @@ def _ordered(a: Arithmetic, term: _Term, labels: Sequence[str]) -> ir.Value:
 def _arranged(
     a: Arithmetic, term: _Term, first: Sequence[str], last: Sequence[str], between: Sequence[int]
 ) -> ir.Value:
-    """The value of a term with axes of length 1 inserted between its first and last axes."""
+    """Return the value of a term with axes of length 1 inserted between its first and last axes."""
     value = _ordered(a, term, [*first, *last])
     if not between:
         return value
@@ -215,11 +190,8 @@ def _arranged(
 
 
 def _matrix(a: Arithmetic, term: _Term, batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> ir.Value:
-    """The value of a term as matrices whose rows and columns are groups of labels."""
+    """Return the value of a term as matrices whose rows and columns are groups of labels."""
     value = _ordered(a, term, [*batch, *rows, *columns])
     lengths = [math.prod(term.size(label) for label in group) for group in (rows, columns)]
     shape = [*(term.size(label) for label in batch), *lengths]
     return value if len(rows) == len(columns) == 1 else a.reshape(value, shape)
-
-
-RULES: tuple[NodeRewrite[_EinsumMatch], ...] = (DecomposeEinsum(),)

@@ -12,10 +12,6 @@ Skips: Clip with a dynamic shape before opset 8, which has no broadcasting for M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -23,68 +19,41 @@ from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import UNKNOWN_SHAPE, given
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _TypedMatch(Match):
-    dtype: ir.DataType
-
-
-class DecomposeClip(NodeRewrite[_TypedMatch]):
+@rewrite("Clip", needs_dtype=(0,))
+def decompose_clip(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose Clip into Max and Min."""
-
-    name = "decompose-clip"
-    operators = frozenset({("", "Clip")})
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _TypedMatch | Skip | None:
-        return _TypedMatch(node, context.dtype(node))
-
-    def rewrite(self, match: _TypedMatch, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Limits are inputs, or attributes before opset 11."""
-        node = match.node
-        a, y, shape = Arithmetic(edit, match.dtype), node.inputs[0], edit.scope.static_shape(node.inputs[0])
-        assert y is not None
-        for index, (name, operator) in enumerate((("min", "Max"), ("max", "Min")), start=1):
-            limit: ir.Value | float | None = given(node, index)
-            if isinstance(limit, ir.Value) and shape == () and edit.scope.shape(limit):
-                limit = a.reshape(limit, [])  # a limit of shape (1,) must not broadcast the result
-            if limit is None and name in node.attributes:
-                limit = node.attributes[name].as_float()
-            if isinstance(limit, float) and edit.scope.opset() < 8:  # the first with broadcasting
-                if shape is None:
-                    return Skip(UNKNOWN_SHAPE)
-                limit = a.value(np.full(shape, limit))
-            if limit is not None:
-                y = a(operator, y, limit)
-        return [y]
+    a, y = Arithmetic(edit, edit.dtype(node)), edit.input(node)
+    shape = edit.scope.static_shape(y)
+    for index, (name, operator) in enumerate((("min", "Max"), ("max", "Min")), start=1):
+        limit: ir.Value | float | None = given(node, index)  # an attribute before opset 11
+        if isinstance(limit, ir.Value) and shape == () and edit.scope.shape(limit):
+            limit = a.reshape(limit, [])  # a limit of shape (1,) must not broadcast the result
+        if limit is None and name in node.attributes:
+            limit = node.attributes[name].as_float()
+        if isinstance(limit, float) and edit.scope.opset() < 8:  # the first with broadcasting
+            if shape is None:
+                return Skip(UNKNOWN_SHAPE)
+            limit = a.value(np.full(shape, limit))
+        if limit is not None:
+            y = a(operator, y, limit)
+    return y
 
 
-class DecomposeMod(NodeRewrite[_TypedMatch]):
+@rewrite("Mod", needs_dtype=(0,))
+def decompose_mod(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose Mod into divisions of integers or truncated remainders of floats."""
-
-    name = "decompose-mod"
-    operators = frozenset({("", "Mod")})
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _TypedMatch | Skip | None:
-        """Match all but truncated remainders of floats."""
-        dtype = context.dtype(node)
-        truncates = node.attributes.get_int("fmod", 0)
-        return None if dtype.is_floating_point() and truncates else _TypedMatch(node, dtype)
-
-    def rewrite(self, match: _TypedMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """The truncated remainder, moved to the sign of the divisor."""
-        node, dtype = match.node, match.dtype
-        a = Arithmetic(edit, dtype if dtype.is_floating_point() else wide(dtype))
-        x, y = (a.cast(value, dtype) for value in node.inputs if value is not None)
-        rest = a("Mod", x, y, fmod=1) if dtype.is_floating_point() else a("Sub", x, a("Mul", a("Div", x, y), y))
-        if dtype.is_signed() and not node.attributes.get_int("fmod", 0):
-            signs_differ = a("Xor", a("Less", rest, 0), a("Less", y, 0))
-            must_move = a("And", signs_differ, a("Not", a("Equal", rest, 0)))
-            rest = a("Where", must_move, a("Add", rest, y), rest)
-        return [a.cast(rest, a.dtype, dtype)]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (DecomposeClip(), DecomposeMod())
+    dtype, truncates = edit.dtype(node), node.attributes.get_int("fmod", 0)
+    is_float = dtype.is_floating_point()
+    if is_float and truncates:
+        return None
+    a = Arithmetic(edit, dtype if is_float else wide(dtype))
+    x, y = a.cast(edit.input(node, 0)), a.cast(edit.input(node, 1))
+    rest = a("Mod", x, y, fmod=1) if is_float else a("Sub", x, a("Mul", a("Div", x, y), y))
+    if dtype.is_signed() and not truncates:
+        signs_differ = a("Xor", a("Less", rest, 0), a("Less", y, 0))
+        must_move = a("And", signs_differ, a("Not", a("Equal", rest, 0)))
+        rest = a("Where", must_move, a("Add", rest, y), rest)
+    return a.cast(rest, dtype)

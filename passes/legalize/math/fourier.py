@@ -15,20 +15,16 @@ deviates from the standard; matrices of more than 2²⁵ elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
-from passes.builders.operands import given, integers
-from passes.builders.operators import cast, reshape, wide_float
-from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.builders.arithmetic import Arithmetic, Array, wide_float
+from passes.builders.operands import given
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _MAX_ELEMENTS = 2**25
 
@@ -52,31 +48,39 @@ class Transform:
     onesided: bool = False
 
     @classmethod
-    def of(cls, length: int, size: int, parts: int, *, inverse: bool, onesided: bool) -> Transform | str:
-        """The transform of an axis of ``size`` elements; a reason if it is not supported."""
+    def of(cls, length: int, size: int, parts: int, *, inverse: bool, onesided: bool) -> Transform:
+        """Return the transform of an axis of ``size`` elements.
+
+        Raises:
+            NotApplicable: the transform is not supported.
+        """
         if onesided and parts != (2 if inverse else 1):
             direction, kind = "inverse" if inverse else "spectrum", "complex" if parts == 2 else "real"
-            return f"the standard defines no one-sided {direction} of {kind} input"
+            raise NotApplicable(f"the standard defines no one-sided {direction} of {kind} input")
         if length < 1:
-            return f"its length {length} is not positive"
+            raise NotApplicable(f"its length {length} is not positive")
         if inverse and onesided and size != length // 2 + 1:
-            return f"ONNX Runtime deviates from the standard for half a spectrum of {length} with {size} elements"
-        found = cls(length, min(size, length), parts, inverse, onesided)
-        elements = found.samples * parts * found.count * found.parts_after
-        return found if elements <= _MAX_ELEMENTS else f"its matrix would have {elements} elements"
+            raise NotApplicable(
+                f"ONNX Runtime deviates from the standard for half a spectrum of {length} with {size} elements"
+            )
+        transform = cls(length, min(size, length), parts, inverse, onesided)
+        elements = transform.samples * parts * transform.count * transform.parts_after
+        if elements > _MAX_ELEMENTS:
+            raise NotApplicable(f"its matrix would have {elements} elements")
+        return transform
 
     @property
     def count(self) -> int:
-        """The number of output elements."""
+        """Return the number of output elements."""
         return self.length // 2 + 1 if self.onesided and not self.inverse else self.length
 
     @property
     def parts_after(self) -> int:
-        """1 for real output, 2 for complex."""
+        """Return 1 for real output, 2 for complex."""
         return 1 if self.onesided and self.inverse else 2
 
     def matrix(self) -> Array:
-        """The matrix in float64, (samples, parts, count, parts_after)."""
+        """Return the matrix in float64, (samples, parts, count, parts_after)."""
         before, after = np.arange(self.samples)[:, None], np.arange(self.count)[None]
         angles = 2 * np.pi / self.length * (before * after % self.length)
         real, imaginary = np.cos(angles), np.sin(angles) * (1 if self.inverse else -1)
@@ -89,133 +93,90 @@ class Transform:
         return matrix.transpose(2, 0, 3, 1)
 
 
-@dataclass(frozen=True)
-class _DftMatch(Match):
-    sizes: tuple[int, ...]
-    transform: Transform
-    axis: int
-
-
-class MultiplyDft(NodeRewrite[_DftMatch]):
+@rewrite("DFT", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
+def multiply_dft(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite a discrete Fourier transform as a matrix product."""
-
-    name = "multiply-dft"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "DFT")})
-    needs_shape = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _DftMatch | Skip | None:
-        """Match a constant axis and length."""
-        scope = context.scope
-        sizes, axis = context.shape(node), _dft_axis(node, scope)
-        if len(sizes) < 2 or sizes[-1] not in (1, 2):
-            return Skip(f"its input, of shape {sizes}, has no last axis of 1 or 2 parts")
-        if isinstance(axis, str):
-            return Skip(axis)
-        axis %= len(sizes)
-        inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
-        length = integers(given(node, 1), "its dft_length", scope)
-        after = scope.proven_sizes(node.outputs[0])
-        if isinstance(length, str) and after is not None and not (onesided and not inverse):
-            length = [after[axis]]
-        if isinstance(length, str):
-            return Skip(length)
-        size = sizes[axis]
-        number = length[0] if length else 2 * (size - 1) if inverse and onesided else size
-        transform = Transform.of(number, size, sizes[-1], inverse=inverse, onesided=onesided)
-        return Skip(transform) if isinstance(transform, str) else _DftMatch(node, sizes, transform, axis)
-
-    def rewrite(self, match: _DftMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """Truncate, move the axis to the end, multiply, and move it back."""
-        x, axis, transform = match.node.inputs[0], match.axis, match.transform
-        assert x is not None
-        sizes, rank = list(match.sizes), len(match.sizes)
-        if transform.samples < sizes[axis]:
-            bounds = [edit.constant(np.array([each], np.int64)) for each in (0, transform.samples, axis)]
-            x = edit.op("Slice", [x, *bounds])
-        order = [each for each in range(rank - 1) if each != axis] + [axis, rank - 1]
-        if order != sorted(order):
-            x = edit.op("Transpose", [x], {"perm": order})
-        x = reshape(edit, x, [-1, transform.samples * transform.parts])
-        x = _multiply(edit, x, transform.matrix(), edit.scope.dtype(match.node.inputs[0]))
-        x = reshape(edit, x, [*(sizes[each] for each in order[:-2]), transform.count, transform.parts_after])
-        if order != sorted(order):
-            x = edit.op("Transpose", [x], {"perm": np.argsort(order).tolist()})
-        return [x]
+    sizes, axis = edit.shape(node), _dft_axis(node, edit)
+    if len(sizes) < 2 or sizes[-1] not in (1, 2):
+        return Skip(f"its input, of shape {sizes}, has no last axis of 1 or 2 parts")
+    rank = len(sizes)
+    axis %= rank
+    size, parts = sizes[axis], sizes[-1]
+    inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
+    after = edit.scope.proven_sizes(node.outputs[0])
+    try:
+        length = edit.integers(node, 1, "its dft_length")
+    except NotApplicable:
+        if after is None or (onesided and not inverse):
+            raise
+        length = [after[axis]]
+    if length is None:
+        length = [2 * (size - 1) if inverse and onesided else size]
+    transform = Transform.of(length[0], size, parts, inverse=inverse, onesided=onesided)
+    x = edit.input(node)
+    if transform.samples < size:
+        x = edit.slice(x, axis, 0, transform.samples)
+    order = [*(other for other in range(rank - 1) if other != axis), axis, rank - 1]
+    if order != sorted(order):
+        x = edit.op("Transpose", [x], {"perm": order})
+    x = edit.reshape(x, [-1, transform.samples * transform.parts])
+    x = _multiply(edit, x, transform.matrix(), edit.dtype(node))
+    x = edit.reshape(x, [*(sizes[axis] for axis in order[:-2]), transform.count, transform.parts_after])
+    if order != sorted(order):
+        x = edit.op("Transpose", [x], {"perm": np.argsort(order).tolist()})
+    return x
 
 
-def _dft_axis(node: ir.Node, scope: Scope) -> int | str:
-    """The axis: an attribute, by default 1, before opset 20; then an input, by default −2. Else a reason."""
-    if scope.opset() < 20:
+def _dft_axis(node: ir.Node, edit: Edit) -> int:
+    """Return the axis: an attribute, by default 1, before opset 20; then an input, by default −2."""
+    if edit.scope.opset() < 20:
         return int(node.attributes.get_int("axis", 1))
-    axis = integers(given(node, 2), "its axis", scope)
-    return axis if isinstance(axis, str) else axis[0] if axis else -2
+    axis = edit.integers(node, 2, "its axis")
+    return axis[0] if axis else -2
 
 
-def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType | None) -> ir.Value:
-    """The product of (rows, samples · parts) and a `Transform.matrix`."""
+def _multiply(edit: Edit, x: ir.Value, matrix: Array, dtype: ir.DataType) -> ir.Value:
+    """Multiply (rows, samples · parts) by a `Transform.matrix`."""
     flat = matrix.reshape(matrix.shape[0] * matrix.shape[1], -1)
-    computed = wide_float(dtype) or ir.DataType.FLOAT
-    product = edit.op("MatMul", [cast(edit, x, computed, dtype), edit.constant(flat.astype(computed.numpy()))])
-    return cast(edit, product, dtype, computed)
+    a = Arithmetic(edit, wide_float(dtype))
+    return a.cast(a("MatMul", a.cast(x), flat), dtype)
 
 
-@dataclass(frozen=True)
-class _StftMatch(Match):
-    sizes: tuple[int, int, int]
-    transform: Transform
-    step: int
-
-
-class MultiplyStft(NodeRewrite[_StftMatch]):
+@rewrite("STFT", exactness=Exactness.ROUNDING, needs_shape=(0, 2), needs_dtype=(0,))
+def multiply_stft(node: ir.Node, edit: Edit) -> Replacement:
     """Gather the frames of a signal, and transform them by one matrix product."""
-
-    name = "multiply-stft"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "STFT")})
-    needs_shape = (0, 2)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _StftMatch | Skip | None:
-        """Match a constant step and length; the window may be computed."""
-        scope = context.scope
-        sizes, window = context.shape(node), scope.static_shape(given(node, 2))
-        if len(sizes) == 2:  # ONNX Runtime accepts a real signal without an axis of parts
-            sizes = (*sizes, 1)
-        if len(sizes) != 3 or sizes[-1] not in (1, 2):
-            return Skip(f"its signal, of shape {sizes}, is not a batch of signals of 1 or 2 parts")
-        step = integers(node.inputs[1], "its frame_step", scope)
-        length = integers(given(node, 3), "its frame_length", scope)
-        if isinstance(step, str) or step is None:
-            return Skip(step or "it has no frame_step")
-        if isinstance(length, str):
-            if window is None:
-                return Skip(length)
-            length = None
-        number = length[0] if length else window[0] if window else sizes[1]
-        if window is not None and window[0] != number:
-            return Skip(f"its window has {window[0]} elements, its frames {number}")
-        if step[0] < 1 or number > sizes[1]:
-            return Skip(f"a signal of {sizes[1]} samples has no frames of {number} with step {step[0]}")
-        onesided = bool(node.attributes.get_int("onesided", 1))
-        transform = Transform.of(number, number, sizes[2], inverse=False, onesided=onesided)
-        return Skip(transform) if isinstance(transform, str) else _StftMatch(node, sizes, transform, step[0])
-
-    def rewrite(self, match: _StftMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """A constant window is multiplied into the matrix."""
-        signal, window = match.node.inputs[0], given(match.node, 2)
-        assert signal is not None
-        batch, size, parts = match.sizes
-        transform, dtype = match.transform, edit.scope.dtype(signal)
-        starts = np.arange(0, size - transform.length + 1, match.step, dtype=np.int64)
-        indices = starts[:, None] + np.arange(transform.length, dtype=np.int64)
-        x = edit.op("Gather", [reshape(edit, signal, match.sizes), edit.constant(indices)], {"axis": 1})
-        matrix, weights = transform.matrix(), edit.scope.constant(window)
-        if weights is not None:
-            matrix = matrix * weights.numpy().astype(np.float64)[:, None, None, None]
-        elif window is not None:
-            x = edit.op("Mul", [x, reshape(edit, window, [transform.length, 1])])
-        x = _multiply(edit, reshape(edit, x, [-1, transform.length * parts]), matrix, dtype)
-        return [reshape(edit, x, [batch, len(starts), transform.count, 2])]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (MultiplyDft(), MultiplyStft())
+    window = given(node, 2)
+    sizes, window_sizes = edit.shape(node), edit.scope.static_shape(window)
+    if len(sizes) == 2:  # ONNX Runtime accepts a real signal without an axis of parts
+        sizes = (*sizes, 1)
+    if len(sizes) != 3 or sizes[-1] not in (1, 2):
+        return Skip(f"its signal, of shape {sizes}, is not a batch of signals of 1 or 2 parts")
+    batch, size, parts = sizes
+    step = edit.integers(node, 1, "its frame_step")
+    if step is None:
+        return Skip("it has no frame_step")
+    try:
+        length = edit.integers(node, 3, "its frame_length")
+    except NotApplicable:
+        if window_sizes is None:
+            raise
+        length = None
+    if length is None:
+        length = [window_sizes[0] if window_sizes else size]
+    count = length[0]
+    if window_sizes is not None and window_sizes[0] != count:
+        return Skip(f"its window has {window_sizes[0]} elements, its frames {count}")
+    if step[0] < 1 or count > size:
+        return Skip(f"a signal of {size} samples has no frames of {count} with step {step[0]}")
+    onesided = bool(node.attributes.get_int("onesided", 1))
+    transform = Transform.of(count, count, parts, inverse=False, onesided=onesided)
+    starts = np.arange(0, size - count + 1, step[0])
+    indices = edit.index(starts[:, None] + np.arange(count))
+    x = edit.op("Gather", [edit.reshape(edit.input(node), sizes), indices], {"axis": 1})
+    matrix, weights = transform.matrix(), edit.scope.constant(window)
+    if weights is not None:
+        matrix = matrix * weights.numpy().astype(np.float64)[:, None, None, None]
+    elif window is not None:
+        x = edit.op("Mul", [x, edit.reshape(window, [count, 1])])
+    x = _multiply(edit, edit.reshape(x, [-1, count * parts]), matrix, edit.dtype(node))
+    return edit.reshape(x, [batch, len(starts), transform.count, 2])

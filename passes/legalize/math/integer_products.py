@@ -14,18 +14,15 @@ Skips: dtypes other than int8 and uint8; sums that may be longer than 65,793 ter
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast, reshape_or_fold, scalar
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 
 _NUMBER, _SUM = ir.DataType.FLOAT, ir.DataType.INT32
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -37,7 +34,7 @@ _DIGITS = (9, 5, 3, 2, 1)
 
 
 def centered(edit: Edit, value: ir.Value, zero_point: ir.Value | None, shape: Sequence[int] | None = None) -> ir.Value:
-    """8-bit integers minus their zero point, as float32.
+    """Return 8-bit integers minus their zero point, as float32.
 
     Args:
         edit: receives the new nodes.
@@ -52,17 +49,17 @@ def centered(edit: Edit, value: ir.Value, zero_point: ir.Value | None, shape: Se
 
 
 def reshaped_parameter(edit: Edit, parameter: ir.Value, shape: Sequence[int] | None) -> ir.Value:
-    """A scale or zero point: rank 0 if per tensor, in ``shape`` if per axis, others unchanged."""
-    given = edit.scope.shape(parameter)
-    assert given is not None
-    dims = list(given.numpy())
-    if all(each == 1 for each in dims):
-        return reshape_or_fold(edit, parameter, []) if dims else parameter
-    return reshape_or_fold(edit, parameter, shape) if len(dims) == 1 and shape is not None else parameter
+    """Reshape a scale or zero point: rank 0 if per tensor, in ``shape`` if per axis, others unchanged."""
+    shape_before = edit.scope.static_shape(parameter)
+    assert shape_before is not None
+    dims = list(shape_before)
+    if all(size == 1 for size in dims):
+        return edit.reshape_or_fold(parameter, []) if dims else parameter
+    return edit.reshape_or_fold(parameter, shape) if len(dims) == 1 and shape is not None else parameter
 
 
 def digits_of(length: int) -> int | None:
-    """The widest digits for exact sums of ``length`` terms; None if there are none."""
+    """Return the widest digits for exact sums of ``length`` terms; None if there are none."""
     for bits in _DIGITS:
         largest = _LARGEST if bits == 9 else 2**bits - 1  # the last digit, with the sign, is smaller
         if length * largest * _LARGEST < _EXACT:
@@ -71,8 +68,8 @@ def digits_of(length: int) -> int | None:
 
 
 def exact_sum(edit: Edit, x: ir.Value, bits: int, multiply: Callable[[ir.Value], ir.Value]) -> ir.Value:
-    """The int32 result of ``multiply(x)``, summed over digits of ``bits`` bits."""
-    base = scalar(edit, 2.0**bits, _NUMBER)
+    """Return the int32 result of ``multiply(x)``, summed over digits of ``bits`` bits."""
+    base = edit.scalar(2.0**bits, _NUMBER)
     total: ir.Value | None = None
     for index in range(pieces := -(-9 // bits)):
         digit = x
@@ -83,15 +80,9 @@ def exact_sum(edit: Edit, x: ir.Value, bits: int, multiply: Callable[[ir.Value],
         if total is None:
             total = product
         else:
-            total = edit.op("Add", [total, edit.op("Mul", [product, scalar(edit, 2 ** (bits * index), _SUM)])])
+            total = edit.op("Add", [total, edit.op("Mul", [product, edit.scalar(2 ** (bits * index), _SUM)])])
     assert total is not None
     return total
-
-
-@dataclass(frozen=True)
-class _ProductMatch(Match):
-    bits: int
-    rank: int
 
 
 class _Operands:
@@ -110,62 +101,45 @@ class _Operands:
             self.x, self.w, self.x_zero, self.w_zero = inputs[:4]
 
 
-class ExactIntegerProduct(NodeRewrite[_ProductMatch]):
+@rewrite("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", needs_shape=EVERY_INPUT)
+def exact_integer_product(node: ir.Node, edit: Edit) -> Replacement:
     """Multiply 8-bit integers exactly in float32."""
-
-    name = "exact-integer-product"
-    exactness = Exactness.BITWISE
-    operators = frozenset(("", each) for each in ("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv"))
-    needs_shape = EVERY_INPUT
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ProductMatch | Skip | None:
-        """Match 8-bit integers and sums that can be exact."""
-        scope, given = context.scope, _Operands(node)
-        for value in (given.x, given.w):
-            if scope.dtype(value) not in _BYTES:
-                return Skip("its factors are not known to be 8-bit integers")
-        if given.scales is not None and _several(given.scales[2], scope):
-            return Skip("its output has more than one scale")
-        shape = scope.static_shape(given.w)
-        assert shape is not None
-        conv = node.op_type.endswith(("ConvInteger", "Conv"))
-        length = int(np.prod(shape[1:])) if conv else shape[max(len(shape) - 2, 0)]
-        bits = digits_of(length)
-        if bits is None:
-            return Skip(f"a sum of {length} products is not exact in float32")
-        return _ProductMatch(node, bits, len(shape))
-
-    def rewrite(self, match: _ProductMatch, edit: Edit) -> Sequence[ir.Value]:
-        """The integer sum, scaled if the operator has scales."""
-        node, given = match.node, _Operands(match.node)
-        conv = "Conv" in node.op_type
-        columns = [-1, *[1] * (match.rank - 1)] if conv else None
-        assert given.x is not None and given.w is not None
-        x = centered(edit, given.x, given.x_zero, [-1, 1])
-        w = centered(edit, given.w, given.w_zero, columns)
-        attributes: dict[str, Any] = dict(node.attributes) if conv else {}
-        operator = "Conv" if conv else "MatMul"
-        total = exact_sum(edit, x, match.bits, lambda digit: edit.op(operator, [digit, w], attributes))
-        if given.scales is None:
-            return [total]
-        along = [-1, *[1] * (match.rank - 2)] if conv else None
-        if given.bias is not None:
-            total = edit.op("Add", [total, reshaped_parameter(edit, given.bias, along)])
-        x_scale, w_scale, y_scale = given.scales
-        both = edit.op("Mul", [_scale(edit, x_scale, [-1, 1]), _scale(edit, w_scale, along)])
-        factor = edit.op("Div", [both, _scale(edit, y_scale, None)])
-        y = edit.op("Mul", [cast(edit, total, _NUMBER, _SUM), factor])
-        zero = scalar(edit, 0, ir.DataType.UINT8) if given.output_zero is None else given.output_zero
-        return [edit.op("QuantizeLinear", [y, scalar(edit, 1, _NUMBER), reshaped_parameter(edit, zero, None)])]
+    scope, operands = edit.scope, _Operands(node)
+    assert operands.x is not None and operands.w is not None
+    if scope.dtype(operands.x) not in _BYTES or scope.dtype(operands.w) not in _BYTES:
+        return Skip("its factors are not known to be 8-bit integers")
+    if operands.scales is not None and _several(operands.scales[2], scope):
+        return Skip("its output has more than one scale")
+    shape = scope.static_shape(operands.w)
+    assert shape is not None
+    is_conv = "Conv" in node.op_type
+    length = math.prod(shape[1:]) if is_conv else shape[max(len(shape) - 2, 0)]
+    bits = digits_of(length)
+    if bits is None:
+        return Skip(f"a sum of {length} products is not exact in float32")
+    columns, along = None, None
+    if is_conv:
+        columns, along = [-1, *[1] * (len(shape) - 1)], [-1, *[1] * (len(shape) - 2)]
+    x = centered(edit, operands.x, operands.x_zero, [-1, 1])
+    w = centered(edit, operands.w, operands.w_zero, columns)
+    operator, attributes = ("Conv", dict(node.attributes)) if is_conv else ("MatMul", {})
+    total = exact_sum(edit, x, bits, lambda digit: edit.op(operator, [digit, w], attributes))
+    if operands.scales is None:
+        return total
+    if operands.bias is not None:
+        total = edit.op("Add", [total, reshaped_parameter(edit, operands.bias, along)])
+    x_scale, w_scale, y_scale = operands.scales
+    both = edit.op("Mul", [_scale(edit, x_scale, [-1, 1]), _scale(edit, w_scale, along)])
+    factor = edit.op("Div", [both, _scale(edit, y_scale, None)])
+    y = edit.op("Mul", [edit.cast(total, _NUMBER), factor])
+    zero = edit.scalar(0, ir.DataType.UINT8) if operands.output_zero is None else operands.output_zero
+    return edit.op("QuantizeLinear", [y, edit.scalar(1, _NUMBER), reshaped_parameter(edit, zero, None)])
 
 
 def _scale(edit: Edit, value: ir.Value, shape: Sequence[int] | None) -> ir.Value:
-    return cast(edit, reshaped_parameter(edit, value, shape), _NUMBER, edit.scope.dtype(value))
+    return edit.cast(reshaped_parameter(edit, value, shape), _NUMBER)
 
 
 def _several(value: ir.Value, scope: Scope) -> bool:
     shape = scope.shape(value)
-    return shape is None or any(each != 1 for each in shape)
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (ExactIntegerProduct(),)
+    return shape is None or any(size != 1 for size in shape)

@@ -10,51 +10,26 @@ Skips: unknown dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import onnx_ir as ir
 
-from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-class UnsignedAbs(NodeRewrite[Match]):
+@rewrite("Abs", needs_dtype=(0,))
+def unsigned_abs(node: ir.Node, edit: Edit) -> Replacement:
     """Remove Abs of unsigned integers."""
-
-    name = "unsigned-abs"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Abs")})
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
-        dtype = context.dtype(node)
-        return Match(node) if dtype.is_integer() and not dtype.is_signed() else None
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """An Identity of the input."""
-        return [edit.op("Identity", [match.node.inputs[0]])]
+    dtype = edit.dtype(node)
+    if not dtype.is_integer() or dtype.is_signed():
+        return None
+    return edit.op("Identity", node.inputs)
 
 
-class IntegerPower(NodeRewrite[Match]):
+@rewrite("Pow", needs_dtype=(0, 1))
+def integer_power(node: ir.Node, edit: Edit) -> Replacement:
     """Compute powers of integers in float64."""
-
-    name = "integer-power"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Pow")})
-    needs_dtype = (0, 1)
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
-        return Match(node) if context.dtype(node).is_integer() else None
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """Casts around the operator."""
-        x, y = match.node.inputs
-        wide = [edit.op("Cast", [value], {"to": int(ir.DataType.DOUBLE)}) for value in (x, y)]
-        dtype = edit.scope.dtype(x)
-        assert dtype is not None
-        return [edit.op("Cast", [edit.op("Pow", wide)], {"to": int(dtype)})]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (UnsignedAbs(), IntegerPower())
+    dtype = edit.dtype(node)
+    if not dtype.is_integer():
+        return None
+    x, y = (edit.cast(edit.input(node, index), ir.DataType.DOUBLE) for index in (0, 1))
+    return edit.cast(edit.op("Pow", [x, y]), dtype)

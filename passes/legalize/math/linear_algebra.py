@@ -14,8 +14,6 @@ Skips: opsets before 11, whose Equal does not support floats; dynamic shapes; ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -24,48 +22,34 @@ from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _MAX_ROWS = 64
 """The most rows that are eliminated: each becomes about fifteen nodes."""
 
 
-@dataclass(frozen=True)
-class _Square(Match):
-    shape: tuple[int, ...]
-    dtype: ir.DataType
-
-
-class EliminateMatrix(NodeRewrite[_Square]):
+@rewrite(
+    "Det",
+    "com.microsoft.Inverse",
+    exactness=Exactness.ROUNDING,
+    since_opset=11,  # Equal of floats
+    needs_shape=(0,),
+    needs_dtype=(0,),
+)
+def eliminate_matrix(node: ir.Node, edit: Edit) -> Replacement:
     """Compute Det and Inverse by elimination."""
-
-    name = "eliminate-matrix"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Det"), ("com.microsoft", "Inverse")})
-    since_opset = 11  # Equal of floats
-    needs_shape = (0,)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Square | Skip | None:
-        """Match square matrices that are not too large."""
-        shape = context.shape(node)
-        if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
-            return Skip(f"a tensor of shape {list(shape)} is not a square matrix")
-        if shape[-1] > _MAX_ROWS:
-            return Skip(f"matrices of {shape[-1]} rows are too large to unroll; the limit is {_MAX_ROWS}")
-        return _Square(node, shape, context.dtype(node))
-
-    def rewrite(self, match: _Square, edit: Edit) -> Sequence[ir.Value | None]:
-        """Rows are eliminated from the first to the last."""
-        a, size = Arithmetic(edit, wide(match.dtype)), match.shape[-1]
-        assert match.node.inputs[0] is not None
-        matrix = a.cast(match.node.inputs[0], match.dtype)
-        result = (_determinant if match.node.op_type == "Det" else _inverse)(a, matrix, match.shape, size)
-        return [a.cast(result, a.dtype, match.dtype)]
+    shape, dtype = edit.shape(node), edit.dtype(node)
+    if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
+        return Skip(f"a tensor of shape {list(shape)} is not a square matrix")
+    if shape[-1] > _MAX_ROWS:
+        return Skip(f"matrices of {shape[-1]} rows are too large to unroll; the limit is {_MAX_ROWS}")
+    a = Arithmetic(edit, wide(dtype))
+    compute = _determinant if node.op_type == "Det" else _inverse
+    return a.cast(compute(a, a.cast(edit.input(node)), shape, shape[-1]), dtype)
 
 
 def _determinant(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -> ir.Value:
-    """The product of the pivots; each elimination removes a row and a column."""
+    """Return the product of the pivots; each elimination removes a row and a column."""
     factors: list[ir.Value] = []
     for left in range(size, 2, -1):
         matrix, pivot, swapped = _swap(a, matrix, 0, left)
@@ -87,7 +71,7 @@ def _determinant(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: in
 
 
 def _inverse(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -> ir.Value:
-    """The identity transformed by the operations that reduce the matrix to the identity."""
+    """Return the identity transformed by the operations that reduce the matrix to the identity."""
     matrix = a.concat([matrix, a.value(np.broadcast_to(np.eye(size), shape))], len(shape) - 1)
     for row in range(size):
         matrix, pivot, _ = _swap(a, matrix, row, size)
@@ -114,56 +98,36 @@ def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Valu
 
 
 def _is_row(a: Arithmetic, row: int, size: int) -> ir.Value:
-    """A mask of one row, (size, 1)."""
+    """Return a mask of one row, (size, 1)."""
     return a.edit.constant((np.arange(size) == row)[:, None])
 
 
 def _axis(a: Arithmetic, matrix: ir.Value, axis: int) -> int:
-    """The non-negative index of an axis."""
+    """Return the non-negative index of an axis."""
     shape = matrix.shape
     assert shape is not None
     return axis + len(shape)
 
 
 def _nonzero(a: Arithmetic, pivot: ir.Value) -> ir.Value:
-    """The pivot as a divisor: if it is 0, so are all dividends."""
+    """Return the pivot as a divisor: if it is 0, so are all dividends."""
     return a("Where", a("Equal", pivot, 0), 1, pivot)
 
 
-@dataclass(frozen=True)
-class _Product(Match):
-    dtype: ir.DataType
-
-
-class DecomposeIntegerGemm(NodeRewrite[_Product]):
+@rewrite("Gemm", exactness=Exactness.ROUNDING, needs_dtype=(0,))
+def decompose_integer_gemm(node: ir.Node, edit: Edit) -> Replacement:
     """Compute Gemm of integers with fractional factors."""
-
-    name = "decompose-integer-gemm"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Gemm")})
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Product | Skip | None:
-        """Match integers with a fractional alpha or beta."""
-        dtype = context.dtype(node)
-        factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
-        whole = all(factor.is_integer() for factor in factors)
-        return None if whole or not dtype.is_integer() else _Product(node, dtype)
-
-    def rewrite(self, match: _Product, edit: Edit) -> Sequence[ir.Value | None]:
-        """The exact product, scaled in float64."""
-        node, dtype = match.node, match.dtype
-        a = Arithmetic(edit, ir.DataType.DOUBLE)
-        sides = []
-        for value, name in zip(node.inputs[:2], ("transA", "transB"), strict=True):
-            assert value is not None
-            wider = a.cast(value, dtype, wide(dtype))
-            sides.append(a("Transpose", wider, perm=[1, 0]) if node.attributes.get_int(name, 0) else wider)
-        y = a("Mul", a.cast(a("MatMul", *sides), wide(dtype)), node.attributes.get_float("alpha", 1.0))
-        added = given(node, 2)
-        if added is not None:
-            y = a("Add", y, a("Mul", a.cast(added, dtype), node.attributes.get_float("beta", 1.0)))
-        return [a.cast(y, a.dtype, dtype)]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (EliminateMatrix(), DecomposeIntegerGemm())
+    dtype = edit.dtype(node)
+    alpha, beta = (node.attributes.get_float(name, 1.0) for name in ("alpha", "beta"))
+    if not dtype.is_integer() or (alpha.is_integer() and beta.is_integer()):
+        return None
+    a = Arithmetic(edit, ir.DataType.DOUBLE)
+    sides = []
+    for index, name in enumerate(("transA", "transB")):
+        side = a.cast(edit.input(node, index), wide(dtype))
+        sides.append(a("Transpose", side, perm=[1, 0]) if node.attributes.get_int(name, 0) else side)
+    y = a("Mul", a.cast(a("MatMul", *sides)), alpha)
+    added = given(node, 2)
+    if added is not None:
+        y = a("Add", y, a("Mul", a.cast(added), beta))
+    return a.cast(y, dtype)

@@ -13,9 +13,6 @@ Skips: dynamic shapes; scores without classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
@@ -23,82 +20,56 @@ from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _CLASSES = 1
 """The class axis of the scores."""
 
 
-@dataclass(frozen=True)
-class _LossMatch(Match):
-    shape: tuple[int, ...]
-    dtype: ir.DataType
-    labels: ir.DataType
-
-
-class DecomposeLoss(NodeRewrite[_LossMatch]):
+@rewrite(
+    "NegativeLogLikelihoodLoss",
+    "SoftmaxCrossEntropyLoss",
+    exactness=Exactness.ROUNDING,
+    needs_shape=(0,),
+    needs_dtype=(0, 1),
+)
+def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
+    shape, dtype = edit.shape(node), edit.dtype(node)
+    if len(shape) < 2:
+        return Skip("its scores have no class axis")
+    a, index = Arithmetic(edit, wide(dtype)), Arithmetic(edit, edit.dtype(node, 1))
+    scores, labels, weights = a.cast(edit.input(node)), edit.input(node, 1), given(node, 2)
+    if node.op_type == "SoftmaxCrossEntropyLoss":
+        scores = _log_softmax(a, scores)
+    column = [-1, *(1 for _ in shape[2:])]
+    classes = shape[_CLASSES]
+    ignored = node.attributes.get_int("ignore_index", None)
+    if ignored is not None and 0 <= ignored < classes:
+        labels = index("Where", index("Equal", labels, ignored), -1, labels)
+    mask = index("Equal", a.unsqueeze(labels, [_CLASSES]), np.arange(classes).reshape(column))
 
-    name = "decompose-loss"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "NegativeLogLikelihoodLoss"), ("", "SoftmaxCrossEntropyLoss")})
-    needs_shape = (0,)
-    needs_dtype = (0, 1)
+    def select_label(values: ir.Value | float) -> ir.Value:
+        return a.reduce("Sum", a("Where", mask, values, 0), [_CLASSES], keepdims=False)
 
-    def match(self, node: ir.Node, context: NodeContext) -> _LossMatch | Skip | None:
-        """Match scores with a class axis."""
-        shape = context.shape(node)
-        if len(shape) < 2:
-            return Skip("its scores have no class axis")
-        return _LossMatch(node, shape, context.dtype(node, 0), context.dtype(node, 1))
-
-    def rewrite(self, match: _LossMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """The loss, and the log-probabilities if there is an output for them."""
-        node, dtype = match.node, match.dtype
-        scores, labels, weights = node.inputs[0], node.inputs[1], given(node, 2)
-        assert scores is not None and labels is not None
-        a, index = Arithmetic(edit, wide(dtype)), Arithmetic(edit, match.labels)
-        scores = a.cast(scores, dtype)
-        if node.op_type == "SoftmaxCrossEntropyLoss":
-            scores = _log_softmax(a, scores)
-        column = [-1, *(1 for _ in match.shape[2:])]
-        classes = match.shape[_CLASSES]
-        ignored = node.attributes.get_int("ignore_index", None)
-        if ignored is not None and 0 <= ignored < classes:
-            labels = index("Where", index("Equal", labels, ignored), -1, labels)
-        mask = index("Equal", a.unsqueeze(labels, [_CLASSES]), np.arange(classes).reshape(column))
-
-        def select_label(values: ir.Value | float) -> ir.Value:
-            return a.reduce("Sum", a("Where", mask, values, 0), [_CLASSES], keepdims=False)
-
-        weight = None
-        if weights is not None:
-            weight = select_label(a.reshape(a.cast(weights, dtype), column))
-        elif ignored is not None:
-            weight = select_label(1)
-        loss = a("Neg", select_label(scores))
-        if weights is not None:
-            assert weight is not None
-            loss = a("Mul", loss, weight)
-        axes = range(len(match.shape) - 1)
-        reduction = node.attributes.get_string("reduction", "mean")
-        if reduction == "mean" and weight is None:
-            loss = a.reduce("Mean", loss, axes, keepdims=False)
-        elif reduction != "none":
-            loss = a.reduce("Sum", loss, axes, keepdims=False)
-            if reduction == "mean":
-                assert weight is not None
-                loss = a("Div", loss, a.reduce("Sum", weight, axes, keepdims=False))
-        outputs = [a.cast(loss, a.dtype, dtype)]
-        if len(node.outputs) > 1:
-            outputs.append(a.cast(scores, a.dtype, dtype))
-        return outputs
+    loss, weight = a("Neg", select_label(scores)), None
+    if weights is not None:
+        weight = select_label(a.reshape(a.cast(weights), column))
+        loss = a("Mul", loss, weight)
+    elif ignored is not None:
+        weight = select_label(1)
+    axes = range(len(shape) - 1)
+    reduction = node.attributes.get_string("reduction", "mean")
+    if reduction == "mean" and weight is None:
+        loss = a.reduce("Mean", loss, axes, keepdims=False)
+    elif reduction != "none":
+        loss = a.reduce("Sum", loss, axes, keepdims=False)
+        if reduction == "mean" and weight is not None:
+            loss = a("Div", loss, a.reduce("Sum", weight, axes, keepdims=False))
+    return [a.cast(loss, dtype), a.cast(scores, dtype)][: len(node.outputs)]
 
 
 def _log_softmax(a: Arithmetic, x: ir.Value) -> ir.Value:
     """LogSoftmax without overflow, in operators of every opset."""
     low = a("Sub", x, a.reduce("Max", x, [_CLASSES]))
     return a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [_CLASSES])))
-
-
-RULES: tuple[NodeRewrite[_LossMatch], ...] = (DecomposeLoss(),)

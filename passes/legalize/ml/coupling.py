@@ -55,7 +55,7 @@ def _step(a: Arithmetic, q: ir.Value, p: ir.Value, classes: int) -> ir.Value:
     qp = a("MatMul", q, p)
     pqp = a("MatMul", ones, a("Mul", p, qp))
     small = a("Less", a("Abs", a("Sub", qp, pqp)), float(_ERROR / np.float32(classes)))
-    count = a("MatMul", ones, a.cast(small, ir.DataType.BOOL))
+    count = a("MatMul", ones, a.cast(small))
     for i in range(classes):
         place = np.eye(classes)[:, i : i + 1]
         column = a("MatMul", q, place)

@@ -68,8 +68,8 @@ class LabelEncoder(NodeRewrite[_Labels]):
         if keys.dtype.kind == "f":
             a = Arithmetic(edit, FLOAT)
             equal = a("Equal", a.unsqueeze(x, [len(match.shape)]), edit.constant(keys))
-            places = a("MatMul", a.cast(equal, ir.DataType.BOOL), np.arange(1, len(keys) + 1)[:, None])
-            index = a.cast(a.squeeze(places, [len(match.shape)]), FLOAT, ir.DataType.INT64)
+            places = a("MatMul", a.cast(equal), np.arange(1, len(keys) + 1)[:, None])
+            index = a.cast(a.squeeze(places, [len(match.shape)]), ir.DataType.INT64)
             table = np.concatenate([match.default[None], match.values])
         else:
             a = Arithmetic(edit, match.dtype)

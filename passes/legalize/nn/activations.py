@@ -55,14 +55,14 @@ class StabilizeActivation(NodeRewrite[_Typed]):
         node = match.node
         a = Arithmetic(edit, wide(match.dtype))
         assert node.inputs[0] is not None
-        x = a.cast(node.inputs[0], match.dtype)
+        x = a.cast(node.inputs[0])
         if node.op_type == "Softplus":
             y = a("Add", a("Relu", x), a("Log", a("Add", a("Exp", a("Neg", a("Abs", x))), 1)))
         else:
             axes = [node.attributes.get_int("axis", -1 if edit.scope.opset() >= 13 else 1)]
             low = a("Sub", x, a.reduce("Max", x, axes))
             y = a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), axes)))
-        return [a.cast(y, a.dtype, match.dtype)]
+        return [a.cast(y, match.dtype)]
 
 
 @dataclass(frozen=True)

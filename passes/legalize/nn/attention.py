@@ -127,7 +127,7 @@ def _masks(a: Arithmetic, match: _AttentionMatch) -> tuple[Allowed, ir.Value | N
         mask = a.concat([mask, a.edit.constant(nothing)], -1)
     if dtype == ir.DataType.BOOL:
         return intersection(a, allowed, mask), None
-    mask = a.cast(mask, dtype)
+    mask = a.cast(mask)
     return intersection(a, allowed, a("Greater", mask, -np.inf)), mask
 
 

@@ -24,7 +24,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import reshape, slice_of
 from passes.builders.windows import Window, windows
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -137,7 +136,7 @@ def _transpose_match(node: ir.Node, context: NodeContext) -> _ConvMatch | Skip:
 
 
 def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.Value:
-    return y if bias is None else edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
+    return y if bias is None else edit.op("Add", [y, edit.reshape(bias, (1, -1, *[1] * rank))])
 
 
 class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
@@ -165,9 +164,9 @@ class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
                 weights = edit.op("Gather", [weights, back], {"axis": place + 2})
         group = node.attributes.get_int("group", 1)
         inner, outer, kernel = match.weights[0] // group, match.weights[1], match.weights[2:]
-        weights = reshape(edit, weights, (group, inner, outer, *kernel))
+        weights = edit.reshape(weights, (group, inner, outer, *kernel))
         weights = edit.op("Transpose", [weights], {"perm": [0, 2, 1, *range(3, 3 + rank)]})
-        weights = reshape(edit, weights, (group * outer, inner, *kernel))
+        weights = edit.reshape(weights, (group * outer, inner, *kernel))
         y = edit.op(
             "Conv",
             [x, weights],
@@ -182,7 +181,7 @@ class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
         starts = [max(each.begin, 0) for each in axes]
         ends = [each.count * each.stride - each.stride + each.reach - max(each.end, 0) for each in axes]
         bounds = [edit.constant(np.array(each, np.int64)) for each in (starts, ends, list(range(2, 2 + rank)))]
-        y = slice_of(edit, y, *bounds)
+        y = edit.op("Slice", [y, *bounds])
         missing = [max(-each.begin, 0) for each in axes], [max(-each.end, 0) for each in axes]
         if any(map(any, missing)):
             y = edit.op("Pad", [y, edit.constant(np.array([0, 0, *missing[0], 0, 0, *missing[1]], np.int64))])
@@ -198,13 +197,13 @@ def _insert_zeros(
         return x
     before = [*shape[:2], *((one.count - 1) * one.stride + 1 for one in axes[:place])]
     after = [one.count for one in axes[place + 1 :]]
-    x = reshape(edit, x, (math.prod(before), each.count, 1, math.prod(after)))
+    x = edit.reshape(x, (math.prod(before), each.count, 1, math.prod(after)))
     gap = np.array([math.prod(before), each.count, each.stride - 1, math.prod(after)], np.int64)
     zeros = edit.op("Expand", [edit.constant(np.zeros((), dtype.numpy())), edit.constant(gap)])
     x = edit.op("Concat", [x, zeros], {"axis": 2})
-    x = reshape(edit, x, (*before, each.count * each.stride, *after))
+    x = edit.reshape(x, (*before, each.count * each.stride, *after))
     length = (each.count - 1) * each.stride + 1
-    return slice_of(edit, x, *(edit.constant(np.array([end], np.int64)) for end in (0, length, place + 2)))
+    return edit.op("Slice", [x, *(edit.constant(np.array([end], np.int64)) for end in (0, length, place + 2))])
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (ExplicitConv(), ExplicitConvTranspose(), ConvTransposeAsConv())

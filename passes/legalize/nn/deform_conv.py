@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
+from passes.builders.arithmetic import Array, wide_float
 from passes.builders.image_sampling import linear_taps, sample
 from passes.builders.operands import given
-from passes.builders.operators import cast, reshape, wide_float
 from passes.builders.windows import Window, windows
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -54,41 +53,38 @@ class GatherDeformConv(NodeRewrite[_DeformConvMatch]):
     def rewrite(self, match: _DeformConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
         """Sample, multiply by the mask, multiply by the weights."""
         node, axes, rank = match.node, match.axes, len(match.axes)
-        dtype = edit.scope.dtype(node.inputs[0])
+        dtype = edit.dtype(node)
         working = wide_float(dtype)
-        assert working is not None
-        x, weights, offset, bias, mask = (self._input(edit, node, index, dtype, working) for index in range(5))
+        x, weights, offset, bias, mask = (self._input(edit, node, index, working) for index in range(5))
         assert x is not None and weights is not None and offset is not None
         batch, channels = match.shape[:2]
         groups = node.attributes.get_int("offset_group", 1)
         kernel, out = [each.kernel for each in axes], [each.count for each in axes]
         elements, positions = math.prod(kernel), math.prod(out)
-        offset = reshape(edit, offset, (batch * groups, elements, rank, positions))
+        offset = edit.reshape(offset, (batch * groups, elements, rank, positions))
         taps = []
         for axis, each in enumerate(axes):
             moved = edit.op("Gather", [offset, edit.constant(np.array(axis, np.int64))], {"axis": 2})
             base = edit.constant(_base(axes, axis).astype(working.numpy()))
-            at = reshape(edit, edit.op("Add", [moved, base]), (batch * groups, elements * positions, 1))
+            at = edit.reshape(edit.op("Add", [moved, base]), (batch * groups, elements * positions, 1))
             taps.append(linear_taps(edit, at, each.size, working))
         images = (batch * groups, channels // groups, *match.shape[2:])
-        read = sample(edit, reshape(edit, x, images), images, taps, elements * positions)
+        read = sample(edit, edit.reshape(x, images), images, taps, elements * positions)
         if mask is not None:
-            read = edit.op("Mul", [read, reshape(edit, mask, (batch * groups, 1, elements * positions))])
+            read = edit.op("Mul", [read, edit.reshape(mask, (batch * groups, 1, elements * positions))])
         group = node.attributes.get_int("group", 1)
         inner = channels // group * elements
-        left = reshape(edit, weights, (group, match.weights[0] // group, inner))
-        y = edit.op("MatMul", [left, reshape(edit, read, (batch, group, inner, positions))])
-        y = reshape(edit, y, (batch, match.weights[0], *out))
+        left = edit.reshape(weights, (group, match.weights[0] // group, inner))
+        y = edit.op("MatMul", [left, edit.reshape(read, (batch, group, inner, positions))])
+        y = edit.reshape(y, (batch, match.weights[0], *out))
         if bias is not None:
-            y = edit.op("Add", [y, reshape(edit, bias, (1, -1, *[1] * rank))])
-        return [cast(edit, y, dtype, working)]
+            y = edit.op("Add", [y, edit.reshape(bias, (1, -1, *[1] * rank))])
+        return [edit.cast(y, dtype)]
 
     @staticmethod
-    def _input(
-        edit: Edit, node: ir.Node, index: int, dtype: ir.DataType | None, working: ir.DataType
-    ) -> ir.Value | None:
+    def _input(edit: Edit, node: ir.Node, index: int, working: ir.DataType) -> ir.Value | None:
         value = given(node, index)
-        return None if value is None else cast(edit, value, working, dtype)
+        return None if value is None else edit.cast(value, working)
 
 
 def _base(axes: Sequence[Window], axis: int) -> Array:

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
+from passes.builders.arithmetic import Array, wide_float
 from passes.builders.image_sampling import Taps, clamped, sample, within
 from passes.builders.operands import integers
-from passes.builders.operators import cast, reshape, scalar, wide_float
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -62,29 +61,27 @@ class GatherGridSample(NodeRewrite[_Sampled]):
         node, rank = match.node, len(match.shape) - 2
         x, grid = node.inputs[0], node.inputs[1]
         assert x is not None and grid is not None
-        dtype, given = edit.scope.dtype(x), edit.scope.dtype(grid)
-        floating = dtype is not None and dtype.is_floating_point()
-        working = wide_float(dtype) if floating else ir.DataType.FLOAT
-        assert working is not None
+        dtype = edit.dtype(node)
+        working = wide_float(dtype) if dtype.is_floating_point() else ir.DataType.FLOAT
         positions = math.prod(match.grid[1:-1])
-        flat = cast(edit, reshape(edit, grid, (match.grid[0], positions, rank)), working, given)
+        flat = edit.cast(edit.reshape(grid, (match.grid[0], positions, rank)), working)
         taps = []
         for axis, size in enumerate(match.shape[2:]):
             column = edit.constant(np.array([rank - 1 - axis], np.int64))
             at = self._to_pixels(edit, edit.op("Gather", [flat, column], {"axis": 2}), size, node, working)
             taps.append(self._taps(edit, at, size, match, working))
-        y = sample(edit, cast(edit, x, working, dtype), match.shape, taps, positions)
-        y = reshape(edit, y, (*match.shape[:2], *match.grid[1:-1]))
-        return [cast(edit, y, dtype, working)]
+        y = sample(edit, edit.cast(x, working), match.shape, taps, positions)
+        y = edit.reshape(y, (*match.shape[:2], *match.grid[1:-1]))
+        return [edit.cast(y, dtype)]
 
     @staticmethod
     def _to_pixels(edit: Edit, at: ir.Value, size: int, node: ir.Node, dtype: ir.DataType) -> ir.Value:
         """From [−1, 1] to pixels; ±1 are the centers or the outer edges of the border pixels."""
-        two = scalar(edit, 2, dtype)
-        shifted = edit.op("Add", [at, scalar(edit, 1, dtype)])
+        two = edit.scalar(2, dtype)
+        shifted = edit.op("Add", [at, edit.scalar(1, dtype)])
         if node.attributes.get_int("align_corners", 0):
-            return edit.op("Mul", [edit.op("Div", [shifted, two]), scalar(edit, size - 1, dtype)])
-        scaled = edit.op("Sub", [edit.op("Mul", [shifted, scalar(edit, size, dtype)]), scalar(edit, 1, dtype)])
+            return edit.op("Mul", [edit.op("Div", [shifted, two]), edit.scalar(size - 1, dtype)])
+        scaled = edit.op("Sub", [edit.op("Mul", [shifted, edit.scalar(size, dtype)]), edit.scalar(1, dtype)])
         return edit.op("Div", [scaled, two])
 
     def _taps(self, edit: Edit, at: ir.Value, size: int, match: _Sampled, dtype: ir.DataType) -> Taps:
@@ -97,7 +94,7 @@ class GatherGridSample(NodeRewrite[_Sampled]):
             count, pixels = len(offsets), edit.op("Add", [low, edit.constant(offsets)])
             distance = edit.op("Abs", [edit.op("Sub", [edit.op("Sub", [at, low]), edit.constant(offsets)])])
             if match.mode == "linear":
-                weights = edit.op("Sub", [scalar(edit, 1, dtype), distance])
+                weights = edit.op("Sub", [edit.scalar(1, dtype), distance])
             else:
                 weights = _cubic_weights(edit, distance, dtype)
         padding = match.node.attributes.get_string("padding_mode", "zeros")
@@ -112,10 +109,10 @@ def _mirrored(edit: Edit, pixels: ir.Value, size: int, centers: bool, dtype: ir.
     last = size - 1 if centers else 2 * size - 1
     period = 2 * (size - 1) if centers else 2 * size
     if period == 0:
-        return edit.op("Mul", [pixels, scalar(edit, 0, dtype)])
-    periods = edit.op("Floor", [edit.op("Div", [pixels, scalar(edit, period, dtype)])])
-    rest = edit.op("Sub", [pixels, edit.op("Mul", [periods, scalar(edit, period, dtype)])])
-    reflected = edit.op("Sub", [scalar(edit, 2 * last if centers else last, dtype), rest])
+        return edit.op("Mul", [pixels, edit.scalar(0, dtype)])
+    periods = edit.op("Floor", [edit.op("Div", [pixels, edit.scalar(period, dtype)])])
+    rest = edit.op("Sub", [pixels, edit.op("Mul", [periods, edit.scalar(period, dtype)])])
+    reflected = edit.op("Sub", [edit.scalar(2 * last if centers else last, dtype), rest])
     return edit.op("Min", [rest, reflected])
 
 
@@ -128,11 +125,11 @@ def _cubic_weights(edit: Edit, distance: ir.Value, dtype: ir.DataType) -> ir.Val
 
 def _polynomial(edit: Edit, x: ir.Value, coefficients: Sequence[float], dtype: ir.DataType) -> ir.Value:
     """Horner's rule, highest power first."""
-    y = scalar(edit, coefficients[0], dtype)
+    y = edit.scalar(coefficients[0], dtype)
     for each in coefficients[1:]:
         y = edit.op("Mul", [y, x])
         if each:
-            y = edit.op("Add", [y, scalar(edit, each, dtype)])
+            y = edit.op("Add", [y, edit.scalar(each, dtype)])
     return y
 
 
@@ -160,17 +157,16 @@ class MatMulAffineGrid(NodeRewrite[_Affine]):
         """One MatMul for all positions of all grids."""
         theta = match.node.inputs[0]
         assert theta is not None
-        dtype = edit.scope.dtype(theta)
+        dtype = edit.dtype(match.node)
         working = wide_float(dtype)
-        assert working is not None
         spatial = match.size[2:]
         corners = bool(match.node.attributes.get_int("align_corners", 0))
         lines = [_line(size, corners) for size in spatial]
         mesh = [*np.meshgrid(*lines, indexing="ij")][::-1]
         grid = np.stack([*mesh, np.ones(spatial)], axis=-1).reshape(-1, len(spatial) + 1)
-        turned = edit.op("Transpose", [cast(edit, theta, working, dtype)], {"perm": [0, 2, 1]})
+        turned = edit.op("Transpose", [edit.cast(theta, working)], {"perm": [0, 2, 1]})
         y = edit.op("MatMul", [edit.constant(grid.astype(working.numpy())), turned])
-        return [cast(edit, reshape(edit, y, (match.size[0], *spatial, len(spatial))), dtype, working)]
+        return [edit.cast(edit.reshape(y, (match.size[0], *spatial, len(spatial))), dtype)]
 
 
 def _line(size: int, corners: bool) -> Array:

@@ -66,7 +66,7 @@ class DecomposeBatchNormalization(_Decomposition):
         dtype, running_dtype = match.dtypes[0], match.dtypes[3]
         a = Arithmetic(edit, ir.DataType.DOUBLE if ir.DataType.DOUBLE in match.dtypes else ir.DataType.FLOAT)
         x, scale, bias, mean, variance = (
-            a.cast(value, kind) for value, kind in zip(filter(None, node.inputs), match.dtypes, strict=True)
+            a.cast(value) for value, kind in zip(filter(None, node.inputs), match.dtypes, strict=True)
         )
         per_element = edit.scope.opset() < 9 and node.attributes.get_int("spatial", 1) == 0
         broadcast_shape = [1, *shape[1:]] if per_element else [1, *shape[1:2], *(1 for _ in shape[2:])][: len(shape)]
@@ -80,7 +80,7 @@ class DecomposeBatchNormalization(_Decomposition):
             for index, (old, new) in enumerate(((mean, current), (variance, variance_of_input))):
                 if is_output_used(node, index + 1):
                     kept, added = a("Mul", old, momentum), a("Mul", a.reshape(new, [-1]), 1 - momentum)
-                    running[index] = a.cast(a("Add", kept, added), a.dtype, running_dtype)
+                    running[index] = a.cast(a("Add", kept, added), running_dtype)
         else:
             centered, variance_of_input = (
                 a("Sub", x, a.reshape(mean, broadcast_shape)),
@@ -88,7 +88,7 @@ class DecomposeBatchNormalization(_Decomposition):
             )
         deviation = a("Sqrt", a("Add", variance_of_input, node.attributes.get_float("epsilon", 1e-5)))
         factor = a("Div", a.reshape(scale, broadcast_shape), deviation)
-        y = a.cast(a("Add", a("Mul", centered, factor), a.reshape(bias, broadcast_shape)), a.dtype, dtype)
+        y = a.cast(a("Add", a("Mul", centered, factor), a.reshape(bias, broadcast_shape)), dtype)
         return [y, *running][: len(node.outputs)]
 
 
@@ -102,9 +102,7 @@ class DecomposeLayerNormalization(_Decomposition):
         """The result has the dtype of the scale, the statistics have those of their outputs."""
         node = match.node
         a = Arithmetic(edit, wide(match.dtypes[0]))
-        x, scale, *rest = (
-            a.cast(value, kind) for value, kind in zip(filter(None, node.inputs), match.dtypes, strict=True)
-        )
+        x, scale, *rest = (a.cast(value) for value, kind in zip(filter(None, node.inputs), match.dtypes, strict=True))
         rank = len(match.shape)
         axes = range(node.attributes.get_int("axis", -1) % rank, rank)
         mean = None
@@ -116,11 +114,11 @@ class DecomposeLayerNormalization(_Decomposition):
         y = a("Mul", a("Mul", x, inverse), scale)
         for bias in rest:
             y = a("Add", y, bias)
-        outputs: list[ir.Value | None] = [a.cast(y, a.dtype, match.dtypes[1])]
+        outputs: list[ir.Value | None] = [a.cast(y, match.dtypes[1])]
         for index, value in enumerate((mean, inverse), start=1):
             if is_output_used(node, index):
                 assert value is not None
-                outputs.append(a.cast(value, a.dtype, edit.scope.dtype(node.outputs[index]) or ir.DataType.FLOAT))
+                outputs.append(a.cast(value, edit.scope.dtype(node.outputs[index]) or ir.DataType.FLOAT))
             elif index < len(node.outputs):
                 outputs.append(None)
         return outputs
@@ -143,14 +141,14 @@ class DecomposeLocalResponseNormalization(_Decomposition):
         assert x is not None
         attributes = match.node.attributes
         a, size, channels = Arithmetic(edit, wide(match.dtypes[0])), attributes["size"].as_int(), match.shape[1]
-        x = a.cast(x, match.dtypes[0])
+        x = a.cast(x)
         offset = np.arange(channels) - np.arange(channels)[:, None]
         near = (-((size - 1) // 2) <= offset) & (offset <= size // 2)
         squares = a.reshape(a("Mul", x, x), [match.shape[0], channels, -1])
         total = a.reshape(a("MatMul", near.astype(np.float64), squares), match.shape)
         scaled = a("Mul", total, attributes.get_float("alpha", 1e-4) / size)
         power = a("Pow", a("Add", scaled, attributes.get_float("bias", 1.0)), attributes.get_float("beta", 0.75))
-        return [a.cast(a("Div", x, power), a.dtype, match.dtypes[0])]
+        return [a.cast(a("Div", x, power), match.dtypes[0])]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (

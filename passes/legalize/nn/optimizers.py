@@ -55,9 +55,9 @@ class DecomposeOptimizer(NodeRewrite[_Step]):
         for index in range(groups):
             dtype = match.dtypes[2 + index]
             a = Arithmetic(edit, wide(dtype))
-            own = [a.cast(value, dtype) for value in tensors[index::groups]]
-            r, t = a.cast(rate, match.dtypes[0]), a.cast(count, match.dtypes[1])
-            columns.append([a.cast(value, a.dtype, dtype) for value in step(a, match.node, r, t, *own)])
+            own = [a.cast(value) for value in tensors[index::groups]]
+            r, t = a.cast(rate), a.cast(count)
+            columns.append([a.cast(value, dtype) for value in step(a, match.node, r, t, *own)])
         return [value for row in zip(*columns, strict=True) for value in row]
 
 

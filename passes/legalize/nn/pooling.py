@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
-from passes.builders.operators import apply_along, cast, reshape, scalar, wide_float
+from passes.builders.arithmetic import Array, wide_float
 from passes.builders.windows import Window, windows
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -120,10 +119,9 @@ class MatMulPooling(NodeRewrite[_PoolMatch]):
     def rewrite(self, match: _PoolMatch, edit: Edit) -> Sequence[ir.Value | None]:
         node, x = match.node, match.node.inputs[0]
         assert x is not None
-        dtype = edit.scope.dtype(x)
+        dtype = edit.dtype(node)
         working = wide_float(dtype)
-        assert working is not None
-        y, shape = cast(edit, x, working, dtype), list(match.shape)
+        y, shape = edit.cast(x, working), list(match.shape)
         order = _order(node)
         if node.op_type == "LpPool":
             y = _power(edit, edit.op("Abs", [y]), order, working)
@@ -134,11 +132,11 @@ class MatMulPooling(NodeRewrite[_PoolMatch]):
             matrix[rows, positions[rows, columns]] = 1
             if node.op_type == "AveragePool":
                 matrix /= np.maximum(_counts(node, each), 1)[:, None]
-            y = apply_along(edit, y, shape, axis + 2, matrix.astype(working.numpy()))
+            y = edit.apply_along(y, shape, axis + 2, matrix.astype(working.numpy()))
             shape[axis + 2] = each.count
         if node.op_type == "LpPool":
             y = _power(edit, y, 1 / order, working)
-        return [cast(edit, y, dtype, working)]
+        return [edit.cast(y, dtype)]
 
 
 def _counts(node: ir.Node, window: Window) -> Array:
@@ -157,7 +155,7 @@ def _order(node: ir.Node) -> float:
 
 
 def _power(edit: Edit, x: ir.Value, exponent: float, dtype: ir.DataType) -> ir.Value:
-    return x if exponent == 1 else edit.op("Pow", [x, scalar(edit, exponent, dtype)])
+    return x if exponent == 1 else edit.op("Pow", [x, edit.scalar(exponent, dtype)])
 
 
 class GatherMaxPool(NodeRewrite[_PoolMatch]):
@@ -185,11 +183,11 @@ class GatherMaxPool(NodeRewrite[_PoolMatch]):
         table = _elements(match.axes, spatial)
         flat = edit.op(
             "Gather",
-            [reshape(edit, x, (planes, math.prod(spatial))), edit.constant(table)],
+            [edit.reshape(x, (planes, math.prod(spatial))), edit.constant(table)],
             {"axis": 1},
         )
         last = edit.constant(np.array([2], np.int64))
-        maxima = reshape(edit, edit.op("ReduceMax", [flat, last], {"keepdims": 0}), shape)
+        maxima = edit.reshape(edit.op("ReduceMax", [flat, last], {"keepdims": 0}), shape)
         if not _needs_indices(node):
             return [maxima]
         first = edit.op("ArgMax", [flat], {"axis": 2, "keepdims": 0})
@@ -198,7 +196,7 @@ class GatherMaxPool(NodeRewrite[_PoolMatch]):
             table = _column_major(table, spatial)
         found = edit.op("Gather", [edit.constant(table.ravel()), edit.op("Add", [first, starts])])
         offsets = edit.constant(np.arange(planes, dtype=np.int64)[:, None] * math.prod(spatial))
-        return [maxima, reshape(edit, edit.op("Add", [found, offsets]), shape)]
+        return [maxima, edit.reshape(edit.op("Add", [found, offsets]), shape)]
 
 
 def _inside(window: Window) -> Array:
@@ -248,11 +246,11 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
     def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
         """ReduceMean, ReduceMax, or a sum of powers."""
         node, x = match.node, match.node.inputs[0]
-        shape, dtype = edit.scope.shape(x), edit.scope.dtype(x)
+        shape, dtype = edit.scope.shape(x), edit.dtype(node)
         working = wide_float(dtype)
-        assert x is not None and shape is not None and dtype is not None and working is not None
+        assert x is not None and shape is not None
         axes = edit.constant(np.arange(2, len(shape), dtype=np.int64))
-        y = cast(edit, x, working, dtype)
+        y = edit.cast(x, working)
         if node.op_type == "GlobalLpPool":
             order = _order(node)
             y = edit.op("ReduceSum", [_power(edit, edit.op("Abs", [y]), order, working), axes], {"keepdims": 1})
@@ -260,7 +258,7 @@ class ReduceGlobalPooling(NodeRewrite[Match]):
         else:
             reduction = "ReduceMax" if node.op_type == "GlobalMaxPool" else "ReduceMean"
             y = edit.op(reduction, [y, axes], {"keepdims": 1})
-        return [cast(edit, y, dtype, working)]
+        return [edit.cast(y, dtype)]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (ExplicitPooling(), MatMulPooling(), GatherMaxPool(), ReduceGlobalPooling())

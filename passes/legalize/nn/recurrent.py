@@ -120,7 +120,7 @@ class UnrollRecurrent(NodeRewrite[RecurrentMatch]):
         ends = [(hidden, cell) for _, hidden, cell in made]
 
         def finished(value: ir.Value, order: Sequence[int]) -> ir.Value:
-            return a.cast(a("Transpose", value, perm=order) if batch_first else value, a.dtype, match.dtype)
+            return a.cast(a("Transpose", value, perm=order) if batch_first else value, match.dtype)
 
         outputs: list[ir.Value | None] = [None, None, None]
         if is_output_used(node, 0):
@@ -192,12 +192,12 @@ class Layer:
             if value is None:
                 return None
             axis = 1 if state and batch_first else 0
-            value = a.cast(value, found.dtype)
+            value = a.cast(value)
             part = a.slice(value, axis, index, index + 1) if found.directions > 1 else value
             return a.squeeze(part, [axis])
 
         assert node.inputs[0] is not None
-        x = a.cast(node.inputs[0], found.dtype)
+        x = a.cast(node.inputs[0])
         x = a("Transpose", x, perm=[1, 0, 2]) if batch_first else x
         bias, zero = own(3), a.value(np.zeros((found.batch, size)))
         lstm = found.kind == "LSTM"

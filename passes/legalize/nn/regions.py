@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
-from passes.builders.operators import cast, reshape, scalar, wide_float
+from passes.builders.arithmetic import Array, wide_float
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -47,7 +46,7 @@ def _match(node: ir.Node, context: NodeContext) -> _Regions | Skip:
 def _column(edit: Edit, rois: ir.Value, place: int) -> ir.Value:
     """One coordinate of each region, (regions, 1, 1)."""
     column = edit.op("Gather", [rois, edit.constant(np.array([place], np.int64))], {"axis": 1})
-    return reshape(edit, column, (-1, 1, 1))
+    return edit.reshape(column, (-1, 1, 1))
 
 
 class MatMulRoiAlign(NodeRewrite[_Regions]):
@@ -75,18 +74,18 @@ class MatMulRoiAlign(NodeRewrite[_Regions]):
         x, rois, batch = node.inputs[:3]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and batch is not None and working is not None
-        images = edit.op("Gather", [cast(edit, x, working, match.dtype), batch], {"axis": 0})
-        rois = cast(edit, rois, working, match.dtype)
+        images = edit.op("Gather", [edit.cast(x, working), batch], {"axis": 0})
+        rois = edit.cast(rois, working)
         height, width = (_RoiAlignAxis(match, axis, edit) for axis in (0, 1))
         rows, columns = height.weights(edit, rois, working), width.weights(edit, rois, working)
         if node.attributes.get_string("mode", "avg") == "avg":
             y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
-            return [cast(edit, y, match.dtype, working)]
+            return [edit.cast(y, match.dtype)]
         corners = [_weighted(edit, one, images, other) for one in rows for other in columns]
         bins = (height.bins, height.samples, width.bins, width.samples)
-        y = reshape(edit, edit.op("Max", corners), (match.count, match.shape[1], *bins))
+        y = edit.reshape(edit.op("Max", corners), (match.count, match.shape[1], *bins))
         axes = edit.constant(np.array([3, 5], np.int64))
-        return [cast(edit, edit.op("ReduceMax", [y, axes], {"keepdims": 0}), match.dtype, working)]
+        return [edit.cast(edit.op("ReduceMax", [y, axes], {"keepdims": 0}), match.dtype)]
 
 
 def _weighted(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
@@ -130,36 +129,36 @@ class _RoiAlignAxis:
         Returns:
             Two values of shape (regions, 1, bins · samples, size).
         """
-        shift = scalar(edit, 0.5 if self.half else 0.0, dtype)
-        scale = scalar(edit, self.scale, dtype)
+        shift = edit.scalar(0.5 if self.half else 0.0, dtype)
+        scale = edit.scalar(self.scale, dtype)
         start, end = (
             edit.op("Sub", [edit.op("Mul", [_column(edit, rois, place), scale]), shift])
             for place in (1 - self.axis, 3 - self.axis)
         )
         extent = edit.op("Sub", [end, start])
         if not self.half:
-            extent = edit.op("Max", [extent, scalar(edit, 1, dtype)])
-        bin_size = edit.op("Div", [extent, scalar(edit, self.bins, dtype)])
+            extent = edit.op("Max", [extent, edit.scalar(1, dtype)])
+        bin_size = edit.op("Div", [extent, edit.scalar(self.bins, dtype)])
         steps = edit.constant(self._steps().astype(dtype.numpy()))
         at = edit.op("Add", [start, edit.op("Mul", [bin_size, steps])])
         outside = edit.op(
             "Or",
-            [edit.op("Less", [at, scalar(edit, -1, dtype)]), edit.op("Greater", [at, scalar(edit, self.size, dtype)])],
+            [edit.op("Less", [at, edit.scalar(-1, dtype)]), edit.op("Greater", [at, edit.scalar(self.size, dtype)])],
         )
-        last = scalar(edit, self.size - 1, dtype)
-        at = edit.op("Clip", [at, scalar(edit, 0, dtype), last])
+        last = edit.scalar(self.size - 1, dtype)
+        at = edit.op("Clip", [at, edit.scalar(0, dtype), last])
         low = edit.op("Floor", [at])
-        high = edit.op("Min", [edit.op("Add", [low, scalar(edit, 1, dtype)]), last])
+        high = edit.op("Min", [edit.op("Add", [low, edit.scalar(1, dtype)]), last])
         far = edit.op("Sub", [at, low])
-        near = edit.op("Sub", [scalar(edit, 1, dtype), far])
+        near = edit.op("Sub", [edit.scalar(1, dtype), far])
         pixels = edit.constant(np.arange(self.size, dtype=np.int64))
-        zero = scalar(edit, 0, dtype)
+        zero = edit.scalar(0, dtype)
         found = []
         for pixel, weight in ((low, near), (high, far)):
             inside = edit.op("Where", [outside, zero, weight])
-            here = edit.op("Equal", [cast(edit, pixel, ir.DataType.INT64, dtype), pixels])
+            here = edit.op("Equal", [edit.cast(pixel, ir.DataType.INT64), pixels])
             one = edit.op("Where", [here, inside, zero])
-            found.append(reshape(edit, one, (self.match.count, 1, self.bins * self.samples, self.size)))
+            found.append(edit.reshape(one, (self.match.count, 1, self.bins * self.samples, self.size)))
         return found
 
     def _steps(self) -> Array:
@@ -179,7 +178,7 @@ class _RoiAlignAxis:
         counts = self.counts[:, None]
         share = np.where(np.arange(self.samples) < counts, 1 / counts, 0.0)[:, None, None, :, None]
         assert both.dtype is not None
-        shared = edit.op("Mul", [reshape(edit, both, shape), edit.constant(share.astype(both.dtype.numpy()))])
+        shared = edit.op("Mul", [edit.reshape(both, shape), edit.constant(share.astype(both.dtype.numpy()))])
         return edit.op("ReduceSum", [shared, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
 
 
@@ -200,28 +199,28 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
         x, rois = match.node.inputs[:2]
         working = wide_float(match.dtype)
         assert x is not None and rois is not None and working is not None
-        rois = cast(edit, rois, working, match.dtype)
+        rois = edit.cast(rois, working)
         batch = edit.op("Cast", [_column(edit, rois, 0)], {"to": ir.DataType.INT64.value})
-        images = edit.op("Gather", [cast(edit, x, working, match.dtype), reshape(edit, batch, (-1,))], {"axis": 0})
-        lowest = scalar(edit, float(working.min), working)
+        images = edit.op("Gather", [edit.cast(x, working), edit.reshape(batch, (-1,))], {"axis": 0})
+        lowest = edit.scalar(float(working.min), working)
         bins = match.node.attributes.get_ints("pooled_shape", [])
         channels, height, width = match.shape[1:]
         rows, no_row = self._bins(match, edit, rois, 0, bins[0], working)
-        y = reshape(edit, images, (match.count, channels, 1, height, width))
-        y = edit.op("Where", [reshape(edit, rows, (match.count, 1, bins[0], height, 1)), y, lowest])
+        y = edit.reshape(images, (match.count, channels, 1, height, width))
+        y = edit.op("Where", [edit.reshape(rows, (match.count, 1, bins[0], height, 1)), y, lowest])
         y = edit.op("ReduceMax", [y, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
         columns, no_column = self._bins(match, edit, rois, 1, bins[1], working)
-        y = reshape(edit, y, (match.count, channels, bins[0], 1, width))
-        y = edit.op("Where", [reshape(edit, columns, (match.count, 1, 1, bins[1], width)), y, lowest])
+        y = edit.reshape(y, (match.count, channels, bins[0], 1, width))
+        y = edit.op("Where", [edit.reshape(columns, (match.count, 1, 1, bins[1], width)), y, lowest])
         y = edit.op("ReduceMax", [y, edit.constant(np.array([4], np.int64))], {"keepdims": 0})
         empty = edit.op(
             "Or",
             [
-                reshape(edit, no_row, (match.count, 1, bins[0], 1)),
-                reshape(edit, no_column, (match.count, 1, 1, bins[1])),
+                edit.reshape(no_row, (match.count, 1, bins[0], 1)),
+                edit.reshape(no_column, (match.count, 1, 1, bins[1])),
             ],
         )
-        return [cast(edit, edit.op("Where", [empty, scalar(edit, 0, working), y]), match.dtype, working)]
+        return [edit.cast(edit.op("Where", [empty, edit.scalar(0, working), y]), match.dtype)]
 
     @staticmethod
     def _bins(
@@ -229,19 +228,19 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
     ) -> tuple[ir.Value, ir.Value]:
         """Whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
         size = match.shape[2 + axis]
-        scale = scalar(edit, match.node.attributes.get_float("spatial_scale", 1.0), dtype)
-        one = scalar(edit, 1, dtype)
+        scale = edit.scalar(match.node.attributes.get_float("spatial_scale", 1.0), dtype)
+        one = edit.scalar(1, dtype)
         start, end = (
             _away_from_zero(edit, edit.op("Mul", [_column(edit, rois, place), scale]), dtype)
             for place in (2 - axis, 4 - axis)
         )
         extent = edit.op("Max", [edit.op("Add", [edit.op("Sub", [end, start]), one]), one])
-        bin_size = edit.op("Div", [extent, scalar(edit, bins, dtype)])
+        bin_size = edit.op("Div", [extent, edit.scalar(bins, dtype)])
         index = np.arange(bins + 1).astype(dtype.numpy())[None, :, None]
         low = edit.op("Floor", [edit.op("Mul", [edit.constant(index[:, :-1]), bin_size])])
         high = edit.op("Ceil", [edit.op("Mul", [edit.constant(index[:, 1:]), bin_size])])
         bounds = [
-            edit.op("Clip", [edit.op("Add", [each, start]), scalar(edit, 0, dtype), scalar(edit, size, dtype)])
+            edit.op("Clip", [edit.op("Add", [each, start]), edit.scalar(0, dtype), edit.scalar(size, dtype)])
             for each in (low, high)
         ]
         pixels = edit.constant(np.arange(size).astype(dtype.numpy()))
@@ -252,7 +251,7 @@ class WhereMaxRoiPool(NodeRewrite[_Regions]):
 
 def _away_from_zero(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Round to integers, halves away from zero, unlike Round."""
-    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), scalar(edit, 0.5, dtype)])])
+    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), edit.scalar(0.5, dtype)])])
     return edit.op("Mul", [edit.op("Sign", [x]), up])
 
 

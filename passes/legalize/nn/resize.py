@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
+from passes.builders.arithmetic import Array, wide_float
 from passes.builders.operands import given, not_constant
-from passes.builders.operators import apply_along, cast, scalar, wide_float
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -168,7 +167,7 @@ def _extrapolate(y: ir.Value, match: _ResizeMatch, dtype: ir.DataType | None, ed
     if match.extrapolation is None or not outside.any():
         return y
     assert dtype is not None
-    return edit.op("Where", [edit.constant(outside), scalar(edit, match.extrapolation, dtype), y])
+    return edit.op("Where", [edit.constant(outside), edit.scalar(match.extrapolation, dtype), y])
 
 
 class GatherResize(NodeRewrite[_ResizeMatch]):
@@ -245,23 +244,23 @@ class MatMulResize(NodeRewrite[_ResizeMatch]):
         working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide_float(dtype)
         working = ir.DataType.DOUBLE if fixed else working  # the sums have 30 bits
         assert working is not None
-        y, shape = cast(edit, x, working, dtype), list(match.shape)
+        y, shape = edit.cast(x, working), list(match.shape)
         for each in reversed(match.axes):
             matrix = _matrix(match.node, each).astype(working.numpy())
             if fixed:
                 matrix = np.floor(matrix * _UINT8_SCALE + 0.5) / _UINT8_SCALE
-            y = apply_along(edit, y, shape, each.axis, matrix)
+            y = edit.apply_along(y, shape, each.axis, matrix)
             shape[each.axis] = len(each.positions)
             if antialias and not dtype.is_floating_point():
                 y = _rounded(edit, y, dtype, working)
-        y = _extrapolate(cast(edit, y, dtype, working), match, dtype, edit)
+        y = _extrapolate(edit.cast(y, dtype), match, dtype, edit)
         return [y if y is not x else edit.op("Identity", [y])]
 
 
 def _rounded(edit: Edit, y: ir.Value, dtype: ir.DataType, working: ir.DataType) -> ir.Value:
     """Rounded to integers within ``dtype``'s range, halves away from zero."""
-    low, high = scalar(edit, float(dtype.min), working), scalar(edit, float(dtype.max), working)
-    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), scalar(edit, 0.5, working)])])
+    low, high = edit.scalar(float(dtype.min), working), edit.scalar(float(dtype.max), working)
+    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), edit.scalar(0.5, working)])])
     return edit.op("Clip", [edit.op("Mul", [edit.op("Sign", [y]), up]), low, high])
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import not_constant
-from passes.builders.operators import reshape
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -60,7 +59,7 @@ class GatherCompress(NodeRewrite[_Selected]):
                 return Skip("it selects nothing, and its dtype is unknown")
             return [edit.constant(np.zeros(shape if match.axis is not None else 0, dtype.numpy()))]
         if match.axis is None:
-            data = reshape(edit, data, [-1])
+            data = edit.reshape(data, [-1])
         indices = edit.constant(np.array(match.indices, np.int64))
         return [edit.op("Gather", [data, indices], {"axis": match.axis or 0})]
 
@@ -93,7 +92,7 @@ class GatherReverseSequence(NodeRewrite[_Reversed]):
         first, second, *rest = match.sizes
         steps = np.arange(match.sizes[match.time], dtype=np.int64)
         times = np.expand_dims(steps, 1 - match.time)  # broadcasts along the batch axis
-        column = reshape(edit, lengths, [-1, 1] if match.time == 1 else [1, -1])
+        column = edit.reshape(lengths, [-1, 1] if match.time == 1 else [1, -1])
         reversed_times = edit.op("Sub", [edit.op("Sub", [column, edit.constant(np.int64(1))]), edit.constant(times)])
         source = edit.op(
             "Where", [edit.op("Less", [edit.constant(times), column]), reversed_times, edit.constant(times)]
@@ -103,9 +102,9 @@ class GatherReverseSequence(NodeRewrite[_Reversed]):
             offset = np.arange(second, dtype=np.int64)[None]
         else:
             offset = np.arange(first, dtype=np.int64)[:, None] * second
-        indices = reshape(edit, edit.op("Add", [source, edit.constant(offset)]), [first * second])
-        flat = reshape(edit, x, [first * second, *rest])
-        return [reshape(edit, edit.op("Gather", [flat, indices], {"axis": 0}), match.sizes)]
+        indices = edit.reshape(edit.op("Add", [source, edit.constant(offset)]), [first * second])
+        flat = edit.reshape(x, [first * second, *rest])
+        return [edit.reshape(edit.op("Gather", [flat, indices], {"axis": 0}), match.sizes)]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (GatherCompress(), GatherReverseSequence())

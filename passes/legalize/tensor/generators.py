@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.arithmetic import wide_float
 from passes.builders.operands import UNKNOWN_DTYPE, not_constant
-from passes.builders.operators import cast, reshape, wide_float
 from passes.evaluation.constant_session import EvaluationError
 from passes.evaluation.evaluation import evaluate
 from passes.rewriting.base import Exactness, Skip
@@ -72,9 +72,9 @@ class CountRange(NodeRewrite[_Range]):
         dtype = wide_float(match.dtype)
         assert dtype is not None
         steps = edit.constant(np.arange(match.count).astype(dtype.numpy()))
-        step = edit.op("Mul", [reshape(edit, cast(edit, delta, dtype, match.dtype), [1]), steps])
-        found = edit.op("Add", [reshape(edit, cast(edit, start, dtype, match.dtype), [1]), step])
-        return [cast(edit, found, match.dtype, dtype)]
+        step = edit.op("Mul", [edit.reshape(edit.cast(delta, dtype), [1]), steps])
+        found = edit.op("Add", [edit.reshape(edit.cast(start, dtype), [1]), step])
+        return [edit.cast(found, match.dtype)]
 
 
 def _counted(node: ir.Node, count: int, dtype: ir.DataType) -> _Range | Skip:

@@ -20,7 +20,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import UNKNOWN_DTYPE, UNKNOWN_SHAPE, given, integers
-from passes.builders.operators import slice_of
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -84,7 +83,7 @@ def _crop(padding: Padding, edit: Edit) -> tuple[ir.Value, list[int]]:
         starts = [max(-padding.begins[axis], 0) for axis in cropped]
         stops = [start + shape[axis] for start, axis in zip(starts, cropped, strict=True)]
         operands = [edit.constant(np.array(each, np.int64)) for each in (starts, stops, cropped)]
-        x = slice_of(edit, x, *operands)
+        x = edit.op("Slice", [x, *operands])
     return x, shape
 
 

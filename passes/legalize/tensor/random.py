@@ -23,7 +23,8 @@ from passes.builders import random_numbers
 from passes.builders.operands import UNKNOWN_SHAPE
 from passes.graphs.randomness import is_random
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.edit import Edit
+from passes.rewriting.expressions import Attribute
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _LIKE = frozenset({("", "RandomNormalLike"), ("", "RandomUniformLike")})

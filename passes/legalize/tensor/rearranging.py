@@ -20,7 +20,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given, integers
-from passes.builders.operators import reshape, scalar
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -56,13 +55,13 @@ class TransposeBlocks(NodeRewrite[_ImageMatch]):
             channels //= block * block
             split = (block, block, channels) if depth_first else (channels, block, block)
             perm = [0, 3, 4, 1, 5, 2] if depth_first else [0, 1, 4, 2, 5, 3]
-            y = reshape(edit, x, (batch, *split, height, width))
+            y = edit.reshape(x, (batch, *split, height, width))
             y = edit.op("Transpose", [y], {"perm": perm})
-            return [reshape(edit, y, (batch, channels, height * block, width * block))]
+            return [edit.reshape(y, (batch, channels, height * block, width * block))]
         height, width = height // block, width // block
-        y = reshape(edit, x, (batch, channels, height, block, width, block))
+        y = edit.reshape(x, (batch, channels, height, block, width, block))
         y = edit.op("Transpose", [y], {"perm": [0, 3, 5, 1, 2, 4] if depth_first else [0, 1, 3, 5, 2, 4]})
-        return [reshape(edit, y, (batch, channels * block * block, height, width))]
+        return [edit.reshape(y, (batch, channels * block * block, height, width))]
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class ConvTransposeCol2Im(NodeRewrite[_Columns]):
         y = edit.op(
             "ConvTranspose",
             [
-                reshape(edit, x, (match.shape[0], match.shape[1], *counts)),
+                edit.reshape(x, (match.shape[0], match.shape[1], *counts)),
                 edit.constant(weights.astype(x.dtype.numpy())),
             ],
             {
@@ -162,9 +161,9 @@ class ScatterMaxUnpool(NodeRewrite[_Unpooled]):
         x, indices = match.node.inputs[:2]
         assert x is not None and x.dtype is not None and indices is not None
         total = edit.constant(np.array([math.prod(match.output)], np.int64))
-        zeros = edit.op("Expand", [scalar(edit, 0, x.dtype), total])
-        flat = [reshape(edit, each, (-1,)) for each in (indices, x)]
-        return [reshape(edit, edit.op("ScatterElements", [zeros, *flat], {"axis": 0}), match.output)]
+        zeros = edit.op("Expand", [edit.scalar(0, x.dtype), total])
+        flat = [edit.reshape(each, (-1,)) for each in (indices, x)]
+        return [edit.reshape(edit.op("ScatterElements", [zeros, *flat], {"axis": 0}), match.output)]
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (TransposeBlocks(), ConvTransposeCol2Im(), ScatterMaxUnpool())

@@ -26,7 +26,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
-from passes.builders.operators import reshape
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -71,7 +70,7 @@ class ReshapeByOutput(NodeRewrite[_Shaped]):
         x = match.node.inputs[0]
         assert x is not None
         if match.after:
-            return [reshape(edit, x, match.after)]
+            return [edit.reshape(x, match.after)]
         if not match.before:
             return [x]
         return [edit.op("Squeeze", [x, edit.constant(np.arange(len(match.before), dtype=np.int64))])]

@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import reshape
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -65,7 +64,7 @@ class ScatterTensor(NodeRewrite[_Cache]):
         along[axis] = match.update[axis]
         indices = edit.constant(np.arange(match.update[axis], dtype=np.int64).reshape(along))
         if begin is not None:
-            column = reshape(edit, begin, [match.update[0], *[1] * (len(match.update) - 1)])
+            column = edit.reshape(begin, [match.update[0], *[1] * (len(match.update) - 1)])
             indices = edit.op("Add", [column, indices])
         if node.attributes.get_string("mode", "linear") == "circular":
             indices = edit.op("Mod", [indices, edit.constant(np.int64(match.past[axis]))])

@@ -92,9 +92,9 @@ class RankByComparison(NodeRewrite[_Rows]):
         strictly_before = a("Less" if match.largest else "Greater", mine, others)
         lower = edit.constant((places < places[:, None]).reshape(_along(after + 1, {axis: length, after: length})))
         before = a("Or", strictly_before, a("And", a("Equal", mine, others), lower))
-        ranks = a.reduce("Sum", a.cast(before, ir.DataType.BOOL), [after])
+        ranks = a.reduce("Sum", a.cast(before), [after])
         wanted = a.value(np.arange(match.k).reshape(_along(after + 1, {after: match.k})))
-        there = a.cast(a("Equal", ranks, wanted), ir.DataType.BOOL)
+        there = a.cast(a("Equal", ranks, wanted))
         found = a("ArgMax", there, axis=axis, keepdims=1)  # length 1 along the axis, k along the last one
         indices = a.squeeze(a("Transpose", found, perm=swap), [after])
         return [a("GatherElements", x, indices, axis=axis), indices]

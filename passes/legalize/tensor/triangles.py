@@ -17,7 +17,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import reshape
 from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -47,7 +46,7 @@ class SelectTriangle(NodeRewrite[_Matrix]):
         """Mask the elements on the other side of the diagonal."""
         x, diagonal = match.node.inputs[0], given(match.node, 1)
         above = edit.constant(np.arange(match.columns, dtype=np.int64) - np.arange(match.rows, dtype=np.int64)[:, None])
-        k = edit.constant(np.zeros(1, np.int64)) if diagonal is None else reshape(edit, diagonal, [1])
+        k = edit.constant(np.zeros(1, np.int64)) if diagonal is None else edit.reshape(diagonal, [1])
         outside = edit.op("Less" if match.node.attributes.get_int("upper", 1) else "Greater", [above, k])
         if match.dtype == ir.DataType.BOOL:
             return [edit.op("And", [x, edit.op("Not", [outside])])]

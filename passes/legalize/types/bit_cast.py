@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast, scalar
 from passes.builders.small_dtypes import float_info, floor_power
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -69,10 +68,10 @@ class BitCastByArithmetic(NodeRewrite[_BitCastMatch]):
         if source in _FLOATS:
             value, source = _bits_of(edit, value, source), signed
         if target in _FLOATS:
-            value, source = _float_of(edit, cast(edit, value, signed, source), target), target
+            value, source = _float_of(edit, edit.cast(value, signed), target), target
         if target == ir.DataType.BOOL:  # true if any bit is set
-            return [edit.op("Not", [edit.op("Equal", [value, scalar(edit, 0, source)])])]
-        return [cast(edit, value, target, source)]
+            return [edit.op("Not", [edit.op("Equal", [value, edit.scalar(0, source)])])]
+        return [edit.cast(value, target)]
 
 
 @dataclass(frozen=True)
@@ -106,30 +105,30 @@ def _bits_of(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     number, whole = layout.number, layout.whole
     signed = _INTEGERS[dtype.bitwidth][0]
     infinite, nan = edit.op("IsInf", [x]), edit.op("IsNaN", [x])
-    x = cast(edit, x, number, dtype)
-    zero = scalar(edit, 0, number)
+    x = edit.cast(x, number)
+    zero = edit.scalar(0, number)
     negative = edit.op("Less", [edit.op("Where", [edit.op("Equal", [x, zero]), edit.op("Reciprocal", [x]), x]), zero])
-    size = edit.op("Where", [edit.op("Or", [infinite, nan]), scalar(edit, 1, number), edit.op("Abs", [x])])
+    size = edit.op("Where", [edit.op("Or", [infinite, nan]), edit.scalar(1, number), edit.op("Abs", [x])])
     power, count = floor_power(edit, size, layout.least, layout.most, number)
-    scaled = edit.op("Mul", [edit.op("Div", [size, power]), scalar(edit, 2.0**layout.fraction, number)])
+    scaled = edit.op("Mul", [edit.op("Div", [size, power]), edit.scalar(2.0**layout.fraction, number)])
     mantissa = edit.op("Cast", [scaled], {"to": whole.value})
-    exponent = edit.op("Mul", [cast(edit, count, whole, number), scalar(edit, 1 << layout.fraction, whole)])
+    exponent = edit.op("Mul", [edit.cast(count, whole), edit.scalar(1 << layout.fraction, whole)])
     bits = edit.op("Add", [exponent, mantissa])
-    bits = edit.op("Where", [infinite, scalar(edit, layout.infinity, whole), bits])
-    top = scalar(edit, -(1 << (dtype.bitwidth - 1)), whole)
+    bits = edit.op("Where", [infinite, edit.scalar(layout.infinity, whole), bits])
+    top = edit.scalar(-(1 << (dtype.bitwidth - 1)), whole)
     bits = edit.op("Where", [negative, edit.op("Add", [bits, top]), bits])
-    bits = edit.op("Where", [nan, scalar(edit, layout.infinity | 1 << (layout.fraction - 1), whole), bits])
-    return cast(edit, bits, signed, whole)
+    bits = edit.op("Where", [nan, edit.scalar(layout.infinity | 1 << (layout.fraction - 1), whole), bits])
+    return edit.cast(bits, signed)
 
 
 def _float_of(edit: Edit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
     """The floats whose bits are given as signed integers of the same width."""
     layout = _Layout.of(dtype)
     number, whole = layout.number, layout.whole
-    bits = cast(edit, bits, whole, _INTEGERS[dtype.bitwidth][0])
-    zero, one = scalar(edit, 0, whole), scalar(edit, 1 << layout.fraction, whole)
+    bits = edit.cast(bits, whole)
+    zero, one = edit.scalar(0, whole), edit.scalar(1 << layout.fraction, whole)
     positive = edit.op("Not", [edit.op("Less", [bits, zero])])
-    top = scalar(edit, -(1 << (dtype.bitwidth - 1)), whole)
+    top = edit.scalar(-(1 << (dtype.bitwidth - 1)), whole)
     bits = edit.op("Where", [positive, bits, edit.op("Sub", [bits, top])])
     exponent = edit.op("Div", [bits, one])
     fraction = edit.op("Sub", [bits, edit.op("Mul", [exponent, one])])
@@ -138,10 +137,10 @@ def _float_of(edit: Edit, bits: ir.Value, dtype: ir.DataType) -> ir.Value:
     last = layout.most - layout.least + 2
     powers = [2.0 ** (layout.least - layout.fraction + max(each - 1, 0)) for each in range(last)] + [1.0]
     power = edit.op("Gather", [edit.constant(np.array(powers, number.numpy())), exponent])
-    y = cast(edit, edit.op("Mul", [edit.op("Cast", [mantissa], {"to": number.value}), power]), dtype, number)
+    y = edit.cast(edit.op("Mul", [edit.op("Cast", [mantissa], {"to": number.value}), power]), dtype)
     infinite = edit.op("Equal", [fraction, zero])
-    special = edit.op("Where", [infinite, scalar(edit, np.inf, dtype), scalar(edit, np.nan, dtype)])
-    y = edit.op("Where", [edit.op("Equal", [exponent, scalar(edit, last, whole)]), special, y])
+    special = edit.op("Where", [infinite, edit.scalar(np.inf, dtype), edit.scalar(np.nan, dtype)])
+    y = edit.op("Where", [edit.op("Equal", [exponent, edit.scalar(last, whole)]), special, y])
     return edit.op(
         "Where", [positive, y, edit.op("Neg", [y])]
     )  # applied last: ONNX Runtime drops the sign of a zero otherwise

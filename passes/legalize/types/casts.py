@@ -25,7 +25,6 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import HALVES
-from passes.builders.operators import cast, scalar
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, round_to_half, to_small
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -83,7 +82,7 @@ class CastToBool(_CastRule):
         return target == ir.DataType.BOOL and source not in (ir.DataType.BOOL, *SMALL)
 
     def rewrite(self, match: _CastMatch, edit: Edit) -> Sequence[ir.Value]:
-        zero = scalar(edit, 0, match.source)
+        zero = edit.scalar(0, match.source)
         return [edit.op("Not", [edit.op("Equal", [match.node.inputs[0], zero])])]
 
 
@@ -118,7 +117,7 @@ class CastToHalf(_CastRule):
         """The Cast by way of float32, as in ONNX Runtime, whatever the source."""
         x = match.node.inputs[0]
         assert x is not None
-        x = cast(edit, x, ir.DataType.FLOAT, match.source)
+        x = edit.cast(x, ir.DataType.FLOAT)
         y = edit.op("Cast", [round_to_half(edit, x, match.target)], {"to": match.target.value})
         return [_with_infinities(edit, x, y, ir.DataType.FLOAT, match.target)]
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast, scalar
 from passes.builders.small_dtypes import SMALL, is_already_corrected
 from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
@@ -55,25 +54,25 @@ class CastKeepingLowBits(NodeRewrite[_CastMatch]):
         x, source, target = match.node.inputs[0], match.source, match.target
         assert x is not None
         if target == _UINT64:
-            return [_to_uint64(edit, cast(edit, x, _INT64, source))]
+            return [_to_uint64(edit, edit.cast(x, _INT64))]
         if source == _UINT64 and target == _INT64:
             return [_uint64_to_int64(edit, x)]
         work = _INT32 if max(source.bitwidth, target.bitwidth) < 32 else _INT64
         if source == _UINT64:
-            x = cast(edit, _remainder(edit, x, target.bitwidth, _UINT64), _INT64, _UINT64)
+            x = edit.cast(_remainder(edit, x, target.bitwidth, _UINT64), _INT64)
         else:
-            x = cast(edit, x, work, source)
+            x = edit.cast(x, work)
             if source.bitwidth > target.bitwidth:
                 x = _remainder(edit, x, target.bitwidth, work)
         limits = np.iinfo(target.numpy())
-        size = scalar(edit, 1 << target.bitwidth, work)
+        size = edit.scalar(1 << target.bitwidth, work)
         if target.is_signed():
-            above = edit.op("Greater", [x, scalar(edit, int(limits.max), work)])
+            above = edit.op("Greater", [x, edit.scalar(int(limits.max), work)])
             x = edit.op("Where", [above, edit.op("Sub", [x, size]), x])
         if source.is_signed():
-            below = edit.op("Less", [x, scalar(edit, int(limits.min), work)])
+            below = edit.op("Less", [x, edit.scalar(int(limits.min), work)])
             x = edit.op("Where", [below, edit.op("Add", [x, size]), x])
-        return [cast(edit, x, target, work)]
+        return [edit.cast(x, target)]
 
 
 def _holds(target: ir.DataType, source: ir.DataType) -> bool:
@@ -84,27 +83,27 @@ def _holds(target: ir.DataType, source: ir.DataType) -> bool:
 
 def _remainder(edit: Edit, x: ir.Value, bits: int, dtype: ir.DataType) -> ir.Value:
     """The remainder of the division by 2^bits, with the sign of ``x``."""
-    size = scalar(edit, 1 << bits, dtype)
+    size = edit.scalar(1 << bits, dtype)
     return edit.op("Sub", [x, edit.op("Mul", [edit.op("Div", [x, size]), size])])
 
 
 def _to_uint64(edit: Edit, x: ir.Value) -> ir.Value:
     """The low bits of int64 numbers as uint64."""
-    negative = edit.op("Less", [x, scalar(edit, 0, _INT64)])
-    x = edit.op("Where", [negative, edit.op("Sub", [x, scalar(edit, -(1 << 63), _INT64)]), x])
-    upper = edit.op("Div", [x, scalar(edit, 1 << 32, _INT64)])
+    negative = edit.op("Less", [x, edit.scalar(0, _INT64)])
+    x = edit.op("Where", [negative, edit.op("Sub", [x, edit.scalar(-(1 << 63), _INT64)]), x])
+    upper = edit.op("Div", [x, edit.scalar(1 << 32, _INT64)])
     lower = _remainder(edit, x, 32, _INT64)
-    upper, lower = (cast(edit, each, _UINT64, _INT64) for each in (upper, lower))
-    y = edit.op("Add", [edit.op("Mul", [upper, scalar(edit, 1 << 32, _UINT64)]), lower])
-    return edit.op("Where", [negative, edit.op("Add", [y, scalar(edit, 1 << 63, _UINT64)]), y])
+    upper, lower = (edit.cast(each, _UINT64) for each in (upper, lower))
+    y = edit.op("Add", [edit.op("Mul", [upper, edit.scalar(1 << 32, _UINT64)]), lower])
+    return edit.op("Where", [negative, edit.op("Add", [y, edit.scalar(1 << 63, _UINT64)]), y])
 
 
 def _uint64_to_int64(edit: Edit, x: ir.Value) -> ir.Value:
     """The low bits of uint64 numbers as int64."""
-    half = scalar(edit, 1 << 63, _UINT64)
+    half = edit.scalar(1 << 63, _UINT64)
     above = edit.op("Not", [edit.op("Less", [x, half])])
-    y = cast(edit, edit.op("Where", [above, edit.op("Sub", [x, half]), x]), _INT64, _UINT64)
-    return edit.op("Where", [above, edit.op("Add", [y, scalar(edit, -(1 << 63), _INT64)]), y])
+    y = edit.cast(edit.op("Where", [above, edit.op("Sub", [x, half]), x]), _INT64)
+    return edit.op("Where", [above, edit.op("Add", [y, edit.scalar(-(1 << 63), _INT64)]), y])
 
 
 RULES: tuple[NodeRewrite[Any], ...] = (CastKeepingLowBits(),)

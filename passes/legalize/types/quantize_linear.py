@@ -17,9 +17,8 @@ from typing import Any
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.operators import cast
 from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
-from passes.builders.small_dtypes import SMALL, as_carrier, carrier
+from passes.builders.small_dtypes import SMALL, as_carrier
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -77,7 +76,7 @@ class QuantizeByArithmetic(_ByArithmetic):
     def rewrite(self, match: _QuantizationMatch, edit: Edit) -> Sequence[ir.Value]:
         """The arithmetic in the carrier dtype, then a value-preserving Cast to a small dtype."""
         y = quantize(edit, match.node, [_in_carrier(edit, each) for each in match.node.inputs], match.target)
-        return [cast(edit, y, match.target, carrier(match.target))]
+        return [edit.cast(y, match.target)]
 
 
 class DequantizeByArithmetic(_ByArithmetic):

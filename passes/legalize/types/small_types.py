@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operators import cast
 from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
 from passes.graphs.matching import is_op, is_plain
@@ -80,7 +79,7 @@ class CarrySmallTypes(NodeRewrite[_SmallTypeMatch]):
         inputs = [_carry(value, edit, known) for value in node.inputs]
         if node.op_type == "Cast":
             assert inputs[0] is not None
-            return [cast(edit, inputs[0], ir.DataType(node.attributes.get_int("to", 0)), carrier(match.dtype))]
+            return [edit.cast(inputs[0], ir.DataType(node.attributes.get_int("to", 0)))]
         if match.dtype not in SMALL_FLOATS and not is_one_of(_dtype(node.inputs[1], edit.scope), SMALL):
             attributes: dict[str, Any] = dict(node.attributes)
             return [edit.op("DequantizeLinear", inputs, attributes)]

@@ -24,7 +24,8 @@ import onnx_ir as ir
 from passes.graphs.quantization import zero_point
 from passes.graphs.quantized import DOMAINS
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Attribute, Edit
+from passes.rewriting.edit import Edit
+from passes.rewriting.expressions import Attribute
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 

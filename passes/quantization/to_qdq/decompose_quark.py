@@ -35,7 +35,6 @@ from passes.builders.block_floats import (
     round_prime_block,
     round_to_float,
 )
-from passes.builders.operators import reshape_or_fold
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
@@ -182,7 +181,7 @@ class _Blocks(NodeRewrite[Match]):
         node, a = match.node, Arithmetic(edit, _NUMBER)
         x, dims, dtype = node.inputs[0], edit.scope.static_shape(node.inputs[0]), edit.scope.dtype(node.inputs[0])
         assert x is not None and dims is not None and dtype is not None
-        x = a.cast(x, dtype)
+        x = a.cast(x)
         block = node.op_type in _BLOCK
         if block and node.attributes.get_int("convert_to_bfloat_before_bfp", 0) != 0:
             x = apply_to_finite(edit, x, lambda each: round_to_float(edit, each, BFLOAT16))
@@ -194,7 +193,7 @@ class _Blocks(NodeRewrite[Match]):
                 x,
                 lambda each: in_blocks(edit, each, dims, axis, size, lambda part, at: _round(edit, node, part, at)),
             )
-        return [a.cast(x, _NUMBER, dtype)]
+        return [a.cast(x, dtype)]
 
 
 def _round(edit: Edit, node: ir.Node, x: ir.Value, axis: int) -> ir.Value:
@@ -231,12 +230,12 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
             else edit.op("Cast", [value], {"to": _NUMBER.value})
         )
     if shape in ((), (1,)):
-        return reshape_or_fold(edit, value, [])
+        return edit.reshape_or_fold(value, [])
     whole = x.const_value.shape if x.const_value is not None else x.shape
     assert whole is not None
     rank = len(whole)
     axis = node.attributes.get_int("axis", 0) % rank
-    return reshape_or_fold(edit, value, [-1, *[1] * (rank - axis - 1)])
+    return edit.reshape_or_fold(value, [-1, *[1] * (rank - axis - 1)])
 
 
 _STEPS: tuple[NodeRewrite[Match], ...] = (_Integers(), _Pairs(), _Blocks())  # type: ignore[assignment]

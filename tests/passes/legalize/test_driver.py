@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +18,7 @@ from passes.probing.judge import PROVEN, Judge
 from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Target
 from passes.rewriting.edit import Edit
 from passes.rewriting.pipeline import Pipeline
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 from tests.passes.device import Device
 from tests.passes.harness import all_nodes, model, operators, reasons, run
 
@@ -154,23 +151,14 @@ def test_contrib_operators_in_a_row(target: Target, device: Device) -> None:
     assert "QuickGelu" not in operators(source), reasons(result)
 
 
-@dataclass(frozen=True)
-class _MishIsTanh(NodeRewrite[Match]):
-    """A rule that computes something else."""
-
-    name = "mish-is-tanh"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Mish")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match:
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        return [edit.op("Tanh", [match.node.inputs[0]])]
+@rewrite("Mish", exactness=Exactness.ROUNDING)
+def mish_is_tanh(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute something else."""
+    return edit.op("Tanh", node.inputs)
 
 
 def test_a_wrong_rule_is_discarded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    known: Any = {("", "Mish"): (_MishIsTanh(),)}
+    known: Any = {("", "Mish"): (mish_is_tanh,)}
     monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
     source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
     result = Legalize().run(source, Context(target))
@@ -206,26 +194,17 @@ def test_a_large_node_is_proven_by_witnesses(without_budget: Target, device: Dev
     assert made and all(node.meta[PROVEN].proof is Proof.WITNESS for node in made)
 
 
-@dataclass(frozen=True)
-class _WithoutOutputPadding(NodeRewrite[Match]):
-    """A rule that computes something else, of the right shape."""
-
-    name = "without-output-padding"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "ConvTranspose")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match:
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        pads = {"strides": [2, 2], "pads": [1, 1, 0, 0]}
-        return [edit.op("ConvTranspose", [edit.op("Neg", [match.node.inputs[0]]), match.node.inputs[1]], pads)]
+@rewrite("ConvTranspose", exactness=Exactness.ROUNDING)
+def without_output_padding(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute something else, of the right shape."""
+    x, weights = node.inputs
+    return edit.op("ConvTranspose", [edit.op("Neg", [x]), weights], {"strides": [2, 2], "pads": [1, 1, 0, 0]})
 
 
 def test_a_large_replacement_that_is_wrong_on_the_witness_is_discarded(
     without_budget: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known: Any = {("", "ConvTranspose"): (_WithoutOutputPadding(),)}
+    known: Any = {("", "ConvTranspose"): (without_output_padding,)}
     monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
     source = large_transposed_convolution()
     result = Legalize().run(source, Context(without_budget))
@@ -251,13 +230,10 @@ def test_a_large_replacement_without_a_witness_is_unproven(
 def test_every_family_has_rules_with_unique_names() -> None:
     found = legalize.rules()
     assert len(found) > 150
-    names = [rule.name for family in legalize.FAMILIES for rule in _rules_of(family)]
+    families = [legalize.rules_of(family) for family in legalize.FAMILIES]
+    assert all(families)
+    names = [rule.name for family in families for rule in family]
     assert len(set(names)) == len(names)
-
-
-def _rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
-    rules: tuple[NodeRewrite[Any], ...] = importlib.import_module(f"passes.legalize.{family}").RULES
-    return rules
 
 
 def test_in_the_default_pipeline(target: Target, device: Device) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -15,30 +15,26 @@ from passes.graphs import lineage
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Budget, Context, Exactness, Skip
 from passes.rewriting.edit import Edit, Proposal
-from passes.rewriting.rewrite import EVERY_INPUT, UNKNOWN_DTYPE, UNKNOWN_SHAPE, Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import EVERY_INPUT, UNKNOWN_DTYPE, UNKNOWN_SHAPE, NodeRewrite, Replacement, rewrite
 from tests.passes.harness import all_nodes, apply, model, operators, reasons, stops
 
 
-@dataclass(frozen=True)
-class Sinh(NodeRewrite[Match]):
+@rewrite("Sinh", exactness=Exactness.ROUNDING)
+def decompose_sinh(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose Sinh, leaving those called ``keep``."""
-
-    name = "decompose-sinh"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Sinh")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        return Skip("its name says so") if node.name == "keep" else Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        x = match.node.inputs[0]
-        grown = edit.op("Exp", [x])
-        difference = edit.op("Sub", [grown, edit.op("Reciprocal", [grown])])
-        edit.op("Neg", [difference])  # which turns out not to be needed
-        if match.node.name == "refuse":
-            return Skip("thought better of it")
-        dtype = x.dtype.numpy() if x is not None and x.dtype is not None else np.float32
-        return [edit.op("Mul", [difference, edit.constant(np.array(0.5, dtype))])]
+    if node.name == "keep":
+        return Skip("its name says so")
+    x = edit.input(node)
+    grown = edit.op("Exp", [x])
+    difference = edit.op("Sub", [grown, edit.op("Reciprocal", [grown])])
+    edit.op("Neg", [difference])  # which turns out not to be needed
+    if node.name == "refuse":
+        return Skip("thought better of it")
+    if node.name == "ignore":
+        return None
+    if node.name == "ask":
+        edit.integers(node, 0, "the angle")
+    return edit.op("Mul", [difference, edit.scalar(0.5, x.dtype or ir.DataType.FLOAT)])
 
 
 def test_main_graph_subgraphs_and_functions() -> None:
@@ -50,7 +46,7 @@ def test_main_graph_subgraphs_and_functions() -> None:
             y = local.f(i) }""",
         functions='<domain: "local", opset_import: ["": 17]> f (p) => (q) { [n] q = Sinh(p) }',
     )
-    result = apply(Sinh(), source)
+    result = apply(decompose_sinh, source)
     assert "Sinh" not in operators(source)
     assert "Neg" not in operators(source)
     assert [rewrite.before for rewrite in result.rewrites] == [("a",), ("b",), ("n",)]
@@ -66,7 +62,7 @@ def test_outputs_keep_their_names_and_know_their_types() -> None:
     before = next(node for node in source.graph if node.op_type == "Abs").inputs[0]
     assert before is not None
     before.metadata_props["recorded"] = "of the value of this name"
-    apply(Sinh(), source, rtol=1e-2, atol=1e-2)
+    apply(decompose_sinh, source, rtol=1e-2, atol=1e-2)
     absolute = next(node for node in source.graph if node.op_type == "Abs")
     assert absolute.inputs[0] is not before
     assert absolute.inputs[0] is not None
@@ -78,80 +74,66 @@ def test_outputs_keep_their_names_and_know_their_types() -> None:
 
 
 def test_origins_of_origins() -> None:
-    @dataclass(frozen=True)
-    class Sub(NodeRewrite[Match]):
-        name = "turn-around"
-        exactness = Exactness.ROUNDING
-        operators = frozenset({("", "Sub")})
-
-        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-            return Match(node)
-
-        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-            first, second = match.node.inputs
-            return [edit.op("Add", [first, edit.op("Neg", [second])])]
+    @rewrite("Sub", exactness=Exactness.ROUNDING)
+    def turn_around(node: ir.Node, edit: Edit) -> Replacement:
+        first, second = node.inputs
+        return edit.op("Add", [first, edit.op("Neg", [second])])
 
     source = model("(float[2] x) => (float[2] y) { [a] y = Sinh(x) }")
-    Sinh().run(source, Context())
-    Sub().run(source, Context())
+    decompose_sinh.run(source, Context())
+    turn_around.run(source, Context())
     negation = next(node for node in source.graph if node.op_type == "Neg")
     assert negation.metadata_props[lineage.PASS] == "turn-around"
     assert json.loads(negation.metadata_props[lineage.ORIGIN]) == ["a"]
 
 
 def test_skips_and_discarded_proposals_leave_nothing() -> None:
-    source = model("(float[2] x) => (float[2] y, float[2] z) { [keep] y = Sinh(x) [refuse] z = Sinh(x) }")
-    result = apply(Sinh(), source)
-    assert reasons(result) == ["its name says so", "thought better of it"]
-    assert [skip.node for skip in result.skips] == ["keep", "refuse"]
-    assert len(source.graph.inputs[0].uses()) == 2
+    source = model(
+        """(float[2] x) => (float[2] y, float[2] z, float[2] v, float[2] w) {
+            [keep] y = Sinh(x) [refuse] z = Sinh(x) [ignore] v = Sinh(x) [ask] w = Sinh(x) }"""
+    )
+    result = apply(decompose_sinh, source)
+    asked = "the angle is not constant: freeze it with --freeze x=VALUE"
+    assert reasons(result) == ["its name says so", "thought better of it", asked]
+    assert [skip.node for skip in result.skips] == ["keep", "refuse", "ask"]
+    assert len(source.graph.inputs[0].uses()) == 4
     assert not source.graph.initializers
 
 
 def test_the_budget() -> None:
     text = "(float[2] x) => (float[2] y) { a = Sinh(x) b = Sinh(a) y = Sinh(b) }"
-    assert [stops(Sinh(), model(text), limit) for limit in range(5)] == [0, 1, 2, 3, 3]
+    assert [stops(decompose_sinh, model(text), limit) for limit in range(5)] == [0, 1, 2, 3, 3]
     source = model(text)
-    Sinh().run(source, Context(budget=Budget(1)))
+    decompose_sinh.run(source, Context(budget=Budget(1)))
     assert operators(source) == ["Exp", "Reciprocal", "Sub", "Mul", "Sinh", "Sinh"]
     assert all(use.node.graph is source.graph for node in all_nodes(source) for use in node.outputs[0].uses())
 
 
 def test_unnamed_nodes_get_names_that_are_free() -> None:
     source = model("(float[2] x) => (float[2] y) { [Sinh] a = Sinh(x) b = Sinh(a) [keep] y = Sinh(b) }")
-    result = Sinh().run(source, Context())
+    result = decompose_sinh.run(source, Context())
     assert [rewrite.before for rewrite in result.rewrites] == [("Sinh",), ("Sinh_2",)]
 
 
 def test_a_rewrite_that_makes_what_it_matches() -> None:
-    @dataclass(frozen=True)
-    class Loop(NodeRewrite[Match]):
-        name = "loop"
-        operators = frozenset({("", "Abs")})
-
-        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-            return Match(node)
-
-        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-            return [edit.op("Abs", [match.node.inputs[0]])]
+    @rewrite("Abs")
+    def loop(node: ir.Node, edit: Edit) -> Replacement:
+        return edit.op("Abs", node.inputs)
 
     with pytest.raises(PassError, match="loop: it does not terminate"):
-        Loop().run(model("(float[2] x) => (float[2] y) { y = Abs(x) }"), Context())
+        loop.run(model("(float[2] x) => (float[2] y) { y = Abs(x) }"), Context())
 
 
 @dataclass(frozen=True)
-class Doubled(NodeRewrite[Match]):
-    """Replace Split by two values that are there already, or one of them by nothing."""
+class Doubled(NodeRewrite[Any]):
+    """Replace Split by one value twice, or by one value and nothing."""
 
     name = "double"
     operators = frozenset({("", "Split")})
     both: bool = True
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        value = edit.op("Abs", [match.node.inputs[0]])
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        value = edit.op("Abs", node.inputs)
         return [value, value if self.both else None]
 
 
@@ -177,36 +159,32 @@ def test_an_output_without_a_replacement() -> None:
         Proposal(Scope(source, source.graph), node, [node.inputs[0], None]).commit("double")
 
 
-@dataclass(frozen=True)
-class MergeNeg(NodeRewrite[Match]):
-    """Remove a negation of a negation, whose author did not think of domains and graphs."""
-
-    name = "merge-neg"
-    operators = frozenset({("", "Neg")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        before = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return Match(node, absorbed=(before,)) if before is not None and before.op_type == "Neg" else None
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        return [match.absorbed[0].inputs[0]]
+@rewrite("Neg")
+def merge_neg(node: ir.Node, edit: Edit) -> Replacement:
+    """Remove a negation of a negation, by an author who did not think of domains and graphs."""
+    before = edit.input(node).producer()
+    if before is None or before.op_type != "Neg":
+        return None
+    edit.absorb(before)
+    return before.inputs[0]
 
 
-@dataclass(frozen=True)
-class MergeNegSafely(MergeNeg):
-    """Do the same with the context's help."""
+@rewrite("Neg")
+def merge_neg_safely(node: ir.Node, edit: Edit) -> Replacement:
+    """Remove a negation of a negation, with the help of `Edit.producer`."""
+    before = edit.producer(node, 0, "Neg")
+    if before is None:
+        return None
+    edit.absorb(before)
+    return before.inputs[0]
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        before = context.producer(node, 0, "Neg")
-        return Match(node, absorbed=(before,)) if before is not None else None
 
-
-both_authors = pytest.mark.parametrize("step", [MergeNeg(), MergeNegSafely()], ids=["careless", "careful"])
+both_authors = pytest.mark.parametrize("step", [merge_neg, merge_neg_safely], ids=["careless", "careful"])
 
 
 class TestAbsorbedNodes:
     @both_authors
-    def test_they_are_removed_where_nothing_else_uses_them(self, step: MergeNeg) -> None:
+    def test_they_are_removed_where_nothing_else_uses_them(self, step: NodeRewrite[Any]) -> None:
         text = "(float[2] x) => (float[2] y%s) { o = Abs(x) [a] h = Neg(o) [b] i = Neg(h) y = Exp(i) }"
         source = model(text % "")
         result = apply(step, source)
@@ -217,24 +195,24 @@ class TestAbsorbedNodes:
         assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
 
     @both_authors
-    def test_a_node_of_an_outer_graph_is_left_alone(self, step: MergeNeg) -> None:
+    def test_a_node_of_an_outer_graph_is_left_alone(self, step: NodeRewrite[Any]) -> None:
         source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
             y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
                         else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
         result = apply(step, source, inputs={"x": np.ones(2, np.float32), "c": np.array(True)})
         assert not result.rewrites
-        assert reasons(result) == (["a is in an outer graph"] if type(step) is MergeNeg else [])
+        assert reasons(result) == (["a is in an outer graph"] if step is merge_neg else [])
 
     def test_an_operator_of_the_same_name_in_another_domain(self) -> None:
         """The function computes Exp, so removing both nodes would change the numbers."""
         text = "(float[2] x) => (float[2] y) { [a] h = local.Neg(x) [b] i = Neg(h) y = Abs(i) }"
         functions = '<domain: "local", opset_import: ["": 17]> Neg (p) => (q) { q = Exp(p) }'
-        assert not apply(MergeNegSafely(), model(text, functions=functions)).rewrites
+        assert not apply(merge_neg_safely, model(text, functions=functions)).rewrites
         with pytest.raises(PassError, match=r"merge-neg: it absorbs a, a node of local\.Neg"):
-            MergeNeg().run(model(text, functions=functions), Context())
+            merge_neg.run(model(text, functions=functions), Context())
 
     @both_authors
-    def test_a_function_of_the_model_that_redefines_the_operator(self, step: MergeNeg) -> None:
+    def test_a_function_of_the_model_that_redefines_the_operator(self, step: NodeRewrite[Any]) -> None:
         source = model("(float[2] x) => (float[2] y) { h = Neg(x) i = Neg(h) y = Abs(i) }")
         function = model("(float[2] p) => (float[2] q) { q = Exp(p) }").graph
         source.functions["", "Neg", ""] = ir.Function("", "Neg", graph=function, attributes=[])
@@ -242,22 +220,18 @@ class TestAbsorbedNodes:
 
 
 class TestNeeds:
-    """What the class says it needs, `match` need not check."""
+    """What the decorator says that a rule needs, the rule need not check."""
 
-    @dataclass(frozen=True)
-    class Halve(NodeRewrite[Match]):
-        name = "halve"
-        operators = frozenset({("", "Split"), ("", "Identity"), ("", "Add")})
+    @staticmethod
+    def step(**needs: Any) -> NodeRewrite[Any]:
+        @rewrite("Split", "Identity", "Add", **needs)
+        def halve(node: ir.Node, edit: Edit) -> Replacement:
+            return edit.op("Abs", node.inputs[:1])
 
-        def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-            return Match(node)
-
-        def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-            return [edit.op("Abs", [match.node.inputs[0]])]
+        return halve
 
     def reasons(self, source: ir.Model, **needs: object) -> list[str]:
-        step: NodeRewrite[Match] = type("Needy", (self.Halve,), needs)()
-        result = step.run(source, Context())
+        result = self.step(**needs).run(source, Context())
         assert bool(result.rewrites) != bool(result.skips)
         return reasons(result)
 
@@ -268,17 +242,14 @@ class TestNeeds:
         assert not self.reasons(model(text, opset=13), since_opset=13)
 
     def test_an_operator_of_a_later_opset(self) -> None:
-        @dataclass(frozen=True)
-        class Mended(self.Halve):  # type: ignore[name-defined, misc]
-            name = "mended"
-
-            def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-                return [edit.op("Mish", [match.node.inputs[0]])]
+        @rewrite("Identity")
+        def mended(node: ir.Node, edit: Edit) -> Replacement:
+            return edit.op("Mish", node.inputs)
 
         for opset, applies in ((17, False), (18, True)):
             source = model("(float[2] x) => (float[2] y) { y = Identity(x) }", opset=opset)
             before = [node.op_type for node in source.graph]
-            result = Mended().run(source, Context())
+            result = mended.run(source, Context())
             assert result.modified is applies
             assert bool(reasons(result)) is not applies
             assert [node.op_type for node in source.graph] == (["Mish"] if applies else before)
@@ -294,34 +265,38 @@ class TestNeeds:
         assert self.reasons(model(text), needs_dtype=(0,)) == [UNKNOWN_DTYPE]
         assert not self.reasons(model(text))
 
-    def test_a_fact_that_the_class_does_not_need(self) -> None:
+    def test_a_fact_that_the_rule_does_not_need(self) -> None:
         source = model("(float[n] x) => (float[n] y) { y = Identity(x) }")
-        context = NodeContext(scope=Scope(source, source.graph))
-        assert context.dtype(source.graph[0]) == ir.DataType.FLOAT
+        node = source.graph[0]
+        edit = Edit(Scope(source, source.graph), node)
+        assert edit.dtype(node) == ir.DataType.FLOAT
         with pytest.raises(PassError, match="needs_shape must list it"):
-            context.shape(source.graph[0])
+            edit.shape(node)
 
     @pytest.mark.parametrize("tensors_only", [True, False])
     def test_sequences_are_not_tensors(self, tensors_only: bool) -> None:
         source = model("(seq(float[2]) x) => (seq(float[2]) y) { y = Identity(x) }")
-        step = type("Needy", (self.Halve,), {"tensors_only": tensors_only})()
+        step = self.step(tensors_only=tensors_only)
         assert bool(step.run(source, Context()).rewrites) is not tensors_only
 
     def test_attributes_that_the_caller_supplies(self) -> None:
         text = "(float[4] x) => (float[2] y, float[2] z) { y, z = local.f <a=0> (x) }"
         functions = """<domain: "local", opset_import: ["": 17]> f <a> (p) => (q, r) {
             q, r = Split <axis: int = @a> (p) }"""
-        result = self.Halve().run(model(text, functions=functions), Context())
+        result = self.step().run(model(text, functions=functions), Context())
         assert not result.rewrites and not result.skips
 
     def test_outputs_that_are_not_used_need_no_value(self) -> None:
         source = model("(float[4] x) => (float[2] y) { y, z = Split <axis=0> (x) }")
-        assert self.Halve().run(source, Context()).rewrites
+        assert self.step().run(source, Context()).rewrites
 
     def test_more_values_than_outputs(self) -> None:
-        step = type("Generous", (self.Halve,), {"rewrite": lambda self, match, edit: [None, None]})()
-        with pytest.raises(PassError, match="halve: it returns 2 values for 1 outputs of n"):
-            step.run(model("(float[4] x) => (float[4] y) { [n] y = Identity(x) }"), Context())
+        @rewrite("Identity")
+        def generous(node: ir.Node, edit: Edit) -> Replacement:
+            return [None, None]
+
+        with pytest.raises(PassError, match="generous: it returns 2 values for 1 outputs of n"):
+            generous.run(model("(float[4] x) => (float[4] y) { [n] y = Identity(x) }"), Context())
 
 
 class TestEdit:

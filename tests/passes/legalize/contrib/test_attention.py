@@ -16,7 +16,7 @@ from passes.legalize.contrib.attention import (
     DecomposeMultiHeadAttention,
     DecomposeProjectedAttention,
 )
-from passes.legalize.math import integer_products
+from passes.legalize.math.integer_products import exact_integer_product
 from passes.legalize.nn.rotary import DecomposeRotaryEmbedding
 from passes.rewriting.base import Context
 from tests.passes.device import Device
@@ -221,7 +221,7 @@ class TestProjectedAttention:
             ("y", "present"),
             HEADS | {"unidirectional": 1},
             device=device,
-            also=integer_products.RULES,
+            also=[exact_integer_product],
         )
         assert made.count("MatMulInteger") == 1
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from passes.legalize.math.bitwise import BitwiseByArithmetic, ShiftByArithmetic
+from passes.legalize.math.bitwise import bitwise_by_arithmetic, shift_by_arithmetic
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
@@ -45,7 +45,7 @@ class TestBitwise:
             arrays = [numbers(name, (4, 5), seed) for seed in range(count)]
             m, inputs = single(op_type, arrays, [INTEGERS[name]], opset=18)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(BitwiseByArithmetic(), m)
+            proto = rewritten(bitwise_by_arithmetic, m)
             same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
@@ -57,7 +57,7 @@ class TestBitwise:
             ("BitwiseXor", [x, x], ["BitwiseAnd", "Sub", "Sub", "Add"]),
         ):
             m, _ = single(op_type, arrays, [T.INT32], opset=18)
-            rewritten(BitwiseByArithmetic(), m)
+            rewritten(bitwise_by_arithmetic, m)
             assert operators(m) == expected
 
     @settings(max_examples=60, deadline=None)
@@ -74,13 +74,13 @@ class TestBitwise:
         arrays = [numbers(name, shape, seed + index) for index, shape in enumerate(shapes[:: -1 if swapped else 1])]
         m, inputs = single(op_type, arrays, [INTEGERS[name]], opset=18)
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(on_ort(rewritten(BitwiseByArithmetic(), m), inputs), expected)
+        same(on_ort(rewritten(bitwise_by_arithmetic, m), inputs), expected)
 
     def test_the_dtype_is_unknown(self) -> None:
         node = make_node("BitwiseNot", ["i0"], ["y0"])
         m, _ = chain([node], {"i0": numbers("int8", (2,))}, {"y0": T.INT8})
         m.graph.inputs[0].type = m.graph.outputs[0].type = None
-        assert why_not(BitwiseByArithmetic(), m) == ["its integer dtype is unknown"]
+        assert why_not(bitwise_by_arithmetic, m) == ["its integer dtype is unknown"]
 
 
 class TestShifts:
@@ -92,7 +92,7 @@ class TestShifts:
             amount = np.arange(bits, dtype=name)
             m, inputs = single("BitShift", [x, amount], [INTEGERS[name]], opset=11, direction=direction)
             expected = on_onnx(ir.to_proto(m), inputs)
-            proto = rewritten(ShiftByArithmetic(), m)
+            proto = rewritten(shift_by_arithmetic, m)
             same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
@@ -104,7 +104,7 @@ class TestShifts:
             m, inputs = single(
                 "BitShift", [numbers(name, (4,)), amount], [INTEGERS[name]], opset=11, direction=direction
             )
-            proto = rewritten(ShiftByArithmetic(), m)
+            proto = rewritten(shift_by_arithmetic, m)
             same(device.run(proto, inputs), [np.zeros(4, name)])
 
     @settings(max_examples=40, deadline=None)
@@ -125,4 +125,4 @@ class TestShifts:
             "BitShift", arrays, [INTEGERS[name]], constant=[1] if constant else [], opset=18, direction=direction
         )
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(on_ort(rewritten(ShiftByArithmetic(), m), inputs), expected)
+        same(on_ort(rewritten(shift_by_arithmetic, m), inputs), expected)

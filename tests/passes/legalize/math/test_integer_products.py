@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.math.integer_products import ExactIntegerProduct, digits_of
+from passes.legalize.math.integer_products import digits_of, exact_integer_product
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
 
-RULE = ExactIntegerProduct()
 DTYPES = {"int8": T.INT8, "uint8": T.UINT8}
 
 
@@ -37,7 +36,7 @@ class TestMatMulInteger:
                 arrays[3] = integers(name, b_zero, 3)
             m, inputs = single("MatMulInteger", arrays, [T.INT32], opset=10)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(RULE, m)
+            proto = rewritten(exact_integer_product, m)
             same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
@@ -46,11 +45,11 @@ class TestMatMulInteger:
         zero = integers("uint8", (4,), 2)
         m, inputs = single("MatMulInteger", [a, b, zero], [T.INT32])
         expected = (a.astype(np.int32) - zero[:, None].astype(np.int32)) @ b.astype(np.int32)
-        same(device.run(rewritten(RULE, m), inputs), [expected])
+        same(device.run(rewritten(exact_integer_product, m), inputs), [expected])
         a, zero = integers("uint8", (2, 4, 6)), integers("uint8", (2, 4, 1), 2)
         m, inputs = single("MatMulInteger", [a, b, zero], [T.INT32])
         expected = (a.astype(np.int32) - zero.astype(np.int32)) @ b.astype(np.int32)
-        same(device.run(rewritten(RULE, m), inputs), [expected])
+        same(device.run(rewritten(exact_integer_product, m), inputs), [expected])
 
     @pytest.mark.parametrize("length", [258, 259, 2122, 2123, 9400, 21932])
     def test_long_sums_of_the_largest_products(self, length: int, device: Device) -> None:
@@ -59,7 +58,7 @@ class TestMatMulInteger:
         a[0, ::7], b[::5, 1] = 254, 1
         m, inputs = single("MatMulInteger", [a, b], [T.INT32])
         expected = [a.astype(np.int32) @ b.astype(np.int32)]
-        proto = rewritten(RULE, m)
+        proto = rewritten(exact_integer_product, m)
         same(device.run(proto, inputs), expected)
         pieces = {258: 1, 259: 2, 2122: 2, 2123: 3, 9400: 5, 21932: 9}[length]
         assert operators(m).count("MatMul") == pieces
@@ -68,22 +67,22 @@ class TestMatMulInteger:
         a, b = integers("uint8", (3, 600)), integers("int8", (600, 3), 1)
         m, inputs = single("MatMulInteger", [a, b, np.array(255, np.uint8), np.array(-128, np.int8)], [T.INT32])
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(device.run(rewritten(RULE, m), inputs), expected)
+        same(device.run(rewritten(exact_integer_product, m), inputs), expected)
 
     def test_longer_sums_are_unchanged(self) -> None:
         assert digits_of(65793) == 1
         assert digits_of(65794) is None
         a, b = np.zeros((1, 70000), np.uint8), np.zeros((70000, 1), np.uint8)
         m, _ = single("MatMulInteger", [a, b], [T.INT32])
-        assert why_not(RULE, m) == ["a sum of 70000 products is not exact in float32"]
+        assert why_not(exact_integer_product, m) == ["a sum of 70000 products is not exact in float32"]
 
     def test_unknown_types_and_shapes(self) -> None:
         m, _ = single("MatMulInteger", [integers("uint8", (2, 3)), integers("uint8", (3, 2))], [T.INT32])
         shape, m.graph.inputs[1].shape = m.graph.inputs[1].shape, None
-        assert why_not(RULE, m) == [UNKNOWN_SHAPE]
+        assert why_not(exact_integer_product, m) == [UNKNOWN_SHAPE]
         m.graph.inputs[1].shape = shape
         m.graph.inputs[0].type = None
-        assert why_not(RULE, m) == ["its factors are not known to be 8-bit integers"]
+        assert why_not(exact_integer_product, m) == ["its factors are not known to be 8-bit integers"]
 
 
 class TestConvInteger:
@@ -103,7 +102,7 @@ class TestConvInteger:
             zero = integers("uint8", (6,) if several else (), 3)
             m, inputs = single("ConvInteger", [x, w, np.array(7, np.uint8), zero], [T.INT32], opset=10, **attributes)
             expected = (on_onnx if several else on_ort)(ir.to_proto(m), inputs)
-            proto = rewritten(RULE, m)
+            proto = rewritten(exact_integer_product, m)
             same(on_ort(proto, inputs), expected)
             if "auto_pad" not in attributes:
                 same(device.run(proto, inputs), expected)
@@ -112,7 +111,7 @@ class TestConvInteger:
         x, w = integers("uint8", (1, 300, 4)), integers("uint8", (2, 300, 2), 1)
         m, inputs = single("ConvInteger", [x, w, np.array(255, np.uint8)], [T.INT32], opset=10)
         expected = on_ort(ir.to_proto(m), inputs)
-        same(device.run(rewritten(RULE, m), inputs), expected)
+        same(device.run(rewritten(exact_integer_product, m), inputs), expected)
 
 
 class TestQLinear:
@@ -122,7 +121,7 @@ class TestQLinear:
         arrays = [a, f32(0.02), integers(name, (), 4), b, f32(0.03), integers("int8", (), 5), f32(0.9)]
         m, inputs = single("QLinearMatMul", [*arrays, integers(name, (), 6)], [DTYPES[name]])
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(RULE, m)
+        proto = rewritten(exact_integer_product, m)
         same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
@@ -133,7 +132,7 @@ class TestQLinear:
         arrays = [a, f32(0.02), np.array(100, np.uint8), b, scale, zeros, f32(0.9), np.array(120, np.uint8)]
         m, inputs = single("QLinearMatMul", arrays, [T.UINT8])
         expected = on_ort(ir.to_proto(m), inputs)
-        same(device.run(rewritten(RULE, m), inputs), expected)
+        same(device.run(rewritten(exact_integer_product, m), inputs), expected)
 
     def test_matmul_by_rows(self, device: Device) -> None:
         a, b = integers("uint8", (3, 8)), integers("int8", (8, 5), 1)
@@ -144,7 +143,7 @@ class TestQLinear:
         total = (a.astype(int) - zeros[:, None].astype(int)) @ (b.astype(int) - 3)
         real = total.astype(np.float32) * (scale[:, None] * f32(0.02) / f32(0.9))
         expected = np.clip(np.rint(real) + 120, 0, 255).astype(np.uint8)
-        same(device.run(rewritten(RULE, m), inputs), [expected])
+        same(device.run(rewritten(exact_integer_product, m), inputs), [expected])
 
     @pytest.mark.parametrize("several", [False, True])
     @pytest.mark.parametrize("bias", [False, True])
@@ -157,7 +156,7 @@ class TestQLinear:
             arrays.append(np.array([-3000, 9, 4000, 0], np.int32))
         m, inputs = single("QLinearConv", arrays, [T.UINT8], opset=10, pads=[1, 1, 1, 1])
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(RULE, m)
+        proto = rewritten(exact_integer_product, m)
         same(device.run(proto, inputs), expected)
         same(on_ort(proto, inputs), expected)
 
@@ -166,7 +165,7 @@ class TestQLinear:
         scale, zeros = np.ones(3, np.float32), np.zeros(3, np.uint8)
         arrays = [a, f32(1), np.array(0, np.uint8), b, f32(1), np.array(0, np.int8), scale, zeros]
         m, _ = single("QLinearMatMul", arrays, [T.UINT8])
-        assert why_not(RULE, m) == ["its output has more than one scale"]
+        assert why_not(exact_integer_product, m) == ["its output has more than one scale"]
 
 
 def f32(number: float) -> Array:
@@ -193,4 +192,4 @@ def test_any_shapes(
     m, inputs = single("MatMulInteger", arrays, [T.INT32])
     wide = [array.astype(np.int32) if array is not None else np.int32(0) for array in arrays]
     expected = (wide[0] - wide[2].reshape(())) @ (wide[1] - wide[3].reshape(()))
-    same(on_ort(rewritten(RULE, m), inputs), [np.asarray(expected)])
+    same(on_ort(rewritten(exact_integer_product, m), inputs), [np.asarray(expected)])

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.math.losses import RULES
+from passes.legalize.math.losses import decompose_loss
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
-(RULE,) = RULES
 NLL, SCE = "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"
 CLASSES = 5
 
@@ -45,38 +44,38 @@ def test_all_forms(reduction: str, device: Device) -> None:
         (False, True), [(None, SCE, ()), (-1, NLL, (4,)), (1, SCE, (2, 1, 3)), (10, NLL, ())]
     ):
         source = loss(operator, reduction, space=space, weighted=weighted, ignore=ignore)
-        legalized(RULE, source, device=device)
+        legalized(decompose_loss, source, device=device)
 
 
 @pytest.mark.parametrize("space", [(), (2, 2)])
 def test_logarithms_of_probabilities(space: tuple[int, ...], device: Device) -> None:
-    legalized(RULE, loss(SCE, space=space, outputs=2), device=device)
+    legalized(decompose_loss, loss(SCE, space=space, outputs=2), device=device)
 
 
 def test_large_scores_do_not_overflow() -> None:
     scores = np.array([[1000, 0, 999], [-1000, 0, 1]], np.float32)
-    legalized(RULE, case(SCE, [scores, np.array([0, 0])], opset=13, outputs=2))
+    legalized(decompose_loss, case(SCE, [scores, np.array([0, 0])], opset=13, outputs=2))
 
 
 def test_an_ignored_score_may_be_infinite(device: Device) -> None:
     scores = np.array([[0.5, -np.inf], [0.5, 0.25]], np.float32)
     source = case(NLL, [scores, np.array([1, 1])], {"ignore_index": 1, "reduction": "none"}, opset=13)
-    legalized(RULE, source, [np.zeros(2, np.float32)], device=device)
+    legalized(decompose_loss, source, [np.zeros(2, np.float32)], device=device)
 
 
 def test_dtypes_and_opsets(device: Device) -> None:
-    legalized(RULE, loss(SCE, labels=np.int32, space=(2,), outputs=2, opset=12), device=device)
-    legalized(RULE, loss(NLL, dtype=np.float64, weighted=True, opset=22), device=device)
-    legalized(RULE, loss(SCE, dtype=np.float16), atol=2e-3, rtol=2e-3)
+    legalized(decompose_loss, loss(SCE, labels=np.int32, space=(2,), outputs=2, opset=12), device=device)
+    legalized(decompose_loss, loss(NLL, dtype=np.float64, weighted=True, opset=22), device=device)
+    legalized(decompose_loss, loss(SCE, dtype=np.float16), atol=2e-3, rtol=2e-3)
 
 
 def test_without_weights() -> None:
-    assert "Mul" not in legalized(RULE, loss(NLL, ignore=1))
-    assert legalized(RULE, loss(NLL, "sum")).count("ReduceSum") == 2
+    assert "Mul" not in legalized(decompose_loss, loss(NLL, ignore=1))
+    assert legalized(decompose_loss, loss(NLL, "sum")).count("ReduceSum") == 2
 
 
 def test_other_operators_are_unchanged() -> None:
-    assert skipped(RULE, case("LogSoftmax", [normal(2, 3)])) == []
+    assert skipped(decompose_loss, case("LogSoftmax", [normal(2, 3)])) == []
 
 
 @settings(max_examples=20, deadline=None)
@@ -91,4 +90,4 @@ def test_any_form(data: st.DataObject) -> None:
         dtype=data.draw(st.sampled_from([np.float32, np.float64])),
         labels=data.draw(st.sampled_from([np.int32, np.int64])),
     )
-    legalized(RULE, source)
+    legalized(decompose_loss, source)

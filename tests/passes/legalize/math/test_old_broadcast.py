@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.math.old_broadcast import RULES
+from passes.legalize.math.old_broadcast import tile_old_broadcast
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import run
 from tests.passes.legalize.one_node import Case, agree, case, normal, skipped
 
-(RULE,) = RULES
 NUMPY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 
 def tiled(source: Case, expected: np.ndarray, device: Device | None = None) -> None:
     """Neither ONNX Runtime nor ONNX's reference supports opset 6; without broadcasting it is equivalent to 13."""
     model = source.model
-    assert RULE.run(model, Context()).rewrites
-    assert not RULE.run(model, Context()).rewrites
+    assert tile_old_broadcast.run(model, Context()).rewrites
+    assert not tile_old_broadcast.run(model, Context()).rewrites
     after = ir.to_proto(model)
     onnx.checker.check_model(after, full_check=True)
     assert not any(node.attribute for node in after.graph.node)
@@ -66,11 +65,11 @@ def test_on_migraphx(device: Device) -> None:
 
 def test_unchanged() -> None:
     x, y = normal(2, 3), normal(3, seed=1)
-    assert skipped(RULE, case("Add", [x, x], opset=6)) == []
-    assert skipped(RULE, case("Add", [x, y], opset=7)) == []
-    assert skipped(RULE, case("PRelu", [x, y], opset=16)) == []
+    assert skipped(tile_old_broadcast, case("Add", [x, x], opset=6)) == []
+    assert skipped(tile_old_broadcast, case("Add", [x, y], opset=7)) == []
+    assert skipped(tile_old_broadcast, case("PRelu", [x, y], opset=16)) == []
     reason = "[3] cannot be broadcast to [2, 3]"
-    assert skipped(RULE, case("Add", [x, y], {"broadcast": 1, "axis": 0}, opset=6)) == [reason]
+    assert skipped(tile_old_broadcast, case("Add", [x, y], {"broadcast": 1, "axis": 0}, opset=6)) == [reason]
 
 
 @settings(max_examples=20, deadline=None)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from passes.graphs.scopes import Scope
 from passes.legalize.tensor.pad import ConcatPad, GatherPad, SeparatePad
 from passes.rewriting.base import Context
-from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeContext
+from passes.rewriting.edit import Proposal
+from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
 from tests.passes.harness import Array, model, operators
 from tests.passes.legalize.images import check, floats, one, refused, skipped
@@ -164,10 +165,12 @@ class TestClusters:
         m, _ = cluster("y = Conv (p, w)", [0, 1, 0, 0, 0, 0, 0, 0], 2.0, w=floats(3, 3, 2, 2))
         pad, conv = m.graph
         proposed = ir.Node("", "Conv", conv.inputs)
-        context = NodeContext(scope=Scope(m, m.graph))
+        scope = Scope(m, m.graph)
         assert pad.outputs[0] in proposed.inputs
-        assert SeparatePad().match(conv, context) is not None
-        assert SeparatePad().match(proposed, context) is None
+        proposal = SeparatePad().propose(conv, scope)
+        assert isinstance(proposal, Proposal)
+        proposal.discard()
+        assert SeparatePad().propose(proposed, scope) is None
 
     def test_only_constant_pads(self) -> None:
         m = model(
