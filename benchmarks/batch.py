@@ -27,8 +27,8 @@ from fixtures.models import networks
 from fixtures.suites.chaos import make
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.batch.request import JobRequest
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.batch import JobRequest
+from onnx_bridge.requests.parity import CheckRequest
 
 _FASTER, _BEYOND = 1.8, 10.0
 _TURNS = 5

@@ -23,8 +23,9 @@ from fixtures.suites.zoo import run
 from fixtures.suites.zoo.registry import Architecture
 from onnx_bridge.benchmark.operators import per_operator
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, PRECISIONS
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.requests.conversion import PRECISIONS
 from onnx_bridge.samples.inputs import generate
 
 NETWORKS = ("resnet", "bert", "vit", "llama")

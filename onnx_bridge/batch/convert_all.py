@@ -14,10 +14,10 @@ from onnx_bridge.batch.jobs import gather
 from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import output_at
 from onnx_bridge.batch.progress import Observer
-from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import RunHistory
 from onnx_bridge.batch.scheduler import Scheduler
 from onnx_bridge.core.files.locations import RemotePath, parse_location
+from onnx_bridge.requests.batch import BatchRequest, JobRequest
 
 
 def convert_all(  # noqa: PLR0913

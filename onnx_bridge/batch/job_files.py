@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.batch.journal import STATE_FOLDER
-from onnx_bridge.batch.request import JobRequest
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
 from onnx_bridge.core.files.regular_file import read_regular
-from onnx_bridge.core.requests import field_value
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.batch import JobRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
 
 _CONVERSION = tuple(each.name for each in fields(ConvertRequest) if each.name not in ("runtime", "reuse"))
 _PARITY = ("inputs", "seed", "samples", "rtol", "atol", "tolerance")
@@ -175,7 +174,7 @@ def _value(name: str, value: Any, where: str, file: Location) -> Any:
         return location
     owner = JobRequest if name == "check" else CheckRequest if name in _PARITY else ConvertRequest
     try:
-        found = field_value(owner, name, value, where)
+        found = owner.field_value(name, value, where)
     except InputError as error:
         raise InputError(error.what, where=where, hint=_EXAMPLES.get(name, error.hint)) from None
     sizes = [size for each in (found.values() if isinstance(found, dict) else [found]) for size in _numbers(each)]

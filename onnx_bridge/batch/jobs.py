@@ -19,10 +19,10 @@ from pathlib import Path
 
 from onnx_bridge.batch.job_files import beside, read_job_file, read_text
 from onnx_bridge.batch.journal import STATE_FOLDER
-from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.manifest.text import is_manifest, manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
+from onnx_bridge.requests.batch import JobRequest
 
 _LISTS = (".txt", ".list")
 _JOB_FILES = (".toml", ".yaml", ".yml")

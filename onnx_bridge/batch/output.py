@@ -69,7 +69,7 @@ class Output(abc.ABC):
         Args:
             name: of the bundle.
             key: the content key.
-            prove: how it must be proven (`onnx_bridge.bundle.manifest.proof.Prove`).
+            prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
             whole: whether to read also files that have not changed since they were last read.
         """
 
@@ -123,7 +123,7 @@ def intact_manifest(
     Args:
         bundle: its folder.
         key: the content key.
-        prove: how it must be proven (`onnx_bridge.bundle.manifest.proof.Prove`).
+        prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
         digest: the SHA-256 of a file.
     """
     manifest: Manifest | BucketsManifest

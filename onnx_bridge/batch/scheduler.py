@@ -26,7 +26,6 @@ from onnx_bridge.batch.model_info import ModelInfo, read_model_info
 from onnx_bridge.batch.outcome import Result, Status
 from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
-from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.batch.run_history import Limits, RunHistory
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -38,6 +37,7 @@ from onnx_bridge.core.files.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.machine import Machine
+from onnx_bridge.requests.batch import BatchRequest, JobRequest
 
 _ATTEMPTS = 3
 """How often a job is tried whose failures may be transient."""

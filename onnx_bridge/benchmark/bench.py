@@ -18,15 +18,15 @@ from onnx_bridge.benchmark.engines import TORCH, Engine, Unavailable, check_name
 from onnx_bridge.benchmark.measure import Plan, measure
 from onnx_bridge.benchmark.operators import per_operator as operator_times
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
-from onnx_bridge.benchmark.request import BenchRequest
 from onnx_bridge.benchmark.subject import Subject, export_factory
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.search import BenchRequest
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.modules import factories

@@ -206,7 +206,7 @@ class Bundle:
                 program = parse(self._worker, path, shapes)
             quantize_again(program, index, self.manifest, manifest_path(self.path).parent)
             target = self.manifest.target
-            options = CompileOptions.of(self.manifest.request["options"], self._worker.runtime, target)
+            options = CompileOptions.of(self.manifest.request.options, self._worker.runtime, target)
             program.compile(target, **options.compile)
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"

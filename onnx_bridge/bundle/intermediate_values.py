@@ -107,7 +107,7 @@ class InsideBundle:
         shapes = {name: np.shape(each) for name, each in inputs.items() if isinstance(each, np.ndarray)}
         for value in part.graph.inputs:
             value.shape = ir.Shape(shapes[str(value.name)])
-        options = CompileOptions.of(manifest.request["options"], worker.runtime, manifest.target)
+        options = CompileOptions.of(manifest.request.options, worker.runtime, manifest.target)
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder, worker.limited(bundle.limits):
             path = Path(folder) / "model.onnx"
             models.save(part, path)

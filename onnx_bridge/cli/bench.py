@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.benchmark import bench as benchmark
-from onnx_bridge.benchmark.request import BenchRequest
 from onnx_bridge.cli.options import (
     Calibration,
     Dims,
@@ -27,9 +26,10 @@ from onnx_bridge.cli.options import (
     names,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.migraphx.compile_options import parse_option
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.search import BenchRequest
 from onnx_bridge.views.html.benchmark import write_report
 from passes.core.errors import InputError
 

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.batch.jobs import is_batch
-from onnx_bridge.batch.request import BatchRequest, JobRequest
 from onnx_bridge.cli.options import (
     As,
     Buckets,
@@ -44,10 +43,11 @@ from onnx_bridge.cli.options import (
 )
 from onnx_bridge.cli.terminal import Json, show, volume
 from onnx_bridge.conversion.launch import launch
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.core.files.locations import parse_location
 from onnx_bridge.migraphx.compile_options import parse_option
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.batch import BatchRequest, JobRequest
+from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, DecoderSizes
+from onnx_bridge.requests.parity import CheckRequest
 from passes.core.errors import InputError, nearest
 
 Sources = Annotated[

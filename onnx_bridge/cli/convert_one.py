@@ -6,12 +6,12 @@ from pathlib import Path
 
 import typer
 
-from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.inspect import describe_bundle
 from onnx_bridge.cli.terminal import progress, show
 from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.requests.batch import JobRequest
 
 
 def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.benchmark.request import MixedPrecisionRequest
 from onnx_bridge.cli.options import (
     Atol,
     Calibration,
@@ -24,7 +23,8 @@ from onnx_bridge.cli.options import (
     dims,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.search import mixed_precision as search
 
 

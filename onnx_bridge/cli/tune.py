@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.benchmark.request import TuneRequest
 from onnx_bridge.cli.options import (
     Buckets,
     Calibration,
@@ -28,8 +27,9 @@ from onnx_bridge.cli.options import (
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.migraphx.compile_options import parse_option
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.search import TuneRequest
 from onnx_bridge.search import tune as tuning
 from passes.core.errors import InputError
 

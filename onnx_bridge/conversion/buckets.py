@@ -20,8 +20,6 @@ from onnx_bridge.bundle.manifest.buckets_manifest import (
 )
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.programs.instances import (
@@ -33,7 +31,6 @@ from onnx_bridge.conversion.programs.instances import (
     instance_staging,
     write_manifest,
 )
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
@@ -43,6 +40,8 @@ from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array, Kind
+from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
+from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.roles import dims_of
 from passes.isolation.limits import Limits, limited

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
 from passes.graphs.scopes import Scope, name_nodes, values_of
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Budget, Context, Target

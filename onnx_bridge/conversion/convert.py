@@ -10,9 +10,6 @@ from typing import Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.clean import clean
 from onnx_bridge.conversion.steps.compile import partition_and_compile
@@ -22,6 +19,8 @@ from onnx_bridge.conversion.steps.publish import publish
 from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
 from passes.isolation.limits import Limits, limited

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.conversion.precision.precision import BY_PASS, samples_digest
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import file_digest, json_digest
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.calibration import Calibration
 from onnx_bridge.samples.files import SampleSource
 from passes.rewriting.pipeline import Pipeline

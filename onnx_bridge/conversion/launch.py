@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.reference import evaluations
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 def launch(request: ConvertRequest) -> None:

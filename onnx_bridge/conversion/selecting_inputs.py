@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest
-from onnx_bridge.conversion.request import ConvertRequest, DoctorRequest
 from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import ConvertRequest, DoctorRequest
 from passes.graphs.scopes import Scope
 
 VALUES = (0, 1)

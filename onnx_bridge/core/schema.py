@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -41,4 +42,11 @@ def read_as(kind: type[_T], values: Any) -> _T:
     Raises:
         ValueError: a value is missing, or of another type or range; the message names its place.
     """
-    return msgspec.convert(values, kind)
+    return msgspec.convert(values, kind, dec_hook=from_text)
+
+
+def from_text(kind: type[Any], value: Any) -> Any:
+    """Return a value of a type that JSON does not have: a path."""
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")

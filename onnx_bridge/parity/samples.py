@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnx_bridge.parity.request import ParityRequest
+from onnx_bridge.requests.parity import ParityRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.samples.suitable import suitable

@@ -8,7 +8,7 @@ import numpy as np
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Kind
-from onnx_bridge.quantization.schemes import Scheme
+from onnx_bridge.requests.schemes import Scheme
 from onnx_bridge.samples.calibration import Calibration, load_calibration
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.quantization.schemes import Scheme
 from onnx_bridge.reference.reference import SECONDS
+from onnx_bridge.requests.schemes import Scheme
 from passes.isolation import limits, value_messages, worker
 
 LIBRARIES: Mapping[str, str] = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}

@@ -10,7 +10,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.quantization.schemes import BLOCK, Scheme
+from onnx_bridge.requests.schemes import BLOCK, Scheme
 
 _TYPES = {
     "int8": ("QInt8", "QInt8"),

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_bridge.conversion.clean import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
-from onnx_bridge.quantization.schemes import Scheme
+from onnx_bridge.requests.schemes import Scheme
 from passes.graphs import lineage
 from passes.graphs.quantized import quantized_node
 from passes.graphs.scopes import name_nodes, scopes, weight_bytes

@@ -19,12 +19,12 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.quantize_graph import quantize_graph
 from onnx_bridge.quantization.quantized import Quantized
-from onnx_bridge.quantization.request import Mode, QuantizeRequest
-from onnx_bridge.quantization.schemes import scheme_of
+from onnx_bridge.requests.export import Dynamic, ExportRequest, as_arguments, output_path
+from onnx_bridge.requests.quantization import Mode, QuantizeRequest
+from onnx_bridge.requests.schemes import scheme_of
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.availability import require_torch
 from onnx_bridge.torch.export.export import export
-from onnx_bridge.torch.export.request import Dynamic, ExportRequest, as_arguments, output_path
 from passes.isolation.limits import Limits, limited
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def quantize(  # noqa: PLR0913
         args: arguments of a module by position: a tuple or list of them, or the only one.
         kwargs: arguments of a module by name.
         with_: the quantizer: ``quark`` or ``ort``.
-        scheme: what to quantize to, by name (`onnx_bridge.quantization.schemes.SCHEMES`).
+        scheme: what to quantize to, by name (`onnx_bridge.requests.schemes.SCHEMES`).
         mode: of Quark, for a module: ``fx`` quantizes the graph of torch.export, with the operators between layers;
             ``eager`` quantizes the layers, their weights and inputs; None is fx if it supports the scheme.
         calibration: the data that ranges are measured on (see `onnx_bridge.samples.calibration`), by input names;

@@ -12,8 +12,8 @@ from onnx_bridge.quantization.calibration_data import as_arrays, calibration_sam
 from onnx_bridge.quantization.deviation import deviations
 from onnx_bridge.quantization.prepare import prepared
 from onnx_bridge.quantization.quantized import Quantized, require_quantized, saved, versioned
-from onnx_bridge.quantization.request import QuantizeRequest
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.samples.inputs import Sample, specs
 
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}

@@ -10,8 +10,8 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import onnxruntime_quantizer, quark_quantizer
 from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.quantization.schemes import scheme_of
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.requests.schemes import scheme_of
 from passes.isolation import value_messages
 from passes.isolation.messages import Message
 

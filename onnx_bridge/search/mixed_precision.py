@@ -19,21 +19,21 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.benchmark.request import MixedPrecisionRequest
 from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.clean import Cleaned, clean
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking import check
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.search.minimal_subset import minimal_subset

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 @dataclass(frozen=True)

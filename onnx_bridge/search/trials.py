@@ -12,19 +12,19 @@ from pathlib import Path
 
 from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.benchmark.measure import Plan, measure
-from onnx_bridge.benchmark.request import MixedPrecisionRequest, TuneRequest
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.checking import check
 from onnx_bridge.parity.checking.report import CheckReport
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.requests.search import MixedPrecisionRequest, TuneRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.search import mixed_precision

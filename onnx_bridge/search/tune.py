@@ -22,10 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.benchmark.request import CompileOptions, TuneRequest
 from onnx_bridge.conversion.keys import calibration_key
-from onnx_bridge.conversion.precision.precision import PRECISIONS
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress, TimedProgress, silent
@@ -34,6 +31,8 @@ from onnx_bridge.migraphx.compile_options import TUNING
 from onnx_bridge.migraphx.machine import compile_environment
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest
+from onnx_bridge.requests.search import CompileOptions, TuneRequest
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.search.pareto import Candidate, Trial, winner
 from onnx_bridge.search.trials import Trials

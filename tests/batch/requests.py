@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnx_bridge.batch.request import JobRequest
-from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.batch import JobRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
 
 _PARITY = ("inputs", "seed", "samples", "rtol", "atol", "tolerance")
 

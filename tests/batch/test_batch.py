@@ -28,10 +28,10 @@ from onnx_bridge.batch.engines import local
 from onnx_bridge.batch.jobs import gather, is_batch
 from onnx_bridge.batch.model_info import ModelInfo
 from onnx_bridge.batch.outcome import Outcome
-from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.batch import JobRequest
 from passes.rewriting.base import Proof
 from tests.batch.inline import Inline
 from tests.batch.requests import job

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fixtures.models import decoder, encoder_decoder
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.conversion.request import DecoderSizes
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.conversion import DecoderSizes
 from tests.batch.inline import Inline
 from tests.batch.requests import job
 from tests.batch.test_batch import statuses

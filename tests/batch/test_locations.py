@@ -24,11 +24,11 @@ from onnx_bridge.batch.jobs import gather
 from onnx_bridge.batch.model_info import read_model_info
 from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import output_at
-from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.core.errors import BridgeError, InputError, Unreachable
 from onnx_bridge.core.files.locations import RemotePath, parse_location
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.batch import JobRequest
 from tests.batch.inline import Inline
 from tests.batch.requests import job
 from tests.batch.test_batch import statuses, write

@@ -21,9 +21,9 @@ from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import CheckRequest
 from tests.batch.requests import job
 
 RNG = np.random.default_rng(0)

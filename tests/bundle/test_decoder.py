@@ -25,10 +25,10 @@ from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoders.decoder import convert_decoder
 from onnx_bridge.conversion.decoders.layout import recognize
-from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
 from passes.rewriting.base import Proof
 
 LENGTH = 48

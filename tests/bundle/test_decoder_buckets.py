@@ -20,9 +20,9 @@ from onnx_bridge.conversion.programs import instances
 from onnx_bridge.core.errors import InputError, ParityError, WorkerTimeout
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import CheckRequest
 from passes.rewriting.base import Proof
 
 PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "total_sequence_length"

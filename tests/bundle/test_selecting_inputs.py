@@ -16,14 +16,14 @@ from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.options import sizes
 from onnx_bridge.conversion.buckets import run_any
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
 from tests.batch.requests import job
 
 DECODER = """

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from onnx_bridge.conversion import keys
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
-from onnx_bridge.conversion.precision.precision import BY_PASS, PRECISIONS
-from onnx_bridge.conversion.request import ConvertRequest
+from onnx_bridge.conversion.precision.precision import BY_PASS
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import canonical_json, json_digest
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from onnx_bridge.conversion.launch import launch
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 @pytest.fixture(autouse=True)

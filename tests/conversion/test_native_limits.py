@@ -16,10 +16,10 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.batch.request import JobRequest
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.batch import JobRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.process import Reason

@@ -30,9 +30,9 @@ from onnx_bridge.parity.bisect.bisect import bisect
 from onnx_bridge.parity.bisect.bisection import Bisection, Component
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.reduce.reduce import reduce
-from onnx_bridge.parity.request import BisectRequest
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import BisectRequest
 from onnx_bridge.views.terminal.view import render
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'

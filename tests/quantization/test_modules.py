@@ -15,8 +15,8 @@ from torch import nn
 import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
-from onnx_bridge.quantization.schemes import SCHEMES
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.schemes import SCHEMES
 
 
 class Net(nn.Module):

@@ -14,8 +14,8 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.quantization.schemes import QUANTIZERS, SCHEMES
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES
 
 Data = list[dict[str, Array]]
 

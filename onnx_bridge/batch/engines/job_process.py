@@ -21,7 +21,6 @@ from typing import Any
 import passes
 from onnx_bridge.batch import transfer
 from onnx_bridge.batch.failure import Failure
-from onnx_bridge.batch.request import JobRequest
 from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
@@ -31,6 +30,7 @@ from onnx_bridge.core.files.atomic_write import synchronize
 from onnx_bridge.core.files.locations import parse_location
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.parity.checking import check as parity
+from onnx_bridge.requests.batch import JobRequest
 from passes.core.text import printable
 from passes.isolation import messages
 

@@ -19,6 +19,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import Size, parse_json, read_as
+from onnx_bridge.requests.conversion import ConvertRequest
 from passes.shapes.size_expressions import evaluate
 
 Axis = int | str | None
@@ -61,18 +62,6 @@ class BucketInfo:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What is read of a recorded request."""
-
-    pad: dict[str, str]
-    pad_before: list[str]
-    freeze: dict[str, str]
-    precision: str
-    keep_fp32: list[str]
-    prove: str
-
-
-@dataclass(frozen=True)
 class BucketsManifest:
     """What is known of a bundle with buckets.
 
@@ -80,7 +69,7 @@ class BucketsManifest:
         name: the model's.
         source: path and sha256 of the model.
         key: the content key; None for calibration samples in memory.
-        request: the `onnx_bridge.conversion.request.ConvertRequest`, as JSON values.
+        request: how the model was converted.
         model: the cleaned model, whose dimensions are still symbolic.
         buckets: the smallest first.
         inputs: of the model, in order.
@@ -97,7 +86,7 @@ class BucketsManifest:
     name: str
     source: dict[str, str | None]
     key: str | None
-    request: dict[str, Any]
+    request: ConvertRequest
     model: str
     buckets: tuple[BucketInfo, ...]
     inputs: tuple[BucketTensor, ...]
@@ -112,8 +101,8 @@ class BucketsManifest:
 
     def is_proven_for(self, wanted: str) -> bool:
         """Whether its proof suffices where a conversion is wanted to prove
-        (`onnx_bridge.bundle.manifest.proof.Prove`)."""
-        return self.proof.satisfies(str(self.request["prove"]), wanted)
+        (`onnx_bridge.requests.conversion.Prove`)."""
+        return self.proof.satisfies(self.request.prove, wanted)
 
     @property
     def selecting(self) -> tuple[str, ...]:
@@ -125,27 +114,27 @@ class BucketsManifest:
     @property
     def pad(self) -> dict[str, str]:
         """The padding rule of each input that has one; the others are padded with 0."""
-        return dict(self.request["pad"])
+        return dict(self.request.pad)
 
     @property
-    def pad_before(self) -> list[str]:
+    def pad_before(self) -> tuple[str, ...]:
         """The dimensions that are padded at their start."""
-        return list(self.request["pad_before"])
+        return self.request.pad_before
 
     @property
     def freeze(self) -> dict[str, str]:
         """The values, as JSON text, of inputs that are constants."""
-        return dict(self.request["freeze"])
+        return dict(self.request.freeze)
 
     @property
     def precision(self) -> str:
         """What it computes in: fp32, fp16, bf16, int8 or fp8."""
-        return str(self.request["precision"])
+        return self.request.precision
 
     @property
-    def keep_fp32(self) -> list[str]:
+    def keep_fp32(self) -> tuple[str, ...]:
         """The operators and nodes that were kept in float32."""
-        return list(self.request["keep_fp32"])
+        return self.request.keep_fp32
 
     @property
     def partition_line(self) -> str:
@@ -153,7 +142,7 @@ class BucketsManifest:
         return f"buckets: {'; '.join(each.folder for each in self.buckets)}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": BUCKETS, **asdict(self), "proof": self.proof.to_json()}
+        return {"format": BUCKETS, **asdict(self), "request": self.request.to_json(), "proof": self.proof.to_json()}
 
     @classmethod
     def read(cls, path: Path) -> BucketsManifest:
@@ -175,7 +164,6 @@ class BucketsManifest:
             if values["format"] != BUCKETS:
                 raise InputError(f"the bundle has format {values['format']}, without buckets", where=where)
             found = read_as(cls, values)
-            read_as(_Request, found.request)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         for inner in (found.model, *(each.file for each in found.files), *(each.folder for each in found.buckets)):

@@ -20,8 +20,9 @@ from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Count, Size, parse_json, read_as
+from onnx_bridge.core.schema import Count, parse_json, read_as
 from onnx_bridge.migraphx.compile_options import unknown_variable
+from onnx_bridge.requests.conversion import ConvertRequest
 
 ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 """The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
@@ -29,18 +30,6 @@ ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
 SHARED = "../"
 """Prefix of a model file that lies beside the folder of its bucket
 (`onnx_bridge.conversion.programs.weight_sharing`)."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What is read of a recorded request."""
-
-    precision: str
-    keep_fp32: list[str]
-    options: dict[str, bool | str]
-    dims: dict[str, Size]
-    freeze: dict[str, str]
-    prove: str
 
 
 @dataclass(frozen=True)
@@ -105,7 +94,7 @@ class Manifest:
         created: date and time, UTC, ISO 8601.
         source: path and sha256 of the converted model (None for a model in memory).
         key: the content key of the conversion (`onnx_bridge.conversion.keys`); None for a model in memory.
-        request: the `onnx_bridge.conversion.request.ConvertRequest`, as JSON values.
+        request: how the model was converted.
         pipeline: the passes that ran, with their options.
         program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in partitions.
         model: the files of the cleaned ONNX, the model first; empty if only the program was kept.
@@ -131,7 +120,7 @@ class Manifest:
     created: str
     source: dict[str, str | None]
     key: str | None
-    request: dict[str, Any]
+    request: ConvertRequest
     pipeline: str
     program: FileInfo | None
     model: tuple[FileInfo, ...]
@@ -159,17 +148,17 @@ class Manifest:
     @property
     def precision(self) -> str:
         """What it computes in: fp32, fp16, bf16, int8 or fp8."""
-        return str(self.request["precision"])
+        return self.request.precision
 
     @property
-    def keep_fp32(self) -> list[str]:
+    def keep_fp32(self) -> tuple[str, ...]:
         """The operators and nodes that were kept in float32."""
-        return list(self.request["keep_fp32"])
+        return self.request.keep_fp32
 
     def is_proven_for(self, wanted: str) -> bool:
         """Whether its proof suffices where a conversion is wanted to prove
-        (`onnx_bridge.bundle.manifest.proof.Prove`)."""
-        return self.proof.satisfies(str(self.request["prove"]), wanted)
+        (`onnx_bridge.requests.conversion.Prove`)."""
+        return self.proof.satisfies(self.request.prove, wanted)
 
     @property
     def programs(self) -> tuple[FileInfo, ...]:
@@ -216,6 +205,7 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         values = {
             **dataclasses.asdict(self),
+            "request": self.request.to_json(),
             "inputs": [each.to_json() for each in self.inputs],
             "outputs": [each.to_json() for each in self.outputs],
             "partitions": [each.to_json() for each in self.partitions],
@@ -285,7 +275,6 @@ class Manifest:
             raise ValueError("it has neither a program nor partitions with the model that they are extracted from")
         if (variable := unknown_variable(self.environment)) is not None:
             raise ValueError(f"{variable!r} is not a setting of MIGraphX")
-        read_as(_Request, self.request)
         read_as(_Source, self.source)
         read_as(_Versions, self.versions)
         for each in self.passes:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Proof
-
-Prove = Literal["auto", "always", "never"]
-"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest, label
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.clean_request import CleanRequest, as_json
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
@@ -40,12 +38,13 @@ from onnx_bridge.conversion.programs.instances import (
     instance_staging,
     write_manifest,
 )
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest, DecoderSizes
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.cleaning import CleanRequest, as_json
+from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, DecoderSizes, Prove
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.isolation.limits import Limits, limited

@@ -11,9 +11,9 @@ from onnx_bridge.bundle.manifest.buckets_manifest import Axis, BucketInfo, Bucke
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.programs.instances import describe
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import ParityError
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 def describe_decoder(

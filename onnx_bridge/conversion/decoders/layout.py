@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
-from onnx_bridge.conversion.request import ConvertRequest, DecoderSizes
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
 from onnx_bridge.samples.roles import Dim, Positions, dims_of, roles
 
 PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")

@@ -13,11 +13,11 @@ from functools import partial
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import specialized
 from onnx_bridge.conversion.decoders.encoder_decoder.static_step import look_up_by_length, sized
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 def positioned(

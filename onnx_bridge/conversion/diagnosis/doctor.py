@@ -12,10 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest, as_json, as_shapes
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
-from onnx_bridge.conversion.request import DoctorRequest
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.core.values import Array
@@ -27,6 +25,8 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.reference.reference import load_error
+from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
+from onnx_bridge.requests.conversion import DoctorRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs

@@ -26,9 +26,10 @@ import onnx_ir as ir
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.conversion.precision.quantized_products import OPSETS, QuantizedProducts, quantize_products
 from onnx_bridge.conversion.precision.quantizer import Quantizer
-from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.requests.conversion import PRECISIONS, check_precision
 from onnx_bridge.samples import files as input_files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, load_calibration
@@ -39,10 +40,8 @@ from passes.rewriting.pipeline import Pipeline, Step
 from passes.specialize.convert_opset import ConvertOpset
 from passes.specialize.convert_precision import ConvertPrecision
 
-__all__ = ["BY_CALIBRATION", "BY_PASS", "PRECISIONS", "TOLERANCES", "Precision", "precision_notes", "samples_digest"]
+__all__ = ["BY_CALIBRATION", "BY_PASS", "TOLERANCES", "Precision", "precision_notes", "samples_digest"]
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
-"""From wide to narrow."""
 BY_PASS = ("fp16", "bf16")
 """The precisions that a pass converts the model to."""
 TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
@@ -76,9 +75,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         where = f"precision {self.name!r}"
-        if self.name not in PRECISIONS:
-            hint = nearest(self.name, PRECISIONS) or f"there are {', '.join(PRECISIONS)}"
-            raise InputError("there is no such precision", where=where, hint=hint)
+        check_precision(self.name)
         if self.calibration is not None and self.name not in BY_CALIBRATION:
             raise InputError("it needs no calibration data", where=where, hint="int8 and fp8 do")
         if self.keep and self.name == "fp32":

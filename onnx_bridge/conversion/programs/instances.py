@@ -21,12 +21,10 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import together
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, sealed
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
 from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.core.errors import BridgeError, InputError
@@ -34,6 +32,8 @@ from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from passes.shapes.inference import infer
 
@@ -136,7 +136,7 @@ def describe(
         name=source.name,
         source=manifests[0].source,
         key=key,
-        request=request.to_json(),
+        request=request,
         model=f"{source.name}.onnx",
         buckets=tuple(infos),
         inputs=(),

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside, label, size_of
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.roles import dims_of
 from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import evaluate, symbols

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.samples import inputs as samplers
 from passes.graphs.cost import estimate
 from passes.probing.partition import can_cross

@@ -18,9 +18,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.manifest.buckets_manifest import BucketTensor, inside, label
 from onnx_bridge.bundle.padding import Padding
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.open_sizes import is_quick
@@ -29,6 +27,8 @@ from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Constant, Mask
 from onnx_bridge.samples.suitable import frozen_values

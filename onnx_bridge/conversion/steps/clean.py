@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.compiling.partition import with_inferred_types
 from onnx_bridge.conversion.precision.precision import precision_notes
 from onnx_bridge.conversion.precision.quantized_products import QuantizedProducts
@@ -18,6 +17,7 @@ from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.legalize.legalize import Legalize
 

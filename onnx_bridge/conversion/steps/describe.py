@@ -54,7 +54,7 @@ def describe(compiled: Compiled) -> Manifest:
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         source=plan.source.to_json(),
         key=key,
-        request=plan.request.to_json(),
+        request=plan.request,
         pipeline=cleaned.results.pipeline,
         program=compiled.programs[0] if whole else None,
         model=tuple(each.result() for each in cleaned.files),

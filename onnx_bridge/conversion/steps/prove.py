@@ -38,7 +38,6 @@ from onnx_bridge.conversion.proving.comparison import (
 )
 from onnx_bridge.conversion.proving.decisions import different_decision
 from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import clean
 from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
@@ -50,6 +49,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.reference.reference import load_error
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.graphs.cost import Work, work

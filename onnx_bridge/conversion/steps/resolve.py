@@ -13,7 +13,6 @@ from onnx_bridge.conversion.compiling.retry import Ladder
 from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
 from onnx_bridge.conversion.keys import cleaning_key
 from onnx_bridge.conversion.precision.precision import Precision
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite, staging_folder
 from onnx_bridge.conversion.stopwatch import Stopwatch
@@ -27,6 +26,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import evaluations
+from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.limits import Limits
 from passes.rewriting.pipeline import Pipeline
 

@@ -23,8 +23,6 @@ from typing import Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
@@ -34,8 +32,10 @@ from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.torch_factory import export_factory
-from onnx_bridge.parity.request import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.torch.modules import factories
 from passes.isolation.limits import limited

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import Step
 from onnx_bridge.model.provenance import module, operator
-from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.requests.parity import LowPrecision
 from passes.graphs import lineage
 
 NOT_DETERMINED = 4

@@ -8,10 +8,10 @@ from typing import cast
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, BY_PASS, TOLERANCES
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.request import BisectRequest, LowPrecision, ReduceRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import BisectRequest, LowPrecision, ReduceRequest
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes
@@ -37,7 +37,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     if scripts and given is None:
         what = f"it was made by a script, and no script that a bundle names is run: {scripts[0]}"
         raise InputError(what, where=str(bundle.path), hint="give the pipeline again, if you trust the script")
-    made_by, precision = ConvertRequest.from_json(bundle.manifest.request), bundle.manifest.precision
+    made_by, precision = bundle.manifest.request, bundle.manifest.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
     passes = Pipeline.parse(given).passes if given is not None else recorded
     rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])

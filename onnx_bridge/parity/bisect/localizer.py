@@ -24,7 +24,6 @@ from onnx_bridge.parity.bisect.first_divergence import first_divergence
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.reference_runs import run_samples
-from onnx_bridge.parity.request import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, SubmodelExtractor
@@ -34,6 +33,7 @@ from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.judgement import Judge
 from onnx_bridge.reference.comparison.judges import InsideModel
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample

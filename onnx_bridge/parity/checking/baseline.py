@@ -27,7 +27,6 @@ from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.reference_runs import run_samples
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
@@ -35,6 +34,7 @@ from onnx_bridge.reference.comparison.computed_precision import computed_precisi
 from onnx_bridge.reference.comparison.judges import Judges
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
@@ -95,7 +95,7 @@ class Baseline:
         reference = Reference(original)
         model = models.load(original)
         samples = samples_for(request, bundle.specs, model)
-        frozen = frozen_values(model, bundle.manifest.request["freeze"])
+        frozen = frozen_values(model, bundle.manifest.request.freeze)
         original_samples = [{**sample, **frozen} for sample in samples]
         device, cleaning = _tolerances(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]

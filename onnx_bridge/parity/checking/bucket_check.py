@@ -17,9 +17,9 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
 from passes.graphs.quantized import is_quantized

@@ -17,9 +17,7 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder, open_buckets
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
 from onnx_bridge.conversion.precision.precision import TOLERANCES
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array
@@ -36,9 +34,11 @@ from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples.files import SampleSource
 from passes.graphs.quantized import is_quantized
 from passes.isolation.limits import limited

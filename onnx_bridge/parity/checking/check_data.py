@@ -16,8 +16,6 @@ from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.gpu_preview import AsGpu
 from onnx_bridge.conversion import convert as conversion
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
@@ -30,8 +28,10 @@ from onnx_bridge.parity.checking.check import AS_GPU
 from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import failed_on
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples.dataset import Dataset, DataSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
@@ -153,7 +153,7 @@ def _measure(
 ) -> AccuracyReport:
     original, notes = original_of(bundle, request.reference)
     reference = Reference(original)
-    frozen = frozen_values(models.load(original), bundle.manifest.request["freeze"])
+    frozen = frozen_values(models.load(original), bundle.manifest.request.freeze)
     rows = bundle.most_rows if isinstance(bundle, Buckets) else None
     dataset = Dataset(data, bundle.specs, request.samples, rows)
     cleaned = {} if bundle.model_path is None else {CLEANED: Reference(bundle.model_path).run}

@@ -22,8 +22,8 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.request import CheckRequest
 from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.requests.parity import CheckRequest
 
 STEPS = 8
 """How many tokens are generated behind each prompt."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, duration, silent
@@ -14,8 +13,9 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect import bisect
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.request import BisectRequest
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import BisectRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.graphs.cost import Work, work

@@ -11,8 +11,6 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
@@ -25,10 +23,12 @@ from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
 from onnx_bridge.parity.reduce.reproduction import Environment, title, write
-from onnx_bridge.parity.request import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom
 from onnx_bridge.parity.symptoms.symptom_detector import first_group
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import LowPrecision, ModelSource, ReduceRequest
 from onnx_bridge.samples.files import SampleSource
 from passes.isolation.limits import limited
 

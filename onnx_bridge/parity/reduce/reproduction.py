@@ -19,8 +19,8 @@ from onnx_bridge.core.values import Array, dtype_name
 from onnx_bridge.migraphx.rehearsal.rehearsal import SOURCES
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.minimizer import Reproduction
-from onnx_bridge.parity.request import LowPrecision
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.requests.parity import LowPrecision
 from passes.isolation.numpy_files import write_npz
 
 PASS_SOURCES = ("reproduce.cpp", "groups.hpp", "unfuse.hpp")

@@ -27,14 +27,14 @@ from onnx_bridge.quantization import quark as library
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.deviation import deviations
 from onnx_bridge.quantization.quantized import Quantized, require_quantized, saved, versioned
-from onnx_bridge.quantization.request import QuantizeRequest
-from onnx_bridge.quantization.schemes import BLOCK, Scheme
 from onnx_bridge.quantization.torch.quark_configs import storage_notes
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.export import ExportRequest
+from onnx_bridge.requests.quantization import QuantizeRequest
+from onnx_bridge.requests.schemes import BLOCK, Scheme
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
-from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import check_devices, inference_copy

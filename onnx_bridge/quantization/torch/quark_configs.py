@@ -6,8 +6,8 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.quantization import quark
-from onnx_bridge.quantization.request import Mode
-from onnx_bridge.quantization.schemes import BLOCK, Scheme
+from onnx_bridge.requests.quantization import Mode
+from onnx_bridge.requests.schemes import BLOCK, Scheme
 
 _CONFIG = "quark.torch.quantization.config"
 _OBSERVER = "quark.torch.quantization.observer.observer"

@@ -21,9 +21,9 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
-from onnx_bridge.quantization.request import Mode
-from onnx_bridge.quantization.schemes import Scheme
 from onnx_bridge.quantization.torch import quark_configs
+from onnx_bridge.requests.quantization import Mode
+from onnx_bridge.requests.schemes import Scheme
 from onnx_bridge.torch.export.exporters import reason as reason_of
 from onnx_bridge.torch.modules.calls import Call, FlatModule
 from onnx_bridge.torch.modules.structure import Structure, leaf_names, rebuild

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.request import PROVE_BUDGET
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.torch.export.request import ExporterChoice
-from onnx_bridge.torch.lowering.request import LowerRequest
+from onnx_bridge.requests.conversion import PROVE_BUDGET, Prove
+from onnx_bridge.requests.export import ExporterChoice
+from onnx_bridge.requests.lowering import LowerRequest
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onnx_bridge.requests.export import Dynamic, ExporterChoice, ExportRequest, as_arguments, output_path
 from onnx_bridge.torch.availability import require_torch
 from onnx_bridge.torch.export.exported import Exported
-from onnx_bridge.torch.export.request import Dynamic, ExporterChoice, ExportRequest, as_arguments, output_path
 
 if TYPE_CHECKING:
     import torch

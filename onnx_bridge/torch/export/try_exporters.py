@@ -17,12 +17,12 @@ from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.judgement import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.export import ExportRequest
 from onnx_bridge.torch.export.exported import Exported, ExportFailed
 from onnx_bridge.torch.export.exporters import EXPORTERS, Dims, Exporter, ExporterError, run_exporter
 from onnx_bridge.torch.export.naming import correct_output_shapes
 from onnx_bridge.torch.export.output_tolerances import output_tolerances
 from onnx_bridge.torch.export.recorded_choices import RecordedChoices
-from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import (
     check_dynamic,
     distinct_sizes,

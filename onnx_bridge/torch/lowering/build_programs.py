@@ -14,16 +14,16 @@ from onnx_bridge.conversion import convert
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.requests.export import ExportRequest
+from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.torch.export.exporters import Dims
-from onnx_bridge.torch.export.request import ExportRequest
 from onnx_bridge.torch.export.samples import check_dynamic, resized, symbol_sizes
 from onnx_bridge.torch.export.try_exporters import try_exporters
 from onnx_bridge.torch.lowering import padding
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.programs import Entry, Port, Samples, write_samples
-from onnx_bridge.torch.lowering.request import LowerRequest
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import inference_copy
 from onnx_bridge.torch.modules.structure import Structure

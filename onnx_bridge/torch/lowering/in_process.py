@@ -102,6 +102,6 @@ def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Lim
     worker = workers.shared(runtime, manifest.environment)
     with worker.limited(limits), atomic_file(path) as temporary:
         program = parse(worker, model, {each.name: each.shape for each in bundle.inputs})
-        compiling = CompileOptions.of(manifest.request["options"], runtime, target).compile
+        compiling = CompileOptions.of(manifest.request.options, runtime, target).compile
         program.compile(target, **{**compiling, "offload_copy": False})
         program.save(temporary)

@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.request import PROVE_BUDGET
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.requests.conversion import PROVE_BUDGET, Prove
+from onnx_bridge.requests.export import Dynamic, ExporterChoice, as_arguments
+from onnx_bridge.requests.lowering import LowerRequest, Precision
 from onnx_bridge.torch.availability import require_torch
-from onnx_bridge.torch.export.request import Dynamic, ExporterChoice, as_arguments
-from onnx_bridge.torch.lowering.request import LowerRequest, Precision
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,9 @@ from torch import nn
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.torch.lowering.lowered import Interface, Lowered, without_annotations
 from onnx_bridge.torch.lowering.program_cache import obtain_programs
-from onnx_bridge.torch.lowering.request import LowerRequest
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import check_module, inference_copy, training_submodule
 from onnx_bridge.torch.modules.structure import leaf_names

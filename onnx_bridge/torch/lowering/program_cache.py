@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.atomic_write import atomic_folder
 from onnx_bridge.core.files.code_digest import code_digest
@@ -30,11 +29,12 @@ from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.torch.lowering.build_programs import LoweringCall
 from onnx_bridge.torch.lowering.in_process import require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.programs import Programs, read_samples
-from onnx_bridge.torch.lowering.request import LowerRequest
 from onnx_bridge.torch.modules.calls import FlatModule, run_module
 from onnx_bridge.torch.modules.fingerprint import fingerprint
 from onnx_bridge.torch.modules.modules import inference_copy

@@ -18,11 +18,11 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.buckets_manifest import label
 from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.torch.lowering.gradients import without_gradients
 from onnx_bridge.torch.lowering.in_process import InProcess, require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.padding import Dims, cut, padded, shape_of, smallest, solve, widths_of
-from onnx_bridge.torch.lowering.request import LowerRequest
 from onnx_bridge.torch.modules.tensors import to_array, to_tensor
 from passes.isolation.limits import Limits
 

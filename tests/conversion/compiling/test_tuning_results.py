@@ -15,10 +15,10 @@ import onnx_bridge
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import ConvertRequest
 from tests.passes.harness import model
 
 GPU = Origin("gpu", "gfx942", "2.14.0")

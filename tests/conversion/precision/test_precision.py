@@ -15,7 +15,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge.batch.jobs import gather as gather_jobs
 from onnx_bridge.bundle.requantize import quantize_again
-from onnx_bridge.conversion.precision.precision import PRECISIONS, Precision
+from onnx_bridge.conversion.precision.precision import Precision
 from onnx_bridge.conversion.precision.quantized_products import quantize_products
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.compile_options import CompileOptions, parse_option
@@ -23,6 +23,7 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import PRECISIONS
 from onnx_bridge.samples.calibration import ImageRules, load_calibration
 from onnx_bridge.samples.inputs import TensorSpec
 from passes.probing.partition import Partition, Side
@@ -226,7 +227,7 @@ def test_a_program_is_quantized_again_from_kept_samples(cnn: Path, tmp_path: Pat
     with zipfile.ZipFile(tmp_path / "calibration.npz", "a") as archive:
         archive.writestr("1/0/x.npy", b"is of another partition, and not read")
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref")
-    manifest = replace(bundle.manifest, request={**bundle.manifest.request, "precision": "int8"})
+    manifest = replace(bundle.manifest, request=replace(bundle.manifest.request, precision="int8"))
     quantize_again(again, 0, manifest, tmp_path)
     sample = {"x": Tensor.of(data(1)[0])}
     results = []
@@ -398,7 +399,7 @@ def test_images_beyond_the_range_of_the_input(tmp_path: Path) -> None:
 def test_compile_options_and_environment(cnn: Path, tmp_path: Path) -> None:
     given: dict[str, bool | str] = {"fast_math": "false", "disable_pointwise_fusion": True}
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", options=given)
-    assert bundle.manifest.request["options"] == given
+    assert bundle.manifest.request.options == given
     assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
     assert onnx_bridge.check(bundle).passed
     assert bundle.worker is not None

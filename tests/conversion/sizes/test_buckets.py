@@ -10,9 +10,9 @@ import pytest
 
 from fixtures.models.decoder import decoder
 from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests.conversion import ConvertRequest
 from tests.passes.helpers import tiny
 
 PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "total_sequence_length"

@@ -24,7 +24,6 @@ from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsMani
 from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
@@ -41,7 +40,6 @@ from onnx_bridge.conversion.programs.instances import (
     convert_instances,
     write_manifest,
 )
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
@@ -49,6 +47,8 @@ from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.tolerances import Tolerances
+from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Dim, dims_of
 from onnx_bridge.samples.suitable import suitable

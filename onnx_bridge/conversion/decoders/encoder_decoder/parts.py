@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.samples.roles import dims_of
 from passes.graphs.traversal import captures
 

@@ -19,10 +19,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.conversion.clean import rewrite
-from onnx_bridge.conversion.clean_request import CleanRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.cleaning import CleanRequest
 from passes.graphs.scopes import Scope
 from passes.graphs.structural_inputs import OPERANDS
 

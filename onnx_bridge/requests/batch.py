@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location
-from onnx_bridge.parity.request import CheckRequest
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.requests.request import Request
 
 
 @dataclass(frozen=True)
-class JobRequest:
+class JobRequest(Request):
     """How to convert one model of a batch, and whether to compare its bundle with the reference.
 
     Attributes:
@@ -60,16 +61,6 @@ class JobRequest:
         }
         kept["pad_before"] = tuple(name for name in self.conversion.pad_before if name in {*symbols, *own})
         return replace(self, conversion=replace(self.conversion, **kept))
-
-    def to_json(self) -> dict[str, Any]:
-        parity = {name: value for name, value in self.parity.to_json().items() if name != "conversion"}
-        return {"conversion": self.conversion.to_json(), "check": self.check, "parity": parity}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> JobRequest:
-        """The request that `to_json` wrote."""
-        conversion, parity = ConvertRequest.from_json(values["conversion"]), CheckRequest.from_json(values["parity"])
-        return cls(conversion, values["check"], parity)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.quantization.schemes import QUANTIZERS, SCHEMES, Route, Scheme
+from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES, Route, Scheme
 from onnx_bridge.samples.files import SampleSource
 
 if TYPE_CHECKING:

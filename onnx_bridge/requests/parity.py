@@ -6,16 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.request import ConvertRequest
-from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.request import Data, Request
 from passes.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
@@ -26,7 +25,7 @@ ExpectedOutputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParityRequest:
+class ParityRequest(Request):
     """The fields that the three requests share; the model is not part of them.
 
     Attributes:
@@ -44,7 +43,7 @@ class ParityRequest:
         InputError: ``as_target`` is unknown.
     """
 
-    inputs: Path | SampleSource | None = None
+    inputs: Data | None = None
     seed: int = 0
     samples: int | None = None
     rtol: float | None = None
@@ -71,15 +70,6 @@ class ParityRequest:
     def error_tolerances(self) -> Tolerances:
         """The tolerances of what MIGraphX computes."""
         return Tolerances(self.tolerance, PartialTolerance(self.rtol, self.atol))
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; TypeError for samples and models in memory."""
-        return requests.to_json(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str = "parity request") -> Self:
-        """What `to_json` returned; raises InputError for unknown fields and wrong types."""
-        return requests.from_json(cls, values, where)
 
 
 @dataclass(frozen=True, kw_only=True)

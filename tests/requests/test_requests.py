@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_bridge.conversion.clean_request import as_json, as_shapes
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.conversion import ConvertRequest
 
 FULL = ConvertRequest(
     target="ref",

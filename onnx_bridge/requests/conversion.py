@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.clean_request import Dims, Shapes
-from onnx_bridge.core import requests
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.cleaning import Dims, Shapes
+from onnx_bridge.requests.request import Data, Request
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,16 @@ class DecoderSizes:
             raise InputError(what, where="prefill", hint=hint)
 
 
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+"""From wide to narrow."""
+Prove = Literal["auto", "always", "never"]
+"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
 PROVE_BUDGET = 30.0
 """The default of `ConvertRequest.prove_budget`, in seconds."""
 
 
 @dataclass(frozen=True)
-class ConvertRequest:
+class ConvertRequest(Request):
     """How to convert a model; which model, and where to, is not part of it.
 
     Attributes:
@@ -92,7 +93,7 @@ class ConvertRequest:
     cache: bool = True
     probe_budget: float | None = None
     precision: str = "fp32"
-    calibration: Path | SampleSource | None = None
+    calibration: Data | None = None
     keep_fp32: tuple[str, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict)
     timeout: float | None = None
@@ -117,16 +118,11 @@ class ConvertRequest:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; calibration samples in memory are left out."""
         on_disk = self.calibration is None or isinstance(self.calibration, (str, os.PathLike))
-        return requests.to_json(self if on_disk else replace(self, calibration=None))
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str = "conversion request") -> ConvertRequest:
-        """What `to_json` returned; raises InputError for unknown fields and wrong types."""
-        return requests.from_json(cls, values, where)
+        return super(ConvertRequest, self if on_disk else replace(self, calibration=None)).to_json()
 
 
 @dataclass(frozen=True)
-class DoctorRequest:
+class DoctorRequest(Request):
     """Which conversion to examine without compiling; the attributes are those of `ConvertRequest`.
 
     The target ``gpu`` is rehearsed on a machine without one.
@@ -144,3 +140,10 @@ class DoctorRequest:
     timeout: float | None = None
     memory: float | None = None
     runtime: str | None = None
+
+
+def check_precision(name: str) -> None:
+    """Raise InputError if there is no such precision."""
+    if name not in PRECISIONS:
+        hint = nearest(name, PRECISIONS) or f"there are {', '.join(PRECISIONS)}"
+        raise InputError("there is no such precision", where=f"precision {name!r}", hint=hint)

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onnx_bridge.conversion.precision.precision import PRECISIONS, Precision
-from onnx_bridge.conversion.request import ConvertRequest
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.request import ParityRequest
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest, check_precision
+from onnx_bridge.requests.parity import ParityRequest
+from onnx_bridge.requests.request import Data, Request
 
 CompileOptions = Mapping[str, bool | str]
 
 
 @dataclass(frozen=True)
-class BenchRequest:
+class BenchRequest(Request):
     """What to measure; which model is not part of it.
 
     Attributes:
@@ -43,7 +42,7 @@ class BenchRequest:
     precisions: tuple[str, ...] = ("fp32",)
     engines: tuple[str, ...] = ("migraphx", "ort")
     module: str | None = None
-    inputs: SampleSource | None = None
+    inputs: Data | None = None
     iterations: int = 50
     warmup: int = 3
     seconds: float | None = None
@@ -64,11 +63,11 @@ class BenchRequest:
         if not self.precisions:
             raise InputError("there is nothing to measure: no precision is named", where="precisions")
         for each in self.precisions:
-            Precision(each)
+            check_precision(each)
 
 
 @dataclass(frozen=True)
-class TuneRequest:
+class TuneRequest(Request):
     """What to search; which model, and the job file to write, are not part of it.
 
     Attributes:
@@ -90,7 +89,7 @@ class TuneRequest:
     precisions: tuple[str, ...] = PRECISIONS
     options: tuple[CompileOptions, ...] | None = None
     pipelines: tuple[str, ...] = ("default",)
-    inputs: SampleSource | None = None
+    inputs: Data | None = None
     iterations: int = 20
     seed: int = 0
     resume: bool = True
@@ -101,7 +100,7 @@ class TuneRequest:
             if getattr(self, name) <= 0:
                 raise InputError("it must be more than 0", where=name)
         for each in self.precisions:
-            Precision(each)
+            check_precision(each)
         if self.conversion.buckets and self.inputs is not None:
             what = "with buckets, inputs are generated for each size"
             raise InputError(what, where="inputs", hint="omit inputs or buckets")
@@ -115,13 +114,13 @@ class MixedPrecisionRequest(ParityRequest):
         tolerances: by output; the others are those of the precision.
 
     Raises:
-        InputError: the precision of the conversion is fp32, or does not need calibration data.
+        InputError: the precision of the conversion is fp32, or unknown.
     """
 
     tolerances: Mapping[str, PartialTolerance] = field(default_factory=dict)
     conversion: ConvertRequest = field(default_factory=lambda: ConvertRequest(precision="fp16"))
 
     def __post_init__(self) -> None:
-        Precision(self.conversion.precision, (), self.conversion.calibration)
+        check_precision(self.conversion.precision)
         if self.conversion.precision == "fp32":
             raise InputError("all is in float32", where="precision 'fp32'", hint="there are fp16, bf16, int8 and fp8")

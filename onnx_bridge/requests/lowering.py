@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from onnx_bridge.bundle.manifest.proof import Prove
-from onnx_bridge.conversion.request import PROVE_BUDGET, ConvertRequest
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.torch.export.request import Dynamic, ExporterChoice
+from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
+from onnx_bridge.requests.export import Dynamic, ExporterChoice
 
 Precision = Literal["fp16", "bf16"]
 
@@ -34,7 +33,7 @@ class LowerRequest:
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
         in_process: whether programs run in this process, on tensors that are passed by address.
-        prove: whether programs are run against the reference (`onnx_bridge.conversion.request.ConvertRequest`).
+        prove: whether programs are run against the reference (`onnx_bridge.requests.conversion.ConvertRequest`).
         prove_budget: the most estimated seconds for that.
     """
 
