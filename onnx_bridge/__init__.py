@@ -21,14 +21,14 @@ __version__ = VERSION
 if TYPE_CHECKING:
     from onnx_bridge.batch.convert_all import convert_all as convert_all
     from onnx_bridge.benchmark.bench import bench as bench
-    from onnx_bridge.bundle.decoding.generate import generate as generate
+    from onnx_bridge.bundle.bundle import load as load
     from onnx_bridge.bundle.difference import diff as diff
     from onnx_bridge.bundle.files.pack import pack as pack
     from onnx_bridge.bundle.files.pack import unpack as unpack
     from onnx_bridge.bundle.files.verify import verify as verify
+    from onnx_bridge.bundle.generate import generate as generate
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
-    from onnx_bridge.bundle.load import load as load
     from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
     from onnx_bridge.conversion.clean import clean as clean
     from onnx_bridge.conversion.convert import convert as convert
@@ -62,9 +62,9 @@ _MODULES = {
     "explain": "onnx_bridge.conversion.diagnosis.explain",
     "export": "onnx_bridge.torch.export.export",
     "forecast": "onnx_bridge.model.int8_forecast",
-    "generate": "onnx_bridge.bundle.decoding.generate",
+    "generate": "onnx_bridge.bundle.generate",
     "inspect": "onnx_bridge.bundle.inspect",
-    "load": "onnx_bridge.bundle.load",
+    "load": "onnx_bridge.bundle.bundle",
     "lower": "onnx_bridge.torch.lowering.lower",
     "mixed_precision": "onnx_bridge.search.mixed_precision",
     "pack": "onnx_bridge.bundle.files.pack",

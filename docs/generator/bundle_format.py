@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from docs.generator.markdown import code, documentation, table
-from onnx_bridge.bundle.manifest import manifest
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
+from onnx_bridge.bundle.manifest.manifest import FORMAT, Manifest
 
 _HEAD = f"""# The format of a bundle
 
@@ -24,21 +23,21 @@ What `convert` writes for a model is a folder:
 | `NAME.partition<n>.mxr` | the program of device partition *n*, if there are [several](partitions.md) |
 | `NAME.onnx`, `NAME.onnx.data` | the cleaned model, and its large weights |
 
-With buckets, each size has such a bundle in a subfolder, and a manifest of the buckets is on top. A packed bundle is
-an uncompressed tar archive of the same files.
+A bundle has one or several programs: one for each size with buckets, one for each number of tokens with a decoder. Of
+several, each is such a bundle in a subfolder, and the manifest on top describes all of them. A packed bundle is an
+uncompressed tar archive of the same files.
 
-The manifest is written last. `format` is {manifest.ONE_PROGRAM} for one program, {manifest.PARTITIONS} for
-partitions, {manifest.BUCKETS} for buckets. A reader refuses other numbers, unknown fields, fields of another type,
-and names of files outside of the bundle. `load` refuses a bundle whose files do not match the manifest, or whose
-program another release of MIGraphX has made; `verify` says the same without loading it. What a bundle of a stranger
-may cause is in [Security](../security.md).
+The manifest is written last. `format` is {FORMAT}. A reader refuses other numbers and says how to make the bundle
+again; it refuses unknown fields, fields of another type, and names of files outside of the bundle. `load` refuses a
+bundle whose files do not match the manifest, or whose program another release of MIGraphX has made; `verify` says the
+same without loading it. What a bundle of a stranger may cause is in [Security](../security.md).
 
 """
 
 
 def page() -> str:
     """The page."""
-    classes = dict.fromkeys([*_with_fields(manifest.Manifest), *_with_fields(BucketsManifest)])
+    classes = dict.fromkeys(_with_fields(Manifest))
     return _HEAD + "\n\n".join(part for cls in classes for part in _section(cls))
 
 

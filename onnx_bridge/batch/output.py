@@ -25,9 +25,7 @@ from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import bundle_files
-from onnx_bridge.bundle.buckets import has_buckets
 from onnx_bridge.bundle.files.verify import is_intact
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, sealed
 from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
@@ -63,7 +61,7 @@ class Output(abc.ABC):
         """Lock the folder for this program; raises as `onnx_bridge.batch.journal.locked`."""
 
     @abc.abstractmethod
-    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
         """The manifest of a bundle, if it has this content key, is intact, and is proven as asked.
 
         Args:
@@ -115,9 +113,7 @@ def output_at(out: Location) -> Output:
     return RemoteOutput(out, cache_dir() / "batches" / digest)
 
 
-def intact_manifest(
-    bundle: Path, key: str, prove: str = "never", digest: Digest = known_digest
-) -> Manifest | BucketsManifest | None:
+def intact_manifest(bundle: Path, key: str, prove: str = "never", digest: Digest = known_digest) -> Manifest | None:
     """The manifest of a bundle, if it has this content key, is proven as asked, and `verify` finds it intact.
 
     Args:
@@ -126,10 +122,8 @@ def intact_manifest(
         prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
         digest: the SHA-256 of a file.
     """
-    manifest: Manifest | BucketsManifest
     try:
-        path = manifest_path(bundle)
-        manifest = BucketsManifest.read(path) if has_buckets(bundle) else Manifest.read(path)
+        manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
         return None
     current = manifest.key == key and manifest.is_proven_for(prove)
@@ -161,7 +155,7 @@ class LocalOutput(Output):
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
         """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
         return intact_manifest(self.location / name, key, prove, file_digest if whole else known_digest)
 
@@ -229,7 +223,7 @@ class RemoteOutput(Output):
             yield journal
             staging.remove()
 
-    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | BucketsManifest | None:
+    def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
         """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
         with self._sparse_copy(name) as copy:
 
@@ -245,7 +239,7 @@ class RemoteOutput(Output):
         with self._sparse_copy(other) as copy:
             old = Manifest.read(manifest_path(copy))
         manifest = replace(old, name=source.stem, source={**old.source, "path": str(source)})
-        files = [each.file for each in old.files]
+        files = [each.file for each in old.program.files]
 
         def write(bundle: RemotePath) -> None:
             bundle.copy_from(self.location / other, files)

@@ -27,7 +27,6 @@ from onnx_bridge.batch.outcome import Result, Status
 from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.run_history import Limits, RunHistory
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.conversion.decoders.encoder_decoder.files import digest_with_encoder
@@ -255,7 +254,7 @@ class Scheduler:
         else:
             self._add_ready(state)
 
-    def _intact_manifest(self, state: _JobState, name: str) -> Manifest | BucketsManifest | None:
+    def _intact_manifest(self, state: _JobState, name: str) -> Manifest | None:
         """The manifest of the bundle of that name, if it is what the job would make."""
         prove, whole = state.request.conversion.prove, self._request.verify
         return self._output.intact_manifest(name, state.key, prove, whole)

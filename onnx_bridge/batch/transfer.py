@@ -20,8 +20,6 @@ from typing import Any
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-from onnx_bridge.bundle.buckets import has_buckets
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, resealed
 from onnx_bridge.core.errors import InputError, Unreachable
@@ -130,10 +128,6 @@ def _locations(message: Message) -> Iterator[str]:
 
 def bundle_files(bundle: Path) -> set[str]:
     """The files of a bundle, relative to its folder; raises InputError if it has no valid manifest."""
-    if has_buckets(bundle):
-        found = BucketsManifest.read(manifest_path(bundle))
-        inner = {f"{each.folder}/{name}" for each in found.buckets for name in bundle_files(bundle / each.folder)}
-        return {MANIFEST, *(each.file for each in found.files), *map(posixpath.normpath, inner)}
     return {MANIFEST, *(posixpath.normpath(each.file) for each in Manifest.read(manifest_path(bundle)).files)}
 
 
@@ -179,8 +173,9 @@ def _manifests(bundle: Path, source: str) -> dict[str, bytes]:
     values = parse_json(read_regular(bundle / MANIFEST))
     values["source"]["path"] = source
     found: dict[str, bytes] = {}
-    for each in values.get("buckets", ()):
-        inner = _manifests(bundle / each["folder"], source)
-        each["manifest"] = hashlib.sha256(inner[MANIFEST]).hexdigest()
-        found |= {f"{each['folder']}/{name}": data for name, data in inner.items()}
+    for program in values["programs"]:
+        if folder := program["folder"]:
+            text = _manifests(bundle / folder, source)[MANIFEST]
+            program["manifest"] |= {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            found[f"{folder}/{MANIFEST}"] = text
     return {**found, MANIFEST: resealed(values)}

@@ -138,7 +138,8 @@ def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | No
     started = time.perf_counter()
     if bundle is not None:
         bundle.open()
-        loaded = _Loaded(bundle, bundle.worker.pid if bundle.worker else None, bundle.close)
+        worker = bundle.programs[0].worker
+        loaded = _Loaded(bundle, worker.pid if worker else None, bundle.close)
     else:
         loaded = _load_module(engine, str(module), list(sample)) if session is None else session.load()
     ready = time.perf_counter()
@@ -153,9 +154,9 @@ def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | No
 
 def _worker_pid(bundle: Bundle) -> int | None:
     """The worker process that a bundle will be loaded into, started; None if it needs none."""
-    if not bundle.manifest.programs:
+    if not bundle.manifest.on_migraphx:
         return None
-    worker = workers.shared(runtimes.find(), bundle.manifest.environment)
+    worker = workers.shared(runtimes.find(), bundle.manifest.programs[0].environment)
     worker.start()
     return worker.pid
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.loaded_partitions import HostPartition
+from onnx_bridge.bundle.partitions import HostPartition
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.worker import Worker
@@ -125,12 +125,13 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
         InputError: this MIGraphX prints no times.
         RuntimeFailure: MIGraphX failed.
     """
-    if not bundle.manifest.programs:
+    if not bundle.manifest.on_migraphx:
         return ()
     output: list[str] = []
     runtime = runtimes.find()
-    environment = {**bundle.manifest.environment, **_TRACE}
-    worker = Worker(runtime, environment, bundle.limits, on_output=output.append)
+    program = bundle.program
+    environment = {**program.info.environment, **_TRACE}
+    worker = Worker(runtime, environment, program.limits, on_output=output.append)
     runs: list[list[Instruction]] = []
     silent = False
     try:
@@ -154,7 +155,7 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
 
 
 def _host(bundle: Bundle) -> list[Instruction]:
-    partitions = enumerate(bundle.loaded)
+    partitions = enumerate(bundle.program.loaded)
     return [
         Instruction(f"partition {index}", HOST, each.seconds)
         for index, each in partitions

@@ -1,51 +1,79 @@
 """A bundle: what `convert` writes for one model, and the callable that runs it.
 
-A bundle is a folder (``NAME.mxr``, the cleaned ``NAME.onnx``, ``manifest.json``), or a program alone (``NAME.mxr``)
-with its manifest beside it (``NAME.manifest.json``). A model that does not run wholly on MIGraphX is a list of
-partitions: each device partition has a program, and host partitions are extracted from the cleaned ONNX, which keeps
-their weights.
+    NAME.mxr  NAME.onnx  manifest.json                          one program
+    NAME.onnx  manifest.json  batch=1,seq=128/  batch=4,seq=128/  …    several, each a bundle of its own
+
+A bundle is a folder, or a single program (``NAME.mxr``) with its manifest beside it (``NAME.manifest.json``). A model
+that does not run wholly on MIGraphX is in partitions: each device partition has a ``.mxr``, and host partitions are
+extracted from the cleaned ONNX, which keeps their weights.
+
+If there are programs for several sizes, a call picks the smallest that holds its arrays, pads them to its sizes, and
+cuts the outputs to the sizes that the unpadded inputs imply (`onnx_bridge.bundle.padding`). Whether a model computes
+the same on padded inputs depends on the model (masks are for that): `convert` tries it with the reference, and `check`
+compares each program with samples smaller than it as well. If an input selects between branches, there are programs
+for both of its values, and a call picks those of the value that it has.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
+from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.files.archive import is_packed
 from onnx_bridge.bundle.files.pack import unpacked
-from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
-from onnx_bridge.bundle.manifest.compatibility import require_compatible
-from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, TensorInfo
+from onnx_bridge.bundle.manifest.axes import label
+from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.bundle.requantize import quantize_again
-from onnx_bridge.bundle.submodel import parse
-from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
-from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.bundle.padding import Padding
+from onnx_bridge.bundle.program import Program, tensor_specs
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import Limits
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    runtime: str | None = None,
+    timeout: float | None = None,
+    memory: float | None = None,
+) -> Bundle:
+    """Load a bundle, ready to run.
+
+    Args:
+        path: its folder, its program (``.mxr``), or the file that it was packed into.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        timeout: limit in seconds for each of MIGraphX's steps.
+        memory: limit in GiB for MIGraphX's process.
+
+    Raises:
+        InputError: there is no bundle, or it is damaged or of another format.
+        RuntimeNotFound: no MIGraphX here can run it: another version, no GPU, or another kind of GPU.
+        RuntimeFailure: MIGraphX cannot read the program.
+    """
+    bundle = Bundle(path, runtime=runtime, timeout=timeout, memory=memory)
+    bundle.open()
+    return bundle
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Whether ``path`` names a bundle rather than a model."""
+    """Return whether ``path`` names a bundle rather than a model."""
     path = Path(path)
     return path.suffix == ".mxr" or is_packed(path) or (path.is_dir() and manifest_path(path).exists())
 
 
 class Bundle:
     """A converted model: call it with named arrays to run it.
-
-    Programs live in a worker process, which bundles share. They are loaded by the first call (`load` does it at once),
-    and again after the process ended. Host partitions run in the process of the reference.
 
     Args:
         path: its folder, its program, or a packed bundle.
@@ -56,8 +84,10 @@ class Bundle:
     Attributes:
         path: its folder, or its program; of a packed bundle, the folder that it was unpacked to.
         manifest: what is known of it.
-        runtime_name: the MIGraphX that was asked for; None for the default.
-        notes: sentences on how it was loaded.
+        programs: its programs, the smallest first.
+
+    Raises:
+        InputError: there is no bundle, or its manifest is damaged, or of another format.
     """
 
     def __init__(
@@ -74,12 +104,15 @@ class Bundle:
             what = "there is no such bundle" if not self.path.exists() else "this is not a bundle: it has no manifest"
             raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
         self.manifest = Manifest.read(where)
-        self.runtime_name = runtime
-        self._limits = Limits.of(timeout, memory)
-        self._partitions: list[LoadedPartition] = []
-        self._hosts: dict[int, HostPartition] = {}
-        self._worker: Worker | None = None
-        self.notes: list[str] = []
+        limits = Limits.of(timeout, memory)
+        self.programs = [Program(self.path, self.manifest, each, runtime, limits) for each in self.manifest.programs]
+        self._choice: list[str] = []
+        for info in self.manifest.programs:
+            if info.manifest is not None and (problem := info.manifest.problem(self.path)):
+                what = f"the program {info.folder} is not the one that the manifest describes: {problem}"
+                raise InputError(what, where=str(self.path / info.folder), hint="convert again")
+        if self.manifest.decoder is not None:
+            self.decoder.check()
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -93,72 +126,89 @@ class Bundle:
 
     @property
     def proof(self) -> BundleProof:
-        """How far its numbers are known."""
+        """How far the numbers of all programs are known."""
         return self.manifest.proof
 
     @functools.cached_property
     def specs(self) -> list[samplers.TensorSpec]:
         """The inputs, for `onnx_bridge.samples.inputs`."""
-        return [samplers.TensorSpec(each.name, each.numpy, each.shape, kind=Kind(each.kind)) for each in self.inputs]
+        return tensor_specs(self.inputs)
 
     @property
-    def wholly_on_migraphx(self) -> bool:
-        """Whether it has no host partitions."""
-        return not self.manifest.partitions
+    def program(self) -> Program:
+        """The program of a bundle that does not choose one.
 
-    @property
-    def worker(self) -> Worker | None:
-        """The process that its programs live in; None before they are loaded, or if there are none."""
-        return self._worker
+        Raises:
+            InputError: it chooses by sizes.
+        """
+        _ = self.manifest.program
+        return self.programs[0]
 
-    @property
-    def limits(self) -> Limits:
-        """The limits of each of MIGraphX's steps."""
-        return self._limits
+    @functools.cached_property
+    def decoder(self) -> Decoder:
+        """What generates text with the programs.
 
-    @property
-    def program_path(self) -> Path | None:
-        """The ``.mxr`` of a model that runs wholly on MIGraphX."""
-        return self.program_paths[0] if self.wholly_on_migraphx else None
-
-    @property
-    def program_paths(self) -> list[Path]:
-        """Every ``.mxr``."""
-        return [manifest_path(self.path).parent / each.file for each in self.manifest.programs]
+        Raises:
+            InputError: the bundle is not a decoder.
+        """
+        if self.manifest.decoder is None:
+            raise InputError("this is not a decoder", where=str(self.path), hint="`convert --as decoder` makes one")
+        return Decoder(self.path, self.manifest.decoder, self.programs)
 
     @property
     def model_path(self) -> Path | None:
         """The cleaned ONNX; None if only the program was kept."""
-        files = self.manifest.model
-        return Path(os.path.normpath(manifest_path(self.path).parent / files[0].file)) if files else None
+        model = self.manifest.model
+        return Path(os.path.normpath(manifest_path(self.path).parent / model[0].file)) if model else None
 
     @property
-    def loaded(self) -> tuple[LoadedPartition, ...]:
-        """The partitions in execution order; none before they are loaded."""
-        return tuple(self._partitions)
+    def wholly_on_migraphx(self) -> bool:
+        """Whether nothing runs on ONNX Runtime."""
+        return self.manifest.wholly_on_migraphx
+
+    @property
+    def most_rows(self) -> int | None:
+        """The largest size of the first axis of all inputs; None if they have none in common, or it is not open."""
+        first = {tensor.shape[0] if tensor.shape else None for tensor in self.inputs}
+        sizes = [info.dims.get(str(axis)) for axis in first for info in self.manifest.programs]
+        return max(filter(None, sizes)) if len(first) == 1 and all(sizes) else None
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on how programs were loaded, and on the last call: the program, and what was padded."""
+        return [*(note for program in self.programs for note in program.notes), *self._choice]
 
     def open(self, worker: Worker | None = None) -> None:
-        """Load the programs into a worker, and host partitions into ONNX Runtime; raises like `load`.
+        """Load all programs; raises like `load`.
 
         Args:
             worker: the process for the programs; default: one that bundles share.
         """
-        self._check_files()
-        if self.manifest.programs:
-            runtime = worker.runtime if worker else runtimes.find(self.runtime_name)
-            require_compatible(self.manifest, runtime, self.path)
-            self._worker = worker or workers.shared(runtime, self.manifest.environment)
-        self.notes = []
-        cleaned = CutModel(self.model_path)
-        with limited(self._limits), self._worker.limited(self._limits) if self._worker else contextlib.nullcontext():
-            self._partitions = [self._open(index, info, cleaned) for index, info in enumerate(self._parts())]
+        for program in self.programs:
+            program.open(worker)
+
+    def choose(self, sizes: Mapping[str, int]) -> Program:
+        """Return the smallest program that holds some sizes, and has the values of selecting inputs.
+
+        Raises:
+            InputError: none does; the error names all of them.
+        """
+        exact = self.manifest.exact
+        for program in self.programs:
+            dims = program.info.dims
+            fits = (sizes[name] == size if name in exact else sizes[name] <= size for name, size in dims.items())
+            if dims.keys() == {*self.manifest.dims} and all(fits):
+                return program
+        there = "; ".join(each.info.label for each in self.programs if each.info.dims)
+        raise InputError(f"no bucket holds {label(sizes)}", where=str(self.path), hint=f"there are {there}")
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.
 
         Args:
-            arrays: an array for each input, by name, in the model's shapes and dtypes. Strings are an array of objects
-                or of numpy's string dtype, a sequence is a list of arrays, an empty optional is None.
+            arrays: an array for each input, by name, in the model's dtypes, and in its shapes, or, if there are
+                programs for several sizes, in any up to the largest. Strings are an array of objects or of numpy's
+                string dtype, a sequence is a list of arrays, an empty optional is None.
 
         Returns:
             The outputs, likewise.
@@ -168,74 +218,50 @@ class Bundle:
             RuntimeFailure: MIGraphX failed, or its process ended.
             NativeFailure: ONNX Runtime exceeded a limit, or has crashed.
         """
+        if not self.manifest.dims:
+            return self.programs[0](arrays)
         sample = samplers.validate(arrays, self.specs)
-        if not self._partitions:
-            self.open()
-        try:
-            return self._run(sample)
-        except ProgramLost:  # the worker has ended since, perhaps because of another bundle
-            self.open()
-            return self._run(sample)
+        small = self._sizes(sample)
+        program = self.choose(small)
+        large = program.info.dims
+        padding = Padding(self.manifest.pad, self.manifest.pad_before)
+        inputs, padded = {}, []
+        for info in self.inputs:
+            array = sample[info.name]
+            assert isinstance(array, np.ndarray)
+            if info.name in self.manifest.exact:
+                continue
+            inputs[info.name] = larger = padding.pad(array, info, small, large)
+            if larger is not array:
+                padded.append(f"{info.name} {list(array.shape)} to {list(larger.shape)}")
+        listed = f", padded: {', '.join(padded)}" if padded else ""
+        self._choice = [f"run in the bucket {label(large)}{listed}"]
+        outputs = program(inputs)
+        for info in self.outputs if padded else ():
+            array = outputs[info.name]
+            if isinstance(array, np.ndarray):
+                outputs[info.name] = padding.cut(array, info.shape or (), small, large)
+        return outputs
 
     def close(self) -> None:
         """Release all that was loaded; the next call loads it again."""
-        self._partitions, self._hosts, self._worker = [], {}, None
+        for program in self.programs:
+            program.close()
 
     def __repr__(self) -> str:
         return f"Bundle({str(self.path)!r}, target={self.manifest.target!r})"
 
-    def _parts(self) -> tuple[PartitionInfo, ...]:
-        manifest = self.manifest
-        return manifest.partitions or (PartitionInfo(self.inputs, self.outputs, 0, 0, manifest.program),)
-
-    def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
-        if info.program is None:
-            if index not in self._hosts:
-                self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)), self._limits)
-            return self._hosts[index]
-        assert self._worker is not None
-        try:
-            program = self._worker.load(manifest_path(self.path).parent / info.program.file)
-        except MigraphxError as error:
-            if self.model_path is None:
-                raise
-            self._check_file(*self.manifest.model, what="model")
-            # some operators (ref::quant_dot in 2.14) can be saved and not read back
-            shapes = {each.name: each.shape for each in info.inputs}
-            with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
-                program = parse(self._worker, path, shapes)
-            quantize_again(program, index, self.manifest, manifest_path(self.path).parent)
-            target = self.manifest.target
-            options = CompileOptions.of(self.manifest.request.options, self._worker.runtime, target)
-            program.compile(target, **options.compile)
-            self.notes.append(
-                f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
-            )
-        return DevicePartition(info, program, self._worker, self._limits)
-
-    def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
-        wanted = [info.name for info in self.outputs]
-        values = dict(sample)
-        for index, partition in enumerate(self._partitions, 1):
-            values |= partition.run(values)
-            if later := self._partitions[index:]:
-                kept = {info.name for each in later for info in each.info.inputs}.union(wanted)
-                values = {name: value for name, value in values.items() if name in kept}
-        return {name: values[name] for name in wanted}
-
-    def _check_files(self) -> None:
-        """Require that the files to be loaded are those that the manifest describes; raises InputError."""
-        self._check_file(*self.manifest.programs, what="program")
-        if self.manifest.partitions:
-            self._check_file(*self.manifest.model, what="model")
-
-    def _check_file(self, *files: FileInfo, what: str) -> None:
-        folder = manifest_path(self.path).parent
-        for info in files:
-            if not (folder / info.file).exists():
-                problem = f"the {what} is missing from the bundle"
-            elif info.problem(folder):
-                problem = f"the {what} is not the one that the manifest describes"
-            else:
-                continue
-            raise InputError(problem, where=str(folder / info.file), hint="convert again")
+    def _sizes(self, sample: Mapping[str, Value]) -> dict[str, int]:
+        """Return the sizes of the symbols in a sample, and the values of selecting inputs."""
+        layout = self.manifest.decoder
+        sizes: dict[str, int] = {}
+        for info in self.inputs:
+            array = sample[info.name]
+            assert isinstance(array, np.ndarray)
+            pairs = zip(info.shape or (), array.shape, strict=True)
+            sizes |= {axis: size for axis, size in pairs if isinstance(axis, str)}
+            if info.name in self.manifest.exact:
+                sizes[info.name] = int(array.item())
+            if layout is not None and info.name == layout.ids:
+                sizes[WIDTH] = array.shape[1]
+        return {name: sizes[name] for name in self.manifest.dims}

@@ -13,7 +13,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
@@ -94,8 +93,6 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
 def _model(given: str | os.PathLike[str] | ir.Model) -> ir.Model:
     if isinstance(given, ir.Model):
         return given
-    if has_buckets(given):
-        return models.load(Buckets(given).model_path)
     if not is_bundle(given):
         return models.load(given)
     path = Bundle(given).model_path

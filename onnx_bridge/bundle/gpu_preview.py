@@ -11,14 +11,16 @@ computes the result. The summation order and the precision of a GPU's kernels ar
 
 from __future__ import annotations
 
-import contextlib
+import copy
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.loaded_partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.bundle.manifest.entries import PartitionInfo
+from onnx_bridge.bundle.partitions import CutModel, DevicePartition
+from onnx_bridge.bundle.program import Program
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.values import Value
@@ -32,30 +34,29 @@ _LISTED = 8
 """How many nodes a sentence names."""
 
 
-class AsGpu(Bundle):
-    """A bundle, run on ``ref`` after passes of the gpu target; host partitions are unchanged."""
+class GpuPreview:
+    """A bundle, run on ``ref`` after passes of the gpu target; host partitions are unchanged.
+
+    Args:
+        bundle: one for ``ref``.
+        passes: the passes that run; default: all.
+
+    Raises:
+        InputError: the bundle was compiled for a GPU, or keeps no cleaned model.
+    """
 
     def __init__(self, bundle: Bundle, passes: Rehearsal | None = None) -> None:
-        """Wrap a bundle.
-
-        Args:
-            bundle: one for ``ref``.
-            passes: those that run; default: all.
-
-        Raises:
-            InputError: it was compiled for a GPU, or keeps no cleaned model.
-        """
-        super().__init__(bundle.path, runtime=bundle.runtime_name)
-        self._limits = bundle.limits
-        if self.manifest.target != "ref":
-            what = f"it was compiled for {self.manifest.target}"
-            raise InputError(what, where=str(self.path), hint="convert with --target ref")
-        if self.model_path is None:
+        if bundle.manifest.target != "ref":
+            what = f"it was compiled for {bundle.manifest.target}"
+            raise InputError(what, where=str(bundle.path), hint="convert with --target ref")
+        if bundle.model_path is None:
             what = "it keeps no cleaned model, which the passes of the gpu target need"
-            raise InputError(what, where=str(self.path), hint="convert into a folder")
+            raise InputError(what, where=str(bundle.path), hint="convert into a folder")
         self._passes = passes
         self._unfused = ""
-        self._views: dict[int, tuple[Operator, ...]] = {}
+        self.programs = [_Rehearsed(program, bundle.path, self) for program in bundle.programs]
+        self.bundle = copy.copy(bundle)
+        self.bundle.programs = [*self.programs]
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
@@ -64,7 +65,7 @@ class AsGpu(Bundle):
         Raises:
             RuntimeNotFound, RuntimeFailure: as for `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`.
         """
-        return self._passes or rehearsal(runtimes.find(self.runtime_name))
+        return self._passes or rehearsal(runtimes.find(self.programs[0].runtime_name))
 
     @property
     def products(self) -> tuple[Operator, ...]:
@@ -73,17 +74,23 @@ class AsGpu(Bundle):
         Raises:
             RuntimeFailure: as for a call.
         """
-        if not self._partitions:
-            self.open()
-        return tuple(each for _, view in sorted(self._views.items()) for each in view)
+        for program in self.programs:
+            if not program.loaded:
+                program.open()
+        return self._products
+
+    @property
+    def _products(self) -> tuple[Operator, ...]:
+        """The products of the programs that are loaded."""
+        return tuple(each for program in self.programs for _, view in sorted(program.views.items()) for each in view)
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
         """A sentence on their kernels, and one on fusion if MIGraphX aborts in it; none before the first call.
 
-        Of a quantized model it names the nodes that are left in float, where MIGraphX keeps their names.
+        Of a quantized model it names the nodes that are left in float, if MIGraphX keeps their names.
         """
-        products = [each for view in self._views.values() for each in view]
+        products = self._products
         counts = Counter(each.kernel for each in products)
         left = list(dict.fromkeys(name for each in products if each.kernel == "float" for name in each.nodes))
         more = f", and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
@@ -91,17 +98,6 @@ class AsGpu(Bundle):
         said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
         notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
         return (*notes, *([f"rehearsed as gpu without fusion: {self._unfused}"] if self._unfused else []))
-
-    def open(self, worker: Worker | None = None) -> None:
-        """Load the programs, as `Bundle` does; without fusion, where MIGraphX aborts in it."""
-        try:
-            super().open(worker)
-        except WorkerCrashed as error:
-            if self._passes is not None:
-                raise
-            self._unfused, self._passes = error.what, self.rehearsal.before_fusion
-            del self.rehearsal
-            super().open(worker)
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.
@@ -112,26 +108,47 @@ class AsGpu(Bundle):
             RuntimeNotFound: there is no compiler, or there are no headers of the runtime's version.
             RuntimeFailure: MIGraphX failed, or its process ended.
         """
-        return super().__call__(arrays)
+        return self.bundle(arrays)
 
-    def _open(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
-        if info.program is None:
-            return super()._open(index, info, cleaned)
-        assert self.model_path is not None
-        passes = self.rehearsal
-        worker = workers.shared(passes.runtime, self.manifest.environment)
-        shapes = {each.name: each.shape for each in info.inputs}
-        with worker.limited(self._limits):
-            with cleaned.file(info) if self.manifest.partitions else contextlib.nullcontext(self.model_path) as path:
-                program = parse(worker, path, shapes, use_debug_symbols=bool(self.manifest.forecast))
+    def omit_fusion(self, error: WorkerCrashed) -> None:
+        """Run only the passes before fusion, in which MIGraphX aborted; raises the error if passes were given."""
+        if self._passes is not None:
+            raise error
+        self._unfused, self._passes = error.what, self.rehearsal.before_fusion
+        del self.rehearsal
+
+
+class _Rehearsed(Program):
+    """A program whose device partitions are computed after passes of the gpu target."""
+
+    def __init__(self, program: Program, bundle: Path, preview: GpuPreview) -> None:
+        super().__init__(bundle, program.manifest, program.info, program.runtime_name, program.limits)
+        self._preview = preview
+        self.views: dict[int, tuple[Operator, ...]] = {}
+
+    def open(self, worker: Worker | None = None) -> None:
+        """Load the partitions; without fusion if MIGraphX aborts in it."""
+        try:
+            super().open(worker)
+        except WorkerCrashed as error:
+            self._preview.omit_fusion(error)
+            super().open(worker)
+
+    def _load_device(self, index: int, info: PartitionInfo, cleaned: CutModel) -> DevicePartition:
+        passes = self._preview.rehearsal
+        worker = workers.shared(passes.runtime, self.info.environment)
+        shapes = {each.name: each.sizes for each in info.inputs}
+        with worker.limited(self.limits):
+            with self.part(info, cleaned) as path:
+                program = parse(worker, path, shapes, use_debug_symbols=bool(self.info.forecast))
             operators = map(Operator.from_json, program.run_gpu_passes(passes.library, len(passes.groups)))
-            self._views[index] = tuple(each for each in operators if each.is_product)
+            self.views[index] = tuple(each for each in operators if each.is_product)
             program.compile("ref")
-        return DevicePartition(info, program, worker, self._limits)
+        return DevicePartition(info, program, worker, self.limits)
 
 
-def as_gpu(bundle: Bundle) -> AsGpu:
-    """A bundle, run on ``ref`` rehearsed as on a GPU.
+def as_gpu(bundle: Bundle) -> GpuPreview:
+    """Return a bundle, run on ``ref`` rehearsed as on a GPU.
 
     Args:
         bundle: one that was compiled for ``ref``, in a folder.
@@ -139,4 +156,4 @@ def as_gpu(bundle: Bundle) -> AsGpu:
     Raises:
         InputError: it is not one.
     """
-    return AsGpu(bundle)
+    return GpuPreview(bundle)

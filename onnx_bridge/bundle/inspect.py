@@ -11,9 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.bundle.decoding.decoder import open_buckets
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.quantized import is_quantized
@@ -65,13 +63,11 @@ class BundleView:
     bundle: Bundle
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values: the manifest, and the paths."""
-        program = self.bundle.program_path
-        paths = {"path": str(self.bundle.path), "program_path": str(program) if program else None}
-        return {"kind": "bundle", **paths, **self.bundle.manifest.to_json()}
+        """Return the manifest and the path as JSON values."""
+        return {"kind": "bundle", "path": str(self.bundle.path), **self.bundle.manifest.to_json()}
 
 
-def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView | Buckets:
+def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
     """Summarize a model or a bundle.
 
     Raises:
@@ -79,16 +75,9 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView 
     """
     if isinstance(model, ir.Model):
         return describe_model(model)
-    if has_buckets(model):
-        return open_buckets(model)
     if is_bundle(model):
-        return describe_bundle(Bundle(model))
+        return BundleView(Bundle(model))
     return describe_model(models.load(model), Path(model))
-
-
-def describe_bundle(bundle: Bundle) -> BundleView:
-    """Summarize a bundle."""
-    return BundleView(bundle)
 
 
 def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.entries import PartitionInfo
+from onnx_bridge.bundle.program import Program
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError
@@ -35,26 +34,26 @@ _PACKED = ("int4", "uint4")
 
 
 @dataclass
-class InsideBundle:
-    """The values inside a bundle that keeps its cleaned model.
+class InsideProgram:
+    """The values inside a program of a bundle that keeps its cleaned model.
 
     Args:
-        bundle: it is loaded.
+        program: it is loaded.
     """
 
-    bundle: Bundle
+    program: Program
 
     @classmethod
-    def of(cls, bundle: Bundle) -> InsideBundle | None:
-        """Those of a bundle; None where they cannot be fetched: it has no model, or MIGraphX has quantized it."""
-        quantized = bundle.manifest.precision in BY_CALIBRATION
-        return None if bundle.model_path is None or quantized else cls(bundle)
+    def of(cls, program: Program) -> InsideProgram | None:
+        """Return those of a program; None if it keeps no model, or MIGraphX has quantized it."""
+        quantized = program.manifest.precision in BY_CALIBRATION
+        return None if program.model_path is None or quantized else cls(program)
 
     @cached_property
     def model(self) -> ir.Model:
         """The cleaned model, with inferred types; loops and branches are in its main graph where that is possible."""
-        assert self.bundle.model_path is not None
-        model = unfolded(models.load(self.bundle.model_path))
+        assert self.program.model_path is not None
+        model = unfolded(models.load(self.program.model_path))
         infer(model)
         return model
 
@@ -84,31 +83,26 @@ class InsideBundle:
 
     def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
         """The inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
-        for info in self.bundle.manifest.partitions or (self._whole,):
+        for info in self.program.info.partitions:
             inputs, outputs = [each.name for each in info.inputs], [each.name for each in info.outputs]
             nodes = list(extract(self.model, inputs, outputs).graph)
             inside = [str(value.name) for node in nodes for value in node.outputs if value.name in wanted]
             yield inputs, list(dict.fromkeys((*outputs, *inside))), info.program is not None
-
-    @property
-    def _whole(self) -> PartitionInfo:
-        manifest = self.bundle.manifest
-        return PartitionInfo(manifest.inputs, manifest.outputs, 0, 0, manifest.program)
 
     @cached_property
     def _made(self) -> dict[str, ir.Value]:
         return {str(value.name): value for node in self.model.graph for value in node.outputs if value.name}
 
     def _run(self, part: ir.Model, inputs: Values) -> dict[str, Value]:
-        bundle, names = self.bundle, [str(value.name) for value in part.graph.outputs]
-        worker, manifest = bundle.worker, bundle.manifest
+        names = [str(value.name) for value in part.graph.outputs]
+        worker, manifest = self.program.worker, self.program.manifest
         if worker is None:
-            raise InputError("it is not loaded", where=str(bundle.path))
+            raise InputError("it is not loaded", where=str(self.program.path))
         shapes = {name: np.shape(each) for name, each in inputs.items() if isinstance(each, np.ndarray)}
         for value in part.graph.inputs:
             value.shape = ir.Shape(shapes[str(value.name)])
         options = CompileOptions.of(manifest.request.options, worker.runtime, manifest.target)
-        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder, worker.limited(bundle.limits):
+        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder, worker.limited(self.program.limits):
             path = Path(folder) / "model.onnx"
             models.save(part, path)
             program = parse(worker, path, shapes)

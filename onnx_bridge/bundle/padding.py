@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onnx_bridge.bundle.manifest.buckets_manifest import EDGE, Axis, BucketTensor, size_of
+from onnx_bridge.bundle.manifest.axes import EDGE, Axis, size_of
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 
@@ -23,23 +24,23 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Padding:
-    """How inputs are padded.
+    """The way in which inputs are padded.
 
     Attributes:
-        rules: by input, what fills it: a number, or ``edge`` for its last element; default: 0.
+        rules: the filler of each input: a number, or ``edge`` for its last element; default: 0.
         before: the dimensions that are padded, and cut, at their start.
     """
 
     rules: Mapping[str, str] = field(default_factory=dict)
     before: Collection[str] = ()
 
-    def pad(self, array: Array, tensor: BucketTensor, small: Sizes, large: Sizes) -> Array:
-        """An input of small sizes, as large ones need it; the array itself if that is the same.
+    def pad(self, array: Array, tensor: TensorInfo, small: Sizes, large: Sizes) -> Array:
+        """Return an input of small sizes, padded to large ones; the array itself if these are the same.
 
         Raises:
-            InputError: it would have to be smaller.
+            InputError: an axis would have to be smaller.
         """
-        widths = [growth(axis, small, large, self.before) for axis in tensor.axes]
+        widths = [growth(axis, small, large, self.before) for axis in tensor.shape or ()]
         if not any(map(any, widths)):
             return array
         if any(width < 0 for pair in widths for width in pair):
@@ -56,7 +57,7 @@ class Padding:
         return padded
 
     def cut(self, array: Array, axes: Sequence[Axis], small: Sizes, large: Sizes) -> Array:
-        """An output for large sizes without what padding added; axes whose sizes depend on the data stay."""
+        """Return an output of large sizes without what padding added; axes whose sizes depend on the data stay."""
         if len(axes) != array.ndim:
             return array
         places = []
@@ -67,7 +68,7 @@ class Padding:
 
 
 def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> tuple[int, int]:
-    """How much an axis grows at its start, by the dimensions ``before``, and at its end, by the others."""
+    """Return how much an axis grows at its start, by the dimensions ``before``, and at its end, by the others."""
     sizes = small, {**small, **{name: large[name] for name in before}}, large
     have, at_start, needed = (size_of(axis, each) for each in sizes)
     if have is None or at_start is None or needed is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.bundle.load import load
+from onnx_bridge.bundle.bundle import load
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.core.progress import Progress, silent

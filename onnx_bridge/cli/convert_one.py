@@ -6,9 +6,7 @@ from pathlib import Path
 
 import typer
 
-from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.inspect import describe_bundle
+from onnx_bridge.bundle.inspect import BundleView
 from onnx_bridge.cli.terminal import progress, show
 from onnx_bridge.conversion.buckets import run_any
 from onnx_bridge.requests.batch import JobRequest
@@ -25,11 +23,11 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
         then: tuple[object, ...] = ()
-        if isinstance(bundle, Decoder):
-            then = ("generate", out, *bundle.example)
+        if bundle.manifest.decoder is not None:
+            then = ("generate", out, *bundle.decoder.example)
         elif bundle.proof.comparable:
             then = ("check", out)
-        show(describe_bundle(bundle) if isinstance(bundle, Bundle) else bundle, as_json, then if report is None else ())
+        show(BundleView(bundle), as_json, then if report is None else ())
     if report is not None:
         show(report, as_json)
         if not report.passed:

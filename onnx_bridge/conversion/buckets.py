@@ -10,15 +10,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.buckets_manifest import (
-    EDGE,
-    BucketInfo,
-    BucketsManifest,
-    BucketTensor,
-)
-from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.manifest.axes import EDGE
+from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.decoder import run_decoder
@@ -73,7 +67,7 @@ def convert_buckets(  # noqa: PLR0913
     prove: Prove = "auto",
     prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
-) -> Buckets:
+) -> Bundle:
     """Convert a model for several sizes of some of its dimensions.
 
     Large weights of the cleaned models are written once, whatever the number of buckets (`SharedWeights`); each program
@@ -140,9 +134,7 @@ def convert_buckets(  # noqa: PLR0913
     return run_buckets(model, Path(out), request, progress)
 
 
-def run_any(
-    model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None
-) -> Bundle | Buckets:
+def run_any(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
     """Convert a model into a bundle, or into one with buckets or a decoder, if the request has their sizes.
 
     There are buckets as well where an input selects between branches (`selecting_inputs`), unless ``out`` is a single
@@ -158,13 +150,13 @@ def run_any(
 
 def run_buckets(
     model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None
-) -> Buckets:
+) -> Bundle:
     """Convert a model for the buckets of a request; errors are those of `convert_buckets`."""
     with limited(Limits.of(request.timeout, request.memory)):
         return _run_buckets(Source.of(model), out, request, progress or silent)
 
 
-def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Buckets:
+def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
     source.hash()
     original = source.model()
     key = content_key(source, request)
@@ -183,7 +175,7 @@ def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: P
     with instance_staging(source, out, instances) as folder:
         cleaned, infos = convert_instances(source, folder, instances, _cleaning(conversion), progress)
         write_manifest(_describe(conversion, cleaned, infos, folder), folder)
-    return Buckets(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+    return Bundle(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
 
 @dataclass(frozen=True)
@@ -214,13 +206,13 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
     return error.what if error is not None and error.operator in BY_SIZES_ALONE else None
 
 
-def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[BucketInfo], out: Path) -> BucketsManifest:
+def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[ProgramInfo], out: Path) -> Manifest:
     sizes, request = conversion.sizes, conversion.request
     common, manifests = describe(conversion.source, request, conversion.key, infos, out)
     inputs = [value for value in required(conversion.model) if value.name not in request.freeze]
     outputs = tuple(_output(value, conversion, infos, manifests) for value in cleaned.graph.outputs)
     notes = [*sizes.left_out, *conversion.tried.notes, *common.notes]
-    if unknown := [each.name for each in outputs if None in each.axes]:
+    if unknown := [each.name for each in outputs if None in (each.shape or ())]:
         notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
     return replace(
         common,
@@ -230,25 +222,25 @@ def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[Bucket
     )
 
 
-def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> BucketTensor:
+def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> TensorInfo:
     info = next((each for each in infos if each.name == value.name), None)
     if info is None:  # it selects a bucket by its value
-        return BucketTensor(str(value.name), "bool", sizes.axes(value) or ())
+        return TensorInfo(str(value.name), "bool", sizes.axes(value) or ())
     known = sizes.axes(value) or (None,) * len(info.shape or ())
-    axes = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
-    return BucketTensor(info.name, info.dtype, tuple(axes))
+    shape = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
+    return replace(info, shape=tuple(shape))
 
 
 def _output(
-    value: ir.Value, conversion: _Conversion, infos: Sequence[BucketInfo], manifests: Sequence[Manifest]
-) -> BucketTensor:
+    value: ir.Value, conversion: _Conversion, infos: Sequence[ProgramInfo], manifests: Sequence[Manifest]
+) -> TensorInfo:
     all_ = [next(each for each in manifest.outputs if each.name == value.name) for manifest in manifests]
-    observed = [(info.dims, each.shape or ()) for info, each in zip(infos, all_, strict=True)]
+    observed = [(info.dims, each.sizes or ()) for info, each in zip(infos, all_, strict=True)]
     seen = conversion.tried.shapes.get(str(value.name), ())
     claimed = next(each for each in conversion.model.graph.outputs if each.name == value.name)
     pairs = itertools.zip_longest(conversion.sizes.axes(value) or (), conversion.sizes.axes(claimed) or ())
     axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
-    return BucketTensor(all_[0].name, all_[0].dtype, axes)
+    return replace(all_[0], shape=axes)
 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:

@@ -65,7 +65,8 @@ class EarlierBundle:
             if out.suffix != ".mxr" and manifest_path(out).exists():
                 manifest = Manifest.read(manifest_path(out))
                 self._manifest = manifest if unsealed(read_text(manifest_path(out))) is None else None
-        self.cleaning: CleaningInfo | None = self._manifest.cleaning if self._manifest else None
+        self._program = self._manifest.programs[0] if self._manifest and not self._manifest.dims else None
+        self.cleaning: CleaningInfo | None = self._program.cleaning if self._program else None
 
     def cleaned(self, name: str, key: str | None) -> PassResults | None:
         """Its cleaned model, if it is intact and has a key.
@@ -74,14 +75,16 @@ class EarlierBundle:
             name: of the model, which its files are named after.
             key: of the cleaning.
         """
-        manifest, cleaning = self._manifest, self.cleaning
-        if manifest is None or cleaning is None or manifest.name != name or key is None or cleaning.key != key:
+        manifest, program, cleaning = self._manifest, self._program, self.cleaning
+        if manifest is None or program is None or cleaning is None or manifest.name != name:
             return None
-        if not manifest.model or any(each.problem(self._out) for each in manifest.model):
+        if key is None or cleaning.key != key:
             return None
-        files = tuple(self._out / each.file for each in manifest.model)
-        shared = any(each.file.startswith(SHARED) for each in manifest.model)
+        if not program.model or any(file.problem(self._out) for file in program.model):
+            return None
+        files = tuple(self._out / file.file for file in program.model)
+        shared = any(file.file.startswith(SHARED) for file in program.model)
         with contextlib.suppress(BridgeError):
             model = models.load(files[0])
-            return PassResults(model, manifest.pipeline, manifest.passes, cleaning.notes, () if shared else files)
+            return PassResults(model, program.pipeline, program.passes, cleaning.notes, () if shared else files)
         return None

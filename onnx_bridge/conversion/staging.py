@@ -11,12 +11,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
-from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import exchange
@@ -120,14 +119,10 @@ def move_folder(out: Path, folder: Path) -> None:
 
 
 def _own_entries(out: Path) -> set[str]:
-    """The files and folders of a bundle in its folder, with its manifest, and with what an earlier one left."""
+    """Return the files and folders of a bundle in its folder, with its manifest, and with what an earlier one left."""
     own = {MANIFEST, UNFINISHED}
     with contextlib.suppress(BridgeError):
-        return own | {each.file for each in Manifest.read(out / MANIFEST).files if not each.file.startswith(SHARED)}
-    with contextlib.suppress(BridgeError):
-        buckets = BucketsManifest.read(out / MANIFEST)
-        folders = [each.folder for each in buckets.buckets]
-        return own | {each.file for each in buckets.files} | {*folders, *(f"{each}.onnx" for each in folders)}
+        own |= {PurePath(file.file).parts[0] for file in Manifest.read(out / MANIFEST).files} - {".."}
     return own
 
 
@@ -189,11 +184,11 @@ def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
         InputError: it cannot be written, or would overwrite other files.
     """
     old = Manifest.read(manifest_path(bundle))
-    files = [each.file for each in old.files]
+    files = [each.file for each in old.program.files]
     manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
     with staging_folder(out) as folder:
         refuse_to_overwrite([out / each for each in files], source, out)
-        data = {each.file for each in old.model[1:]}
+        data = {each.file for each in old.program.model[1:]}
         for name in files:
             (shutil.copyfile if name in data else link)(bundle / name, folder / name)
         move_into_place(out, folder, manifest)

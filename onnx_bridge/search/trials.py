@@ -13,7 +13,6 @@ from pathlib import Path
 from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.benchmark.measure import Plan, measure
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
@@ -45,7 +44,7 @@ class Trials:
         self._model, self._folder, self._request, self._first = model, folder, request, first
         self._plan = Plan(request.iterations, seed=request.seed)
         self._comparison = CheckRequest(reference=model, inputs=request.inputs, seed=request.seed)
-        self._base: Bundle | Buckets | None = None
+        self._base: Bundle | None = None
 
     def run(self, candidate: Candidate) -> Trial:
         """Convert, compare and measure.
@@ -65,16 +64,16 @@ class Trials:
         if not report.passed:
             reason = f"it differs from the reference: {report.summary}"
             return Trial(candidate, time.perf_counter() - started, reason, differs=True)
-        samples = self._workload(bundle) if isinstance(bundle, Buckets) else report.samples[:1]
+        bucketed = bool(bundle.manifest.dims)
+        samples = self._workload(bundle) if bucketed else report.samples[:1]
         latency, found = self._measure(bundle, self._base, samples)
-        parts = bundle.bundles if isinstance(bundle, Buckets) else [bundle]
         return Trial(
             candidate,
             time.perf_counter() - started,
             latency=latency,
             ratio=found,
-            memory=sum(path.stat().st_size for part in parts for path in part.program_paths),
-            error=_error(report, isinstance(bundle, Buckets)),
+            memory=sum(path.stat().st_size for program in bundle.programs for path in program.files),
+            error=_error(report, bucketed),
         )
 
     def float32_nodes(self, candidate: Candidate, progress: Progress) -> tuple[str, ...]:
@@ -97,9 +96,7 @@ class Trials:
     def _sizes(self) -> Mapping[str, tuple[int, ...]]:
         return self._request.conversion.buckets
 
-    def _measure(
-        self, bundle: Bundle | Buckets, base: Bundle | Buckets, samples: Sequence[Mapping[str, Value]]
-    ) -> tuple[float, Ratio]:
+    def _measure(self, bundle: Bundle, base: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[float, Ratio]:
         """The median latency of a bundle for all samples, and its ratio to the base."""
         if bundle is base:
             (series,) = measure([_call(bundle, samples)], self._plan)
@@ -110,20 +107,20 @@ class Trials:
     def _conversion(self, candidate: Candidate) -> ConvertRequest:
         return replace(candidate.conversion(self._request.conversion), prove="never")
 
-    def _convert(self, candidate: Candidate, folder: Path) -> Bundle | Buckets:
+    def _convert(self, candidate: Candidate, folder: Path) -> Bundle:
         if not manifest_path(folder).exists() or candidate.buckets:
             shutil.rmtree(folder, ignore_errors=True)
         request = self._conversion(candidate)
         return run_any(self._model, folder, request)
 
-    def _workload(self, bundle: Buckets) -> list[Sample]:
+    def _workload(self, bundle: Bundle) -> list[Sample]:
         """One input of each size."""
         combined = itertools.product(*self._sizes.values())
         dims = [dict(zip(self._sizes, each, strict=True)) for each in combined]
         return [samplers.generate(bundle.specs, seed=self._request.seed, dims=each)[0] for each in dims]
 
 
-def _call(bundle: Bundle | Buckets, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
+def _call(bundle: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
     """A call that runs all samples, and its argument."""
     if len(samples) == 1:
         return bundle, samples[0]

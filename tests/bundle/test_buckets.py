@@ -14,7 +14,6 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import convert_buckets
@@ -46,7 +45,7 @@ def write(path: Path, text: str, **weights: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Buckets]:
+def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bundle]:
     folder = tmp_path_factory.mktemp("buckets")
     weights = {
         "table": RNG.standard_normal((9, 8)).astype(np.float32),
@@ -76,7 +75,7 @@ class TestCall:
             (3, 8, "batch=3,seq=8"),
         ],
     )
-    def test_every_size(self, made: tuple[Path, Buckets], batch: int, seq: int, bucket: str) -> None:
+    def test_every_size(self, made: tuple[Path, Bundle], batch: int, seq: int, bucket: str) -> None:
         path, bundle = made
         given = sample(batch, seq)
         outputs = bundle(given)
@@ -87,29 +86,29 @@ class TestCall:
         padded = (batch, seq) != tuple(int(part.split("=")[1]) for part in bucket.split(","))
         assert ("padded: ids" in bundle.notes[0]) == padded
 
-    def test_sizes_beyond_all_buckets(self, made: tuple[Path, Buckets]) -> None:
+    def test_sizes_beyond_all_buckets(self, made: tuple[Path, Bundle]) -> None:
         with pytest.raises(InputError, match="no bucket holds batch=4,seq=2.*batch=1,seq=4; .*batch=3,seq=8"):
             made[1](sample(4, 2))
 
-    def test_sizes_that_contradict_each_other(self, made: tuple[Path, Buckets]) -> None:
+    def test_sizes_that_contradict_each_other(self, made: tuple[Path, Bundle]) -> None:
         with pytest.raises(InputError, match="seq"):
             made[1]({**sample(1, 4), "mask": np.ones((1, 3), np.int64)})
 
 
 class TestBundle:
-    def test_loading(self, made: tuple[Path, Buckets]) -> None:
+    def test_loading(self, made: tuple[Path, Bundle]) -> None:
         bundle = onnx_bridge.load(made[1].path)
-        assert isinstance(bundle, Buckets)
+        assert bundle.manifest.dims
         assert compare(bundle(given := sample(2, 2)), Reference(made[0]).run(given)).passed
         onnx.checker.check_model(onnx.load(bundle.model_path), full_check=True)
         dims = onnx.load(bundle.model_path).graph.input[0].type.tensor_type.shape.dim
         assert [each.dim_param for each in dims] == ["batch", "seq"]
 
-    def test_each_bucket_is_a_bundle(self, made: tuple[Path, Buckets]) -> None:
+    def test_each_bucket_is_a_bundle(self, made: tuple[Path, Bundle]) -> None:
         inner = onnx_bridge.load(made[1].path / "batch=3,seq=4")
         assert inner(sample(3, 4))["y"].shape == (3, 4, 8)
 
-    def test_a_mixture_of_two_conversions(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+    def test_a_mixture_of_two_conversions(self, made: tuple[Path, Bundle], tmp_path: Path) -> None:
         shutil.copytree(made[1].path, tmp_path / "out")
         manifest = tmp_path / "out/batch=1,seq=8/manifest.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "created": "another day"}))
@@ -119,11 +118,11 @@ class TestBundle:
         with pytest.raises(InputError, match="no bundle|missing|manifest"):
             onnx_bridge.load(tmp_path / "out")
 
-    def test_readers_of_plain_bundles_are_told(self, made: tuple[Path, Buckets]) -> None:
-        with pytest.raises(InputError, match="has buckets"):
-            Bundle(made[1].path)
+    def test_readers_of_one_program_are_told(self, made: tuple[Path, Bundle]) -> None:
+        with pytest.raises(InputError, match="a program for each size.*name the folder of one: batch=1,seq=4"):
+            _ = Bundle(made[1].path).program
 
-    def test_check(self, made: tuple[Path, Buckets]) -> None:
+    def test_check(self, made: tuple[Path, Bundle]) -> None:
         report = check_buckets(made[1], CheckRequest())
         assert report.passed, report.to_json()
         assert [len(leg.comparisons) for leg in report.legs] == [2, 2, 2, 2]
@@ -166,14 +165,14 @@ def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be(
-    made: tuple[Path, Buckets], tmp_path: Path, buckets: dict[str, list[int]], rest: Any, words: str
+    made: tuple[Path, Bundle], tmp_path: Path, buckets: dict[str, list[int]], rest: Any, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         convert_buckets(made[0], tmp_path / "out", buckets, target="ref", **rest)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_model_itself_is_not_overwritten(made: tuple[Path, Buckets]) -> None:
+def test_the_model_itself_is_not_overwritten(made: tuple[Path, Bundle]) -> None:
     before = made[0].read_bytes()
     with pytest.raises(InputError, match="overwrite the model"):
         convert_buckets(made[0], made[0].parent, {"batch": [1]}, target="ref")
@@ -183,20 +182,20 @@ def test_the_model_itself_is_not_overwritten(made: tuple[Path, Buckets]) -> None
 class TestEverywhere:
     """Buckets on the command line and in batches."""
 
-    def test_a_batch(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+    def test_a_batch(self, made: tuple[Path, Bundle], tmp_path: Path) -> None:
         (tmp_path / "models").mkdir()
         shutil.copy(made[0], tmp_path / "models/m.onnx")
         request = job(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
         assert [each.status for each in outcome.results] == ["converted"], outcome.to_json()
         assert "parity holds" in str(outcome.results[0].check)
-        assert isinstance(onnx_bridge.load(tmp_path / "out/m"), Buckets)
+        assert onnx_bridge.load(tmp_path / "out/m").manifest.dims
         assert convert_all([tmp_path / "models"], tmp_path / "out", request).results[0].status == "kept"
         (tmp_path / "out/m/batch=2/m.mxr").unlink()
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
         assert outcome.results[0].status == "converted"
 
-    def test_verbs(self, made: tuple[Path, Buckets], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_verbs(self, made: tuple[Path, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         def bridge(*arguments: object) -> str:
             sys_argv = ["onnx-bridge", *map(str, arguments)]
             with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as caught:
@@ -210,7 +209,7 @@ class TestEverywhere:
         sizes = ("--bucket", "batch=1,2", "--bucket", "seq=4", "--pad", "mask=0", "--target", "ref")
         assert "buckets: batch=1,seq=4; batch=2,seq=4" in bridge("convert", made[0], "-o", out, *sizes)
         assert "parity holds" in bridge("check", out)
-        assert json.loads(bridge("inspect", out, "--json"))["kind"] == "buckets"
+        assert json.loads(bridge("inspect", out, "--json"))["kind"] == "bundle"
         np.savez(tmp_path / "x.npz", **sample(2, 3))
         bridge("run", out, "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
         with np.load(tmp_path / "y.npz") as results:

@@ -15,12 +15,12 @@ import pytest
 import onnx_bridge
 from fixtures.models import decoder as counting
 from fixtures.models import grouped_query
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache, chunks
-from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.decoding.trial import Original
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoders.decoder import convert_decoder
@@ -36,14 +36,14 @@ PROMPT = np.arange(3, 16)[None]
 """Neither the width of a program nor a multiple of one."""
 
 
-def by_reference(path: Path, decoder: Decoder, prompt: Any, count: int) -> np.ndarray[Any, Any]:
+def by_reference(path: Path, bundle: Bundle, prompt: Any, count: int) -> np.ndarray[Any, Any]:
     """The tokens that ONNX Runtime generates, with a cache that grows."""
-    cache = Original(path, decoder.manifest.freeze).cache(decoder.layout)
+    cache = Original(path, bundle.manifest.freeze).cache(bundle.decoder.layout)
     return np.stack(list(tokens(cache, prompt, count)), 1)
 
 
 @pytest.fixture(scope="module")
-def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
+def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bundle]:
     """A decoder of genai's layout."""
     folder = tmp_path_factory.mktemp("in_place")
     path = grouped_query.build(folder / "model.onnx")
@@ -51,7 +51,7 @@ def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.fixture(scope="module")
-def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
+def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bundle]:
     """A decoder of optimum's layout, with a window."""
     from fixtures.suites.decoders import networks
 
@@ -61,161 +61,167 @@ def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 class TestInPlace:
-    def test_tokens(self, in_place: tuple[Path, Decoder]) -> None:
-        path, decoder = in_place
-        found = decoder.generate(PROMPT, 32)
+    def test_tokens(self, in_place: tuple[Path, Bundle]) -> None:
+        path, bundle = in_place
+        found = bundle.decoder.generate(PROMPT, 32)
         assert found.dtype == np.int64
         assert len(set(found[0].tolist())) > 4
-        np.testing.assert_array_equal(found, by_reference(path, decoder, PROMPT, 32))
+        np.testing.assert_array_equal(found, by_reference(path, bundle, PROMPT, 32))
 
-    def test_proof_and_padding(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
-        assert decoder.layout.in_place
-        assert decoder.layout.pads
-        assert decoder.proof.level is Proof.RUN
-        assert [each.dims["width"] for each in decoder.manifest.buckets] == [1, 8]
+    def test_proof_and_padding(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
+        assert bundle.decoder.layout.in_place
+        assert bundle.decoder.layout.pads
+        assert bundle.proof.level is Proof.RUN
+        assert [each.dims["width"] for each in bundle.manifest.programs] == [1, 8]
 
-    def test_until_the_cache_is_full(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
-        assert decoder.generate(PROMPT).shape == (1, LENGTH - PROMPT.shape[1] + 1)
+    def test_until_the_cache_is_full(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
+        assert bundle.decoder.generate(PROMPT).shape == (1, LENGTH - PROMPT.shape[1] + 1)
 
-    def test_a_prompt_that_is_too_long(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
+    def test_a_prompt_that_is_too_long(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
         with pytest.raises(InputError):
-            decoder.generate(np.ones((1, LENGTH + 1), np.int64))
-        assert decoder.generate(np.ones((1, LENGTH), np.int64)).shape == (1, 1)
+            bundle.decoder.generate(np.ones((1, LENGTH + 1), np.int64))
+        assert bundle.decoder.generate(np.ones((1, LENGTH), np.int64)).shape == (1, 1)
 
-    def test_sampling_and_stop(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
+    def test_sampling_and_stop(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
         seen: list[tuple[int, ...]] = []
 
         def least(logits: Any) -> Any:
             seen.append(logits.shape)
             return logits.argmin(-1)
 
-        found = decoder.generate(PROMPT, 6, choose=least)
+        found = bundle.decoder.generate(PROMPT, 6, choose=least)
         assert seen == [(1, grouped_query.VOCABULARY)] * 6
-        assert (found != decoder.generate(PROMPT, 6)).any()
+        assert (found != bundle.decoder.generate(PROMPT, 6)).any()
         first = int(found[0, 2])
         until = found[0].tolist().index(first) + 1
-        assert decoder.generate(PROMPT, 6, choose=least, stop=[first]).tolist() == [found[0, :until].tolist()]
+        assert bundle.decoder.generate(PROMPT, 6, choose=least, stop=[first]).tolist() == [found[0, :until].tolist()]
         with pytest.raises(InputError):
-            decoder.generate(PROMPT, 6, choose=lambda logits: logits)
+            bundle.decoder.generate(PROMPT, 6, choose=lambda logits: logits)
 
-    def test_a_conversation_goes_on(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
-        cache = decoder.cache()
+    def test_a_conversation_goes_on(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
+        cache = bundle.decoder.cache()
         cache.feed(PROMPT[:, :9])
-        at_once = decoder.cache().feed(PROMPT)
+        at_once = bundle.decoder.cache().feed(PROMPT)
         np.testing.assert_allclose(cache.feed(PROMPT[:, 9:]), at_once, rtol=1e-4, atol=1e-5)
         assert cache.length == PROMPT.shape[1]
 
-    def test_bad_arguments(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
+    def test_bad_arguments(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
         for ids in (PROMPT[0], PROMPT.astype(np.float32), np.zeros((2, 3), np.int64), PROMPT[:, :0]):
             with pytest.raises(InputError):
-                decoder.generate(ids, 2)
+                bundle.decoder.generate(ids, 2)
         mask = np.ones_like(PROMPT)
         mask[0, 0] = 0
         with pytest.raises(InputError):  # tokens of this layout are counted
-            decoder.generate(PROMPT, 2, attention_mask=mask)
+            bundle.decoder.generate(PROMPT, 2, attention_mask=mask)
 
     def test_logits_of_the_last_token_alone(self, runtime: Runtime, tmp_path: Path) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", last_logits=True)
-        decoder = convert_decoder(path, tmp_path / "out", 24, prefill=[4], target="ref")
-        assert not decoder.layout.pads, "the last token of a padded prompt is padding"
-        assert any("padded" in note for note in decoder.manifest.notes)
-        np.testing.assert_array_equal(decoder.generate(PROMPT, 8), by_reference(path, decoder, PROMPT, 8))
+        bundle = convert_decoder(path, tmp_path / "out", 24, prefill=[4], target="ref")
+        assert not bundle.decoder.layout.pads, "the last token of a padded prompt is padding"
+        assert any("padded" in note for note in bundle.manifest.notes)
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 8), by_reference(path, bundle, PROMPT, 8))
 
     @pytest.mark.parametrize("options", [{"dtype": np.float16}, {"int4": True}, {"window": 6}])
     def test_other_dtypes_and_windows(self, runtime: Runtime, tmp_path: Path, options: dict[str, Any]) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", **options)
-        decoder = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[8], target="ref")
-        np.testing.assert_array_equal(decoder.generate(PROMPT, 32), by_reference(path, decoder, PROMPT, 32))
+        bundle = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[8], target="ref")
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 32), by_reference(path, bundle, PROMPT, 32))
 
 
 class TestWithoutPositionIds:
     def test_positions_follow_the_number_of_tokens(self, runtime: Runtime, tmp_path: Path) -> None:
         """Computed from the size of the cache, they would be the same for all tokens of a static one."""
         onnx.save(counting.decoder(counted=True), path := tmp_path / "model.onnx")
-        decoder = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[4], target="ref")
-        assert decoder.layout.length is not None
-        assert decoder.proof.level is Proof.RUN
-        found = decoder.generate(PROMPT, 32)
+        bundle = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[4], target="ref")
+        assert bundle.decoder.layout.length is not None
+        assert bundle.proof.level is Proof.RUN
+        found = bundle.decoder.generate(PROMPT, 32)
         assert len(set(found[0].tolist())) > 4
-        np.testing.assert_array_equal(found, by_reference(path, decoder, PROMPT, 32))
+        np.testing.assert_array_equal(found, by_reference(path, bundle, PROMPT, 32))
         assert onnx_bridge.check(tmp_path / "out").passed
 
     def test_with_position_ids_nothing_is_looked_up(self, runtime: Runtime, tmp_path: Path) -> None:
         onnx.save(counting.decoder(), path := tmp_path / "model.onnx")
-        decoder = convert_decoder(path, tmp_path / "out", 16, target="ref")
-        assert decoder.layout.length is None
-        np.testing.assert_array_equal(decoder.generate(PROMPT[:, :5], 8), by_reference(path, decoder, PROMPT[:, :5], 8))
+        bundle = convert_decoder(path, tmp_path / "out", 16, target="ref")
+        assert bundle.decoder.layout.length is None
+        np.testing.assert_array_equal(
+            bundle.decoder.generate(PROMPT[:, :5], 8), by_reference(path, bundle, PROMPT[:, :5], 8)
+        )
 
 
 @pytest.mark.torch
 class TestAppended:
-    def test_tokens(self, appended: tuple[Path, Decoder]) -> None:
-        path, decoder = appended
-        assert not decoder.layout.in_place
-        assert decoder.layout.pads
-        np.testing.assert_array_equal(decoder.generate(PROMPT, 32), by_reference(path, decoder, PROMPT, 32))
+    def test_tokens(self, appended: tuple[Path, Bundle]) -> None:
+        path, bundle = appended
+        assert not bundle.decoder.layout.in_place
+        assert bundle.decoder.layout.pads
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 32), by_reference(path, bundle, PROMPT, 32))
 
     def test_prompts_of_different_lengths(
-        self, runtime: Runtime, appended: tuple[Path, Decoder], tmp_path: Path
+        self, runtime: Runtime, appended: tuple[Path, Bundle], tmp_path: Path
     ) -> None:
         path, single = appended
-        decoder = convert_decoder(path, tmp_path / "out", 32, prefill=[8], dims={"batch_size": 2}, target="ref")
+        bundle = convert_decoder(path, tmp_path / "out", 32, prefill=[8], dims={"batch_size": 2}, target="ref")
         short = np.arange(20, 27)[None]
         ids = np.concatenate([PROMPT, np.pad(short, ((0, 0), (PROMPT.shape[1] - short.shape[1], 0)))])
         mask = np.ones_like(ids)
         mask[1, : PROMPT.shape[1] - short.shape[1]] = 0
-        found = decoder.generate(ids, 8, attention_mask=mask)
-        np.testing.assert_array_equal(found[:1], single.generate(PROMPT, 8))
-        np.testing.assert_array_equal(found[1:], single.generate(short, 8))
+        found = bundle.decoder.generate(ids, 8, attention_mask=mask)
+        np.testing.assert_array_equal(found[:1], single.decoder.generate(PROMPT, 8))
+        np.testing.assert_array_equal(found[1:], single.decoder.generate(short, 8))
 
 
 class TestBundle:
-    def test_verbs(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
-        path, decoder = in_place
-        assert onnx_bridge.verify(decoder.path).passed
-        assert isinstance(onnx_bridge.inspect(decoder.path), Decoder)
-        assert json.dumps(decoder.to_json())
-        report = onnx_bridge.check(decoder.path)
+    def test_verbs(self, in_place: tuple[Path, Bundle], tmp_path: Path) -> None:
+        path, bundle = in_place
+        assert onnx_bridge.verify(bundle.path).passed
+        view = onnx_bridge.inspect(bundle.path)
+        assert view.render()
+        assert view.to_json()["decoder"]["max_length"] == LENGTH
+        assert json.dumps(onnx_bridge.inspect(bundle.path).to_json())
+        report = onnx_bridge.check(bundle.path)
         assert report.passed
         assert {each.name for each in report.legs} == {f"prompt of {n}, then 8 more" for n in (1, 8, 9, 2, 10)}
-        onnx_bridge.pack(decoder.path, tmp_path / "m.onnxbridge")
+        onnx_bridge.pack(bundle.path, tmp_path / "m.onnxbridge")
         loaded = onnx_bridge.load(tmp_path / "m.onnxbridge")
-        assert isinstance(loaded, Decoder)
-        np.testing.assert_array_equal(loaded.generate(PROMPT, 4), decoder.generate(PROMPT, 4))
+        assert loaded.manifest.decoder is not None
+        np.testing.assert_array_equal(loaded.decoder.generate(PROMPT, 4), bundle.decoder.generate(PROMPT, 4))
         with pytest.raises(InputError):
-            onnx_bridge.check(decoder, layers=True)
+            onnx_bridge.check(bundle, layers=True)
         assert path.exists()
 
-    def test_check_finds_another_model(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
-        _, decoder = in_place
+    def test_check_finds_another_model(self, in_place: tuple[Path, Bundle], tmp_path: Path) -> None:
+        _, bundle = in_place
         other = grouped_query.build(tmp_path / "model.onnx", window=4)
-        assert not onnx_bridge.check(decoder, reference=other).passed
+        assert not onnx_bridge.check(bundle, reference=other).passed
 
-    def test_a_program_is_a_bundle(self, in_place: tuple[Path, Decoder]) -> None:
-        _, decoder = in_place
+    def test_a_program_is_a_bundle(self, in_place: tuple[Path, Bundle]) -> None:
+        _, bundle = in_place
         arrays = {
-            name: np.ones(shape, np.int64) for name, shape in decoder.layout.shapes(8).items() if "past" not in name
+            name: np.ones(shape, np.int64)
+            for name, shape in bundle.decoder.layout.shapes(8).items()
+            if "past" not in name
         }
-        arrays |= {each.past: np.zeros(each.shape, np.float32) for each in decoder.layout.cache}
-        assert decoder(arrays)["logits"].shape == (1, 8, grouped_query.VOCABULARY)
+        arrays |= {each.past: np.zeros(each.shape, np.float32) for each in bundle.decoder.layout.cache}
+        assert bundle(arrays)["logits"].shape == (1, 8, grouped_query.VOCABULARY)
         with pytest.raises(InputError):
-            decoder({**arrays, "input_ids": np.ones((1, 3), np.int64)})
+            bundle({**arrays, "input_ids": np.ones((1, 3), np.int64)})
 
-    def test_again(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+    def test_again(self, in_place: tuple[Path, Bundle], tmp_path: Path) -> None:
         path, made = in_place
         out = tmp_path / "out"
         shutil.copytree(made.path, out)
         kept = (out / "width=1" / "model.mxr").stat().st_mtime_ns
-        decoder = convert_decoder(path, out, LENGTH, prefill=[4], target="ref")
+        bundle = convert_decoder(path, out, LENGTH, prefill=[4], target="ref")
         assert (out / "width=1" / "model.mxr").stat().st_mtime_ns == kept
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["width=1", "width=4"]
-        np.testing.assert_array_equal(decoder.generate(PROMPT, 4), made.generate(PROMPT, 4))
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 4), made.decoder.generate(PROMPT, 4))
 
     @pytest.mark.parametrize(
         "change",
@@ -236,7 +242,7 @@ class TestBundle:
         ],
     )
     def test_hostile_layouts(
-        self, in_place: tuple[Path, Decoder], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+        self, in_place: tuple[Path, Bundle], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
     ) -> None:
         _, made = in_place
         out = tmp_path / "out"
@@ -247,13 +253,13 @@ class TestBundle:
         with pytest.raises(InputError):
             onnx_bridge.load(out)
 
-    def test_without_a_program_for_one_token(self, in_place: tuple[Path, Decoder], tmp_path: Path) -> None:
+    def test_without_a_program_for_one_token(self, in_place: tuple[Path, Bundle], tmp_path: Path) -> None:
         _, made = in_place
         out = tmp_path / "out"
         shutil.copytree(made.path, out)
         values = json.loads((out / "manifest.json").read_text())
-        for buckets in (values["buckets"][1:], []):
-            (out / "manifest.json").write_bytes(resealed({**values, "buckets": buckets}))
+        for programs in (values["programs"][1:], []):
+            (out / "manifest.json").write_bytes(resealed({**values, "programs": programs}))
             with pytest.raises(InputError):
                 onnx_bridge.load(out)
 
@@ -374,13 +380,13 @@ class TestCommandLine:
         )
         assert code == 0
         assert json.loads(printed)["passed"]
-        assert BucketsManifest.read(tmp_path / "out" / "manifest.json").decoder is not None
+        assert Manifest.read(tmp_path / "out" / "manifest.json").decoder is not None
         generated = ("generate", tmp_path / "out", "--ids", "5,6,7", "--max-new-tokens", "4", "--json")
         code, printed = self.run(*generated, capsys=capsys, monkeypatch=monkeypatch)
         assert code == 0
-        decoder = onnx_bridge.load(tmp_path / "out")
-        assert isinstance(decoder, Decoder)
-        assert json.loads(printed)["tokens"] == decoder.generate(np.array([[5, 6, 7]]), 4)[0].tolist()
+        bundle = onnx_bridge.load(tmp_path / "out")
+        assert bundle.manifest.decoder is not None
+        assert json.loads(printed)["tokens"] == bundle.decoder.generate(np.array([[5, 6, 7]]), 4)[0].tolist()
 
     @pytest.mark.parametrize(
         "options",

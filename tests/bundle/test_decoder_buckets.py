@@ -12,7 +12,7 @@ import pytest
 
 import onnx_bridge
 from fixtures.models.decoder import decoder, step
-from onnx_bridge.bundle.buckets import Buckets
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.conversion.convert import run
@@ -33,7 +33,7 @@ def write(path: Path, **how: Any) -> Path:
     return path
 
 
-def agrees(bundle: Buckets, path: Path, given: dict[str, Any]) -> bool:
+def agrees(bundle: Bundle, path: Path, given: dict[str, Any]) -> bool:
     return compare(bundle(given), Reference(path).run(given)).passed
 
 
@@ -73,7 +73,7 @@ def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Pat
 def test_outputs_of_undeclared_sizes_are_cut(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", present="whatever")
     bundle = convert_buckets(path, tmp_path / "out", {PAST: [4]}, pad_before=[PAST], target="ref")
-    assert bundle.manifest.outputs[1].axes == (1, 2, f"{PAST} + 1", 8)
+    assert bundle.manifest.outputs[1].shape == (1, 2, f"{PAST} + 1", 8)
     assert agrees(bundle, path, step(2))
 
 
@@ -109,7 +109,7 @@ def test_nothing_stays_of_a_conversion_that_fails(
             raise WorkerTimeout("it takes too long")
         return run(source, folder, *rest)
 
-    def convert(*sizes: int) -> Buckets:
+    def convert(*sizes: int) -> Bundle:
         return convert_buckets(path, out, {PAST: sizes}, pad_before=[PAST], target="ref", prove="never")
 
     monkeypatch.setattr(instances, "run", fail)
@@ -121,7 +121,7 @@ def test_nothing_stays_of_a_conversion_that_fails(
     with pytest.raises(WorkerTimeout):
         convert(3, 5, 7)
     assert sorted(out.rglob("*")) == before
-    assert agrees(Buckets(out), path, step(2))
+    assert agrees(Bundle(out), path, step(2))
 
 
 @pytest.mark.parametrize("how", [{}, {"grouped": True, "total": TOTAL, "present": TOTAL}], ids=["optimum", "genai"])
@@ -136,4 +136,4 @@ def test_an_empty_cache(runtime: Runtime, tmp_path: Path, how: dict[str, Any]) -
     before = () if how else (PAST,)
     bundle = convert_buckets(path, tmp_path / "out", {PAST: [0, 4]}, pad_before=before, target="ref")
     assert all(agrees(bundle, path, step(past)) for past in (0, 1, 4))
-    assert bundle.manifest.buckets[0].dims == {PAST: 0}
+    assert bundle.manifest.programs[0].dims == {PAST: 0}

@@ -15,7 +15,7 @@ import pytest
 import onnx_bridge
 from fixtures.models import encoder_decoder as model
 from fixtures.models import grouped_query
-from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
@@ -30,19 +30,19 @@ LENGTH, SOURCE, NEW = 36, 6, 32
 SIZES = {"encoder_sequence_length": SOURCE}
 
 
-def by_reference(path: Path, decoder: Decoder, count: int, prompt: list[int], new: int = NEW) -> tuple[Any, Any]:
+def by_reference(path: Path, bundle: Bundle, count: int, prompt: list[int], new: int = NEW) -> tuple[Any, Any]:
     """A source of some tokens, and what ONNX Runtime generates from it with a cache that grows."""
-    encoder = decoder.layout.encoder
+    encoder = bundle.decoder.layout.encoder
     assert encoder is not None
     original = EncoderDecoderOriginal(Files.beside(path), {})
     source = original.source(encoder, count, seed=1)
-    cache = original.of(decoder.layout, source).cache(decoder.layout)
-    batched = np.tile(np.array(prompt), (decoder.layout.batch, 1))
+    cache = original.of(bundle.decoder.layout, source).cache(bundle.decoder.layout)
+    batched = np.tile(np.array(prompt), (bundle.decoder.layout.batch, 1))
     return source[encoder.source], np.stack(list(tokens(cache, batched, new)), 1)
 
 
 @pytest.fixture(scope="module")
-def converted(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Decoder]:
+def converted(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bundle]:
     """A model whose decoder is two files."""
     folder = tmp_path_factory.mktemp("two")
     path = model.write(folder / "model")
@@ -50,63 +50,63 @@ def converted(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 
 class TestTokens:
-    def test_two_files(self, converted: tuple[Path, Decoder]) -> None:
-        path, decoder = converted
-        source, expected = by_reference(path, decoder, SOURCE, [model.START])
-        found = decoder.generate(source, NEW)
+    def test_two_files(self, converted: tuple[Path, Bundle]) -> None:
+        path, bundle = converted
+        source, expected = by_reference(path, bundle, SOURCE, [model.START])
+        found = bundle.decoder.generate(source, NEW)
         assert found.dtype == np.int64
         assert len(set(found[0].tolist())) > 4
         np.testing.assert_array_equal(found, expected)
 
-    def test_what_is_proven(self, converted: tuple[Path, Decoder]) -> None:
-        _, decoder = converted
-        assert decoder.proof.level is Proof.RUN
-        assert decoder.manifest.notes == []
-        assert [each.folder for each in decoder.manifest.buckets] == ["width=1", "encoder", "cross-attention"]
-        assert all(each.wholly_on_migraphx for each in decoder.bundles)
-        assert decoder.example == ("--ids", "1,2,3")
-        assert decoder.layout.length is not None, "places are looked up by the number of tokens"
+    def test_what_is_proven(self, converted: tuple[Path, Bundle]) -> None:
+        _, bundle = converted
+        assert bundle.proof.level is Proof.RUN
+        assert bundle.manifest.notes == []
+        assert [each.folder for each in bundle.manifest.programs] == ["width=1", "encoder", "cross-attention"]
+        assert bundle.wholly_on_migraphx
+        assert bundle.decoder.example == ("--ids", "1,2,3")
+        assert bundle.decoder.layout.length is not None, "places are looked up by the number of tokens"
 
-    def test_a_shorter_source_is_padded(self, converted: tuple[Path, Decoder]) -> None:
-        path, decoder = converted
-        source, expected = by_reference(path, decoder, 4, [model.START, 5], 12)
+    def test_a_shorter_source_is_padded(self, converted: tuple[Path, Bundle]) -> None:
+        path, bundle = converted
+        source, expected = by_reference(path, bundle, 4, [model.START, 5], 12)
         prompt = np.array([[model.START, 5]])
-        np.testing.assert_array_equal(decoder.generate(source, 12, prompt=prompt), expected)
+        np.testing.assert_array_equal(bundle.decoder.generate(source, 12, prompt=prompt), expected)
         padded = np.pad(source, ((0, 0), (0, 1)), constant_values=9)
         mask = np.array([[1, 1, 1, 1, 0]])
-        np.testing.assert_array_equal(decoder.generate(padded, 12, attention_mask=mask, prompt=prompt), expected)
+        np.testing.assert_array_equal(bundle.decoder.generate(padded, 12, attention_mask=mask, prompt=prompt), expected)
 
     def test_merged_with_several_texts(self, runtime: Runtime, tmp_path: Path) -> None:
         path = model.write(tmp_path / "model", merged=True)
         sizes = {**SIZES, "batch_size": 2}
-        decoder = convert_decoder(path, tmp_path / "out", LENGTH, dims=sizes, target="ref")
-        source, expected = by_reference(path, decoder, SOURCE, [model.START])
+        bundle = convert_decoder(path, tmp_path / "out", LENGTH, dims=sizes, target="ref")
+        source, expected = by_reference(path, bundle, SOURCE, [model.START])
         assert source.shape == (2, SOURCE)
         assert (expected[0] != expected[1]).any()
-        np.testing.assert_array_equal(decoder.generate(source, NEW), expected)
+        np.testing.assert_array_equal(bundle.decoder.generate(source, NEW), expected)
 
     def test_features(self, runtime: Runtime, tmp_path: Path) -> None:
         path = model.write(tmp_path / "model", features=True, start=None)
-        decoder = convert_decoder(path, tmp_path / "out", 20, target="ref")
-        source, expected = by_reference(path, decoder, SOURCE, [4, 5], 8)
+        bundle = convert_decoder(path, tmp_path / "out", 20, target="ref")
+        source, expected = by_reference(path, bundle, SOURCE, [4, 5], 8)
         assert source.dtype == np.float32
-        np.testing.assert_array_equal(decoder.generate(source, 8, prompt=np.array([[4, 5]])), expected)
+        np.testing.assert_array_equal(bundle.decoder.generate(source, 8, prompt=np.array([[4, 5]])), expected)
         with pytest.raises(InputError):  # nothing says what a text begins with
-            decoder.generate(source, 8)
+            bundle.decoder.generate(source, 8)
         with pytest.raises(InputError):  # without a mask, nothing hides padding
-            decoder.generate(source[:, :4], 8, prompt=np.array([[4]]))
+            bundle.decoder.generate(source[:, :4], 8, prompt=np.array([[4]]))
         np.save(tmp_path / "x.npy", source)
         generated = onnx_bridge.generate(tmp_path / "out", inputs=tmp_path / "x.npy", max_new_tokens=8, prompt=[4, 5])
         assert generated.tokens == expected[0].tolist()
-        assert decoder.example == ("--inputs", "input_features.npy", "--prompt", "1")
+        assert bundle.decoder.example == ("--inputs", "input_features.npy", "--prompt", "1")
 
 
 class TestBundle:
-    def test_verbs(self, converted: tuple[Path, Decoder], tmp_path: Path) -> None:
-        path, decoder = converted
-        assert onnx_bridge.verify(decoder.path).passed
-        assert json.dumps(decoder.to_json())
-        report = onnx_bridge.check(decoder.path)
+    def test_verbs(self, converted: tuple[Path, Bundle], tmp_path: Path) -> None:
+        path, bundle = converted
+        assert onnx_bridge.verify(bundle.path).passed
+        assert json.dumps(onnx_bridge.inspect(bundle.path).to_json())
+        report = onnx_bridge.check(bundle.path)
         assert report.passed
         lengths = (1, 2)
         assert [each.name for each in report.legs] == [
@@ -114,31 +114,31 @@ class TestBundle:
             for count in (SOURCE, SOURCE // 2)
             for length in lengths
         ]
-        onnx_bridge.pack(decoder.path, tmp_path / "m.onnxbridge")
+        onnx_bridge.pack(bundle.path, tmp_path / "m.onnxbridge")
         loaded = onnx_bridge.load(tmp_path / "m.onnxbridge")
-        assert isinstance(loaded, Decoder)
-        source, expected = by_reference(path, decoder, SOURCE, [model.START], 4)
-        np.testing.assert_array_equal(loaded.generate(source, 4), expected)
+        assert loaded.manifest.decoder is not None
+        source, expected = by_reference(path, bundle, SOURCE, [model.START], 4)
+        np.testing.assert_array_equal(loaded.decoder.generate(source, 4), expected)
 
-    def test_again_with_another_length(self, converted: tuple[Path, Decoder], tmp_path: Path) -> None:
+    def test_again_with_another_length(self, converted: tuple[Path, Bundle], tmp_path: Path) -> None:
         path, made = converted
         out = Path(shutil.copytree(made.path, tmp_path / "out"))
         again = convert_decoder(path, out, 12, dims=SIZES, target="ref")
         source, expected = by_reference(path, again, SOURCE, [model.START], 10)
-        np.testing.assert_array_equal(again.generate(source, 10), expected)
+        np.testing.assert_array_equal(again.decoder.generate(source, 10), expected)
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["cross-attention", "encoder", "width=1"]
         assert onnx_bridge.verify(out).passed
 
-    def test_check_finds_another_encoder(self, converted: tuple[Path, Decoder], tmp_path: Path) -> None:
-        path, decoder = converted
+    def test_check_finds_another_encoder(self, converted: tuple[Path, Bundle], tmp_path: Path) -> None:
+        path, bundle = converted
         other = Path(shutil.copytree(path.parent, tmp_path / "model"))
         encoder = onnx.load(other / "encoder_model.onnx")
         encoder.graph.node[-1].op_type = "Sigmoid"
         onnx.save(encoder, other / "encoder_model.onnx")
-        assert not onnx_bridge.check(decoder, reference=other / path.name).passed
+        assert not onnx_bridge.check(bundle, reference=other / path.name).passed
 
-    def test_bad_arguments(self, converted: tuple[Path, Decoder]) -> None:
-        _, decoder = converted
+    def test_bad_arguments(self, converted: tuple[Path, Bundle]) -> None:
+        _, bundle = converted
         ids = np.arange(SOURCE)[None]
         for source in (
             ids[0],
@@ -148,14 +148,14 @@ class TestBundle:
             np.tile(ids, (2, 1)),
         ):
             with pytest.raises(InputError):
-                decoder.generate(source, 2)
+                bundle.decoder.generate(source, 2)
         for options in ({"attention_mask": ids[:, 1:]}, {"prompt": ids[0]}):
             with pytest.raises(InputError):
-                decoder.generate(ids, 2, **options)
+                bundle.decoder.generate(ids, 2, **options)
         with pytest.raises(InputError):
-            decoder.cache()
+            bundle.decoder.cache()
         with pytest.raises(InputError):
-            decoder.cache(ids).feed(ids[:, :2], np.array([[0, 1]]))
+            bundle.decoder.cache(ids).feed(ids[:, :2], np.array([[0, 1]]))
 
     @pytest.mark.parametrize(
         "change",
@@ -177,26 +177,26 @@ class TestBundle:
         ],
     )
     def test_hostile_layouts(
-        self, converted: tuple[Path, Decoder], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+        self, converted: tuple[Path, Bundle], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
     ) -> None:
         self.refused(converted[1], tmp_path, lambda values: change(values["decoder"]))
 
     @pytest.mark.parametrize(
         "change",
         [
-            lambda values: values["buckets"].pop(),
-            lambda values: values["buckets"].append(values["buckets"][-1]),
-            lambda values: values["buckets"][1].update(folder="cross-attention"),
-            lambda values: values["buckets"].reverse(),
+            lambda values: values["programs"].pop(),
+            lambda values: values["programs"].append(values["programs"][-1]),
+            lambda values: values["programs"][1].update(folder="cross-attention"),
+            lambda values: values["programs"].reverse(),
         ],
     )
     def test_hostile_programs(
-        self, converted: tuple[Path, Decoder], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+        self, converted: tuple[Path, Bundle], tmp_path: Path, change: Callable[[dict[str, Any]], Any]
     ) -> None:
         self.refused(converted[1], tmp_path, change)
 
-    def refused(self, decoder: Decoder, tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-        out = Path(shutil.copytree(decoder.path, tmp_path / "out"))
+    def refused(self, bundle: Bundle, tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+        out = Path(shutil.copytree(bundle.path, tmp_path / "out"))
         values = json.loads((out / "manifest.json").read_text())
         change(values)
         (out / "manifest.json").write_bytes(resealed(values))
@@ -269,24 +269,24 @@ class TestRefused:
 
     def test_without_an_encoder(self, runtime: Runtime, tmp_path: Path) -> None:
         path = grouped_query.build(tmp_path / "model.onnx")
-        decoder = convert_decoder(path, tmp_path / "out", 16, target="ref")
+        bundle = convert_decoder(path, tmp_path / "out", 16, target="ref")
         ids = np.array([[5, 6]])
         with pytest.raises(InputError):
-            decoder.generate(ids, 2, prompt=ids)
+            bundle.decoder.generate(ids, 2, prompt=ids)
         with pytest.raises(InputError):
-            decoder.cache(ids)
+            bundle.decoder.cache(ids)
         np.save(tmp_path / "x.npy", ids)
         for options in ({"inputs": tmp_path / "x.npy"}, {"ids": [5], "inputs": tmp_path / "x.npy"}, {}):
             with pytest.raises(InputError):
                 onnx_bridge.generate(tmp_path / "out", **options)
 
 
-def test_command_line(runtime: Runtime, converted: tuple[Path, Decoder], capsys: Any, monkeypatch: Any) -> None:
-    path, decoder = converted
-    source, expected = by_reference(path, decoder, 4, [model.START, 6], 5)
+def test_command_line(runtime: Runtime, converted: tuple[Path, Bundle], capsys: Any, monkeypatch: Any) -> None:
+    path, bundle = converted
+    source, expected = by_reference(path, bundle, 4, [model.START, 6], 5)
     ids = ",".join(map(str, source[0].tolist()))
     options = ["--ids", ids, "--prompt", f"{model.START},6", "--max-new-tokens", "5", "--json"]
-    monkeypatch.setattr("sys.argv", ["onnx-bridge", "generate", str(decoder.path), *options])
+    monkeypatch.setattr("sys.argv", ["onnx-bridge", "generate", str(bundle.path), *options])
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert not ended.value.code

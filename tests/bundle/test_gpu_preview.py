@@ -63,7 +63,7 @@ def test_nodes_that_are_left_in_float_are_named(second_runtime: Runtime, tmp_pat
         names = "debug_symbols" in workers.shared(seen.rehearsal.runtime).features
     except RuntimeNotFound as error:
         pytest.skip(f"{second_runtime.path.name} was unpacked without MIGraphX's headers: {error.what}")
-    seen.open()
+    seen.bundle.open()
     (note,) = seen.kernel_notes
     assert ("1 in float (plain)" if names else "1 in float") in note
 
@@ -106,10 +106,10 @@ def test_without_a_compiler(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_forecast_in_inspect_and_in_the_manifest(model: Path, bundle: Bundle, tmp_path: Path) -> None:
-    found = bundle.manifest.forecast
+    found = bundle.manifest.program.forecast
     assert found["summary"] == "3 int8"
     assert {each["kernel"] for each in found["products"]} == {"int8"}
-    assert json.loads((bundle.path / "manifest.json").read_text())["forecast"] == found
+    assert json.loads((bundle.path / "manifest.json").read_text())["programs"][0]["forecast"] == found
     shown = CliRunner().invoke(app, ["inspect", str(bundle.path)])
     assert "3 int8" in shown.output
     before = onnx_bridge.inspect(model).to_json()["forecast"]

@@ -76,7 +76,7 @@ class TestEnvironment:
     )
     @pytest.mark.parametrize("packed", [False, True])
     def test_others_are_refused(self, bundle: Path, name: str, value: object, packed: bool) -> None:
-        rewrite(bundle, lambda values: values.update(environment={name: value}))
+        rewrite(bundle, lambda values: values["programs"][0].update(environment={name: value}))
         path = bundle
         if packed:
             files = {each: (bundle / each).read_bytes() for each in ("manifest.json", "m.mxr", "m.onnx")}
@@ -87,7 +87,8 @@ class TestEnvironment:
         assert not onnx_bridge.verify(path).passed
 
     def test_settings_are_used(self, bundle: Path) -> None:
-        rewrite(bundle, lambda values: values.update(environment={"MIGRAPHX_DISABLE_PASSES": "eliminate_pad,simplify"}))
+        settings = {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad,simplify"}
+        rewrite(bundle, lambda values: values["programs"][0].update(environment=settings))
         loaded = onnx_bridge.load(bundle)
         np.testing.assert_array_equal(loaded(X)["y"], np.maximum(X["x"], 0))
 
@@ -172,15 +173,33 @@ class TestPacked:
     ],
 )
 def test_records_of_the_wrong_type(bundle: Path, field: str, value: object) -> None:
-    rewrite(bundle, lambda values: values.update({field: value}))
+    def change(values: dict[str, Any]) -> None:
+        (values if field in values else values["programs"][0])[field] = value
+
+    rewrite(bundle, change)
     with pytest.raises(InputError, match="damaged"):
         onnx_bridge.inspect(bundle)
+
+
+@pytest.mark.parametrize("name", ["../other.mxr", "/other.mxr", "a/m.mxr", "m.onnx/../../m.mxr", "..", ""])
+def test_programs_outside_of_the_bundle(bundle: Path, name: str) -> None:
+    def change(values: dict[str, Any]) -> None:
+        values["programs"][0]["partitions"][0]["program"]["file"] = name
+
+    rewrite(bundle, change)
+    with pytest.raises(InputError, match="damaged.*is not a file in the bundle"):
+        onnx_bridge.load(bundle)
 
 
 def test_scripts_are_named_by_the_caller(bundle: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(graph): pass\n")
-    rewrite(bundle, lambda values: values.update(pipeline=f"surgeon{{script={script}:f}},{values['pipeline']}"))
+
+    def change(values: dict[str, Any]) -> None:
+        (program,) = values["programs"]
+        program["pipeline"] = f"surgeon{{script={script}:f}},{program['pipeline']}"
+
+    rewrite(bundle, change)
     with pytest.raises(InputError, match="script"):
         onnx_bridge.bisect(bundle)
     assert not (tmp_path / "ran").exists()
@@ -257,7 +276,7 @@ def test_any_value_in_any_place_of_a_manifest(bundle: Path) -> None:
     assert refused > 300
 
 
-@pytest.mark.parametrize("start", ["", '{"format": 1, "program": ', '{"format": 3, "buckets": '])
+@pytest.mark.parametrize("start", ["", '{"format": 4, "programs": ', '{"format": 3, "buckets": '])
 def test_a_manifest_that_is_nested_too_deeply(tmp_path: Path, start: str) -> None:
     (tmp_path / "manifest.json").write_text(start + "[" * 100_000)
     assert not is_manifest(tmp_path / "manifest.json")
@@ -270,7 +289,7 @@ def test_a_manifest_that_is_nested_too_deeply(tmp_path: Path, start: str) -> Non
 def test_options_of_a_pass_that_are_nested_too_deeply(bundle: Path, depth: int) -> None:
     path = bundle / "manifest.json"
     values = json.loads(path.read_text())
-    values["passes"][0]["options"] = {"a": "DEEP"}
+    values["programs"][0]["passes"][0]["options"] = {"a": "DEEP"}
     path.write_text(json.dumps(values).replace('"DEEP"', "[" * depth + "]" * depth))
     with pytest.raises(InputError, match="nested too deeply"):
         onnx_bridge.inspect(bundle)

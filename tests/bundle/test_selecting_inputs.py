@@ -12,7 +12,6 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.options import sizes
 from onnx_bridge.conversion.buckets import run_any
@@ -58,18 +57,18 @@ def sample(seq: int, past: int, use_cache: bool) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Buckets]:
+def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Bundle]:
     folder = tmp_path_factory.mktemp("selecting")
     path = write(folder / "m.onnx", DECODER)
     request = ConvertRequest(target="ref", dims={"seq": 2, "past": 3})
     bundle = run_any(path, folder / "out", request)
-    assert isinstance(bundle, Buckets)
+    assert bundle.manifest.dims
     return path, bundle
 
 
 class TestBundle:
     @pytest.mark.parametrize("use_cache", [False, True])
-    def test_the_value_chooses_the_program(self, made: tuple[Path, Buckets], use_cache: bool) -> None:
+    def test_the_value_chooses_the_program(self, made: tuple[Path, Bundle], use_cache: bool) -> None:
         path, bundle = made
         given = sample(2, 3, use_cache)
         outputs, expected = bundle(given), Reference(path).run(given)
@@ -77,23 +76,23 @@ class TestBundle:
         assert compare(outputs, expected).passed
         assert bundle.notes == [f"run in the bucket use_cache={int(use_cache)}"]
 
-    def test_all_of_it_is_on_the_device(self, made: tuple[Path, Buckets]) -> None:
+    def test_all_of_it_is_on_the_device(self, made: tuple[Path, Bundle]) -> None:
         bundle = made[1]
-        assert [each.dims for each in bundle.manifest.buckets] == [{"use_cache": 0}, {"use_cache": 1}]
-        assert not any(each.manifest.partitions for each in bundle.bundles)
+        assert [each.dims for each in bundle.manifest.programs] == [{"use_cache": 0}, {"use_cache": 1}]
+        assert not any(not each.wholly_on_migraphx for each in bundle.manifest.programs)
         assert [each.name for each in bundle.specs] == ["x", "cache", "use_cache"]
 
-    def test_check(self, made: tuple[Path, Buckets]) -> None:
+    def test_check(self, made: tuple[Path, Bundle]) -> None:
         report = check_buckets(made[1], CheckRequest())
         assert report.passed, report.to_json()
         assert [len(leg.comparisons) for leg in report.legs] == [1, 1]
 
-    def test_loading(self, made: tuple[Path, Buckets]) -> None:
+    def test_loading(self, made: tuple[Path, Bundle]) -> None:
         loaded = onnx_bridge.load(made[1].path)
         given = sample(2, 3, True)
         assert compare(loaded(given), made[1](given)).passed
 
-    def test_a_batch_keeps_it(self, made: tuple[Path, Buckets], tmp_path: Path) -> None:
+    def test_a_batch_keeps_it(self, made: tuple[Path, Bundle], tmp_path: Path) -> None:
         for resumed in (False, True):
             request = job(target="ref", dims={"seq": 2, "past": 3}, check=True)
             (found,) = convert_all([made[0]], tmp_path, request, jobs=1).results
@@ -104,8 +103,8 @@ def test_sizes_and_values_together(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
     request = ConvertRequest(target="ref", dims={"past": 3}, buckets={"seq": (1, 2)})
     bundle = run_any(path, tmp_path / "out", request)
-    assert isinstance(bundle, Buckets)
-    assert len(bundle.bundles) == 4
+    assert bundle.manifest.dims
+    assert len(bundle.programs) == 4
     for seq, use_cache in ((1, True), (2, False), (2, True), (1, False)):
         given = sample(seq, 3, use_cache)
         assert compare(bundle(given), Reference(path).run(given)).passed
@@ -119,7 +118,7 @@ def test_a_frozen_input_and_a_single_program_select_nothing(runtime: Runtime, tm
     path = write(tmp_path / "m.onnx", DECODER)
     frozen = run_any(path, tmp_path / "out", ConvertRequest(target="ref", freeze={"use_cache": "true"}))
     assert isinstance(frozen, Bundle)
-    assert not frozen.manifest.partitions
+    assert frozen.wholly_on_migraphx
     whole = onnx_bridge.convert(path, tmp_path / "host", target="ref")
     assert any("--bucket use_cache=false,true" in note for note in whole.manifest.notes)
 

@@ -78,7 +78,7 @@ def test_light_models_clean_parse_and_compile(runtime: Runtime, tmp_path: Path, 
     """Their images have 224 × 224 pixels, which the ref target would take minutes to run; so they are not run."""
     bundle = onnx_bridge.convert(path, tmp_path / "program.mxr", target="ref")
     assert bundle.outputs[0].shape[1] == 1000
-    steps = bundle.manifest.passes
+    steps = bundle.manifest.program.passes
     assert steps[-1]["nodes_after"] <= steps[0]["nodes_before"]
 
 
@@ -86,6 +86,9 @@ def test_light_models_clean_parse_and_compile(runtime: Runtime, tmp_path: Path, 
 def bundle(runtime: Runtime, exported: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     out = tmp_path_factory.mktemp("bundle") / "bert"
     return onnx_bridge.convert(exported("bert", dynamic_batch=True), out, target="ref", dims={"batch": 2})
+
+
+OUTSIDE = {"file": "../../other.onnx", "bytes": 1, "sha256": ""}
 
 
 class TestBundles:
@@ -101,9 +104,9 @@ class TestBundles:
         assert manifest["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [2, 16]}
         assert manifest["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 16, 64]}]
         assert {"clean", "write", "start", "parse", "compile", "save", "prove"} == set(manifest["timings"])
-        names = [each["name"] for each in manifest["passes"]]
+        names = [each["name"] for each in manifest["programs"][0]["passes"]]
         assert "fold-constants" in names
-        assert any(each["rewrites"] for each in manifest["passes"])
+        assert any(each["rewrites"] for each in manifest["programs"][0]["passes"])
 
     def test_loading_in_another_process(self, bundle: Bundle, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
@@ -120,8 +123,8 @@ class TestBundles:
     def test_survives_the_end_of_its_worker(self, bundle: Bundle) -> None:
         arrays = {"input_ids": np.zeros((2, 16), np.int64), "attention_mask": np.ones((2, 16), np.int64)}
         before = bundle(arrays)["output"]
-        assert bundle._worker is not None
-        bundle._worker.close()
+        assert bundle.program.worker is not None
+        bundle.program.worker.close()
         np.testing.assert_array_equal(bundle(arrays)["output"], before)
 
     @pytest.mark.parametrize(
@@ -143,10 +146,11 @@ class TestBundles:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [
-            ("format", 99, "has format 99.*upgrade"),
+            ("format", 99, "has format 99.*make it again: onnx-bridge convert"),
+            ("format", 1, "has format 1, and .* reads format 4 alone .*make it again: onnx-bridge convert .*onnx -o "),
             ("versions", {"migraphx": "1.2.3"}, r"compiled by MIGraphX 1.2.3, and the one here is"),
             ("target", "gpu", "GPU"),
-            ("program", {"file": "../other.mxr"}, "damaged.*other.mxr.*is not a file in the bundle"),
+            ("model", [OUTSIDE], "damaged.*other.onnx.*is not a file in the bundle"),
         ],
     )
     def test_refusals(self, bundle: Bundle, tmp_path: Path, field: str, value: Any, message: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.manifest import FORMAT
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.compiling.compiler import Compiler
@@ -161,9 +162,10 @@ class TestBundle:
             "m.partition0.mxr",
             "m.partition2.mxr",
         }
-        assert (manifest["format"], manifest["program"]) == (2, None)
-        assert [each["runs_on"] for each in manifest["partitions"]] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
-        first, host, last = manifest["partitions"]
+        assert manifest["format"] == FORMAT
+        (program,) = manifest["programs"]
+        assert [each["runs_on"] for each in program["partitions"]] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
+        first, host, last = program["partitions"]
         assert first["inputs"] == [{"name": "x", "dtype": "float32", "shape": [16, 16]}]
         assert [each["operator"] for each in host["host"]] == ["NonZero", "Cast", "ReduceMean"]
         assert "shape" in host["host"][0]["reason"]
@@ -175,14 +177,16 @@ class TestBundle:
         assert manifest["outputs"][1] == {"name": "i", "dtype": "int64", "shape": [2, None]}
         assert any(note.startswith("3 of 7 nodes") for note in manifest["notes"])
 
-    def test_a_model_wholly_on_migraphx_has_no_partitions(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_a_model_wholly_on_migraphx_is_one_partition(self, runtime: Runtime, tmp_path: Path) -> None:
         text = "(float[16, 16] x) => (float[16, 16] y) { a = MatMul(x, w) y = Relu(a) }"
         path = save(ir.to_proto(model(text, w=CONSTANTS["w"])), tmp_path)
         bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
         manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-        assert manifest["format"] == 1
-        assert manifest.keys().isdisjoint({"partitions", "share"})
-        assert manifest["program"]["file"] == "m.mxr"
+        assert manifest["format"] == FORMAT
+        assert "share" not in manifest
+        (partition,) = manifest["programs"][0]["partitions"]
+        assert (partition["program"]["file"], partition["nodes"]) == ("m.mxr", 2)
+        assert bundle.manifest.partition_line == ""
         assert bundle.wholly_on_migraphx
         assert bundle.manifest.host_reasons() == ""
         assert (bundle.manifest.node_share, bundle.manifest.work_share) == (1.0, WorkShare(1.0))
@@ -191,8 +195,8 @@ class TestBundle:
         bundle = onnx_bridge.load(made[1])
         x = {"x": RNG.standard_normal((16, 16), np.float32)}
         before = bundle(x)
-        assert bundle._worker is not None
-        bundle._worker.close()
+        assert bundle.program._worker is not None
+        bundle.program._worker.close()
         assert compare(bundle(x), before).passed
         bundle.close()
         assert compare(bundle(x), before).passed
@@ -385,7 +389,10 @@ class TestCommandLine:
         assert done[0] == 0, done
         assert "ONNX Runtime" in done[1]
         seen = bridge("inspect", out, "--json")
-        assert [each["runs_on"] for each in json.loads(seen[1])["partitions"]] == ["ONNX Runtime", "MIGraphX"]
+        assert [each["runs_on"] for each in json.loads(seen[1])["programs"][0]["partitions"]] == [
+            "ONNX Runtime",
+            "MIGraphX",
+        ]
         assert "partitions" in bridge("inspect", out)[1]
         words = np.array(["amber", "brook", "cedar", "amber"])
         np.savez(tmp_path / "x.npz", t=words, x=np.ones((16, 16), np.float32))
@@ -439,7 +446,7 @@ def test_freezing_moves_nodes_to_the_device(runtime: Runtime, tmp_path: Path) ->
         bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", freeze={"s": value})
         assert bundle.wholly_on_migraphx
         assert [each.name for each in bundle.inputs] == ["x"]
-        assert "s=5" in bundle.manifest.pipeline
+        assert "s=5" in bundle.manifest.program.pipeline
         np.testing.assert_allclose(bundle({"x": x})["y"], 10 * x, 1e-6)
         report = onnx_bridge.check(bundle)
         assert report.passed, report.to_json()

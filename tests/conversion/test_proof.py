@@ -376,7 +376,7 @@ class TestRequests:
         assert made.proof.level is Proof.NONE
         made = onnx_bridge.convert_buckets(model, out, buckets, **rest)
         assert made.proof.level is Proof.RUN
-        assert [each.proof.level for each in made.bundles] == [Proof.RUN, Proof.RUN]
+        assert [onnx_bridge.load(each.path).proof.level for each in made.programs] == [Proof.RUN, Proof.RUN]
         before = (out / "H=8/manifest.json").read_text()
         onnx_bridge.convert_buckets(model, out, buckets, prove="never", **rest)
         assert (out / "H=8/manifest.json").read_text() == before, "what is proven more is kept"

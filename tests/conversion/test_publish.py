@@ -242,7 +242,8 @@ def test_a_second_name_for_external_data(tmp_path: Path) -> None:
     cleaned = onnx.load(out / "m.onnx")
     onnx.save(cleaned, out / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
     files = tuple(FileInfo.of(out / name) for name in ("m.onnx", "m.onnx.data"))
-    replace(manifest, model=files).write(manifest_path(out))
+    program = replace(manifest.program, model=files)
+    replace(manifest, model=files, programs=(program,)).write(manifest_path(out))
     staging.adopt(out, tmp_path / "other", tmp_path / "n.onnx")
     for each in (out, tmp_path / "other"):
         onnx.load(each / "m.onnx")

@@ -369,7 +369,7 @@ class TestBundles:
         bundle = convert(tmp_path / "m.onnx", tmp_path / "bundle", precision="fp16", target="ref")
         found = bisect(bundle.path)
         assert found.passed, found.summary
-        assert not bisect(tmp_path / "m.onnx", pipeline=bundle.manifest.pipeline, rtol=1e-6).passed
+        assert not bisect(tmp_path / "m.onnx", pipeline=bundle.manifest.program.pipeline, rtol=1e-6).passed
 
     def test_other_settings_are_rejected(self, bundle: Path) -> None:
         with pytest.raises(InputError, match="has its own pipeline"):

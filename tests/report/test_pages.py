@@ -154,7 +154,10 @@ def test_a_real_model_on_migraphx(worker: Worker, tmp_path: Path) -> None:
     report = CheckReport("m", (Leg("MIGraphX ref", (compare(actual, expected),)),), layers=layers)
     after = Network.of(clean(original).model)
     evidence = Evidence(
-        {"ONNX Runtime": (expected,), "MIGraphX ref": (actual,)}, Network.of(original), after, bundle.manifest.passes
+        {"ONNX Runtime": (expected,), "MIGraphX ref": (actual,)},
+        Network.of(original),
+        after,
+        bundle.manifest.program.passes,
     )
     path = tmp_path / "report.html"
     write_report(path, report, evidence=evidence)
@@ -163,7 +166,7 @@ def test_a_real_model_on_migraphx(worker: Worker, tmp_path: Path) -> None:
         assert window.complaints == []
         assert window.texts("h1") == ["✓ Parity holds"]
         assert len(window.texts("#layers-table tbody tr")) == len(after.nodes) == 7
-        assert len(window.texts("#passes-table tbody tr")) == len(bundle.manifest.passes)
+        assert len(window.texts("#passes-table tbody tr")) == len(bundle.manifest.program.passes)
         assert window.evaluate("document.querySelector('#tensor').length") == 2
     bundle.close()
 

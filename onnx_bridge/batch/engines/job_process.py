@@ -21,7 +21,6 @@ from typing import Any
 import passes
 from onnx_bridge.batch import transfer
 from onnx_bridge.batch.failure import Failure
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_any
@@ -124,15 +123,12 @@ class _Task:
         return replace(failure, what=failure.what.replace(copy, original), where=where)
 
 
-def _synchronize(bundle: Bundle | Buckets) -> None:
+def _synchronize(bundle: Bundle) -> None:
     """Wait until a bundle is on the disk."""
     manifest = manifest_path(bundle.path)
-    for each in bundle.bundles if isinstance(bundle, Buckets) else ():
-        _synchronize(each)
-    for name in (manifest.name, *(each.file for each in bundle.manifest.files)):
-        synchronize(manifest.parent / name)
-    for folder in (manifest.parent, manifest.parent.parent):
-        synchronize(folder)
+    files = [manifest, *(manifest.parent / file.file for file in bundle.manifest.files)]
+    for path in (*files, *dict.fromkeys(file.parent for file in files), manifest.parent.parent):
+        synchronize(path)
 
 
 def main(connection: socket.socket) -> None:

@@ -1,45 +1,39 @@
-"""A decoder: a bundle that generates text, token by token, with a static cache."""
+"""The part of a bundle that generates text, token by token, with programs over a cache of fixed size."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy, tokens
-from onnx_bridge.bundle.files.pack import unpacked
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, Layout
-from onnx_bridge.bundle.manifest.text import manifest_path
+from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import Array
 
 
-class Decoder(Buckets):
+class Decoder:
     """A language model, converted for a cache of fixed size and several numbers of tokens at a time.
+
+    Args:
+        path: the bundle.
+        layout: of its inputs and outputs.
+        programs: all programs of the bundle.
 
     Attributes:
         layout: of its inputs and outputs.
+        widths: its programs by the number of tokens that they take.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        runtime: str | None = None,
-        timeout: float | None = None,
-        memory: float | None = None,
-    ) -> None:
-        super().__init__(path, runtime=runtime, timeout=timeout, memory=memory)
-        if self.manifest.decoder is None:
-            raise InputError("this is not a decoder", where=str(path), hint="`convert --as decoder` makes one")
-        self.layout: Layout = self.manifest.decoder
-        self._check()
+    def __init__(self, path: Path, layout: Layout, programs: Sequence[Program]) -> None:
+        self.layout = layout
+        self.widths = {each.info.dims[WIDTH]: each for each in programs if WIDTH in each.info.dims}
+        self._path, self._all = path, programs
 
     def generate(
         self,
@@ -84,7 +78,7 @@ class Decoder(Buckets):
         choose: Choose = greedy,
         stop: Collection[int] = (),
     ) -> Iterator[Array]:
-        """The same as `generate`, token by token: yields (batch,) int64."""
+        """Generate as `generate` does, token by token: yields (batch,) int64."""
         layout = self.layout
         if layout.encoder is None:
             if prompt is not None:
@@ -95,12 +89,12 @@ class Decoder(Buckets):
         if prompt is None:
             if not layout.encoder.start:
                 what = "the token that a text begins with is not known"
-                raise InputError(what, where=str(self.path), hint="give it as the prompt")
+                raise InputError(what, where=str(self._path), hint="give it as the prompt")
             prompt = np.tile(np.array(layout.encoder.start), (layout.batch, 1))
         return tokens(self.cache(input_ids, attention_mask), prompt, max_new_tokens, choose=choose, stop=stop)
 
     def cache(self, source: Array | None = None, mask: Array | None = None) -> StaticCache:
-        """An empty cache, which takes tokens and returns logits; for conversations, and for sampling of one's own.
+        """Return an empty cache that takes tokens and returns logits, for conversations and for sampling of one's own.
 
         Args:
             source: of a model with an encoder, what to generate from.
@@ -112,36 +106,20 @@ class Decoder(Buckets):
         """
         if (self.layout.encoder is None) is not (source is None):
             what = "a decoder without an encoder has no source" if source is not None else "the source is missing"
-            raise InputError(what, where=str(self.path))
-        programs = self._programs
+            raise InputError(what, where=str(self._path))
+        programs = self.widths
         dtypes = {each.name: each.numpy for each in programs[1].inputs}
         encoding = self.encoding
         given = {} if encoding is None or source is None else encoding(source, mask)
         return StaticCache(self.layout, dtypes, programs, given)
 
-    @property
-    def _programs(self) -> dict[int, Bundle]:
-        """The programs of the decoder itself, by width."""
-        pairs = zip(self.manifest.buckets, self.bundles, strict=True)
-        return {each.dims[WIDTH]: bundle for each, bundle in pairs if WIDTH in each.dims}
-
-    @property
+    @cached_property
     def encoding(self) -> Encoding | None:
-        """The programs that run once for a text."""
-        layout = self.layout.encoder
-        found = {each.folder: bundle for each, bundle in zip(self.manifest.buckets, self.bundles, strict=True)}
-        return None if layout is None else Encoding(layout, found[ENCODER], found[MEMORY])
-
-    def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
-        """Run one program, the one that takes as many tokens as there are; arguments and errors are `Bundle`'s."""
-        ids = arrays.get(self.layout.ids)
-        shape = ids.shape if isinstance(ids, np.ndarray) else ()
-        for width, bundle in self._programs.items():
-            if shape == (self.layout.batch, width):
-                return bundle(arrays)
-        widths = ", ".join(map(str, self._programs))
-        what = f"no program takes token ids of the shape {list(shape)}"
-        raise InputError(what, where=str(self.path), hint=f"they take {widths} tokens; `generate` takes any number")
+        """The programs that run once for a text; None without an encoder."""
+        if self.layout.encoder is None:
+            return None
+        by_folder = {program.path.name: program for program in self._all}
+        return Encoding(self.layout.encoder, by_folder[ENCODER], by_folder[MEMORY])
 
     @property
     def example(self) -> tuple[str, ...]:
@@ -152,35 +130,22 @@ class Decoder(Buckets):
             return "--ids", "1,2,3", *prompt
         return "--inputs", f"{encoder.source}.npy", *prompt
 
-    def _check(self) -> None:
-        """Require that the programs have the layout of the manifest; raises InputError."""
-        layout, buckets = self.layout, self.manifest.buckets
+    def check(self) -> None:
+        """Require that the programs have the layout; raises InputError."""
+        layout, infos = self.layout, [program.info for program in self._all]
         folders = {ENCODER, MEMORY} if layout.encoder is not None else set()
-        others = [each.folder for each in buckets if WIDTH not in each.dims]
-        if not buckets or buckets[0].dims != {WIDTH: 1} or {*others} != folders or len(others) > len(folders):
+        others = [info.folder for info in infos if WIDTH not in info.dims]
+        if infos[0].dims != {WIDTH: 1} or {*others} != folders or len(others) > len(folders):
             what = "the manifest is damaged: these are not the programs of a decoder"
-            raise InputError(what, where=str(self.path), hint="convert again")
+            raise InputError(what, where=str(self._path), hint="convert again")
         needed = {layout.logits, *(each.present for each in layout.cache)}
         damaged = [
-            bundle
-            for width, bundle in self._programs.items()
+            program.path
+            for width, program in self.widths.items()
             if not 0 < width <= layout.max_length
-            or {each.name: each.shape for each in bundle.inputs} != layout.shapes(width)
-            or needed - {each.name for each in bundle.outputs}
+            or {tensor.name: tensor.sizes for tensor in program.inputs} != layout.shapes(width)
+            or needed - {tensor.name for tensor in program.outputs}
         ]
         if damaged or not (self.encoding is None or self.encoding.is_intact):
             what = "the manifest is damaged: the programs do not have the layout of the decoder"
-            raise InputError(what, where=str(damaged[0].path if damaged else self.path), hint="convert again")
-
-
-def open_buckets(
-    path: str | os.PathLike[str],
-    *,
-    runtime: str | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
-) -> Buckets:
-    """A bundle with buckets, which may be a decoder; raises InputError."""
-    manifest = BucketsManifest.read(manifest_path(unpacked(path)))
-    kind = Buckets if manifest.decoder is None else Decoder
-    return kind(path, runtime=runtime, timeout=timeout, memory=memory)
+            raise InputError(what, where=str(damaged[0] if damaged else self._path), hint="convert again")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.layout import Encoder
+from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples.inputs import TensorSpec
@@ -24,8 +24,8 @@ class Encoding:
     """
 
     layout: Encoder
-    encoder: Bundle
-    memory: Bundle
+    encoder: Program
+    memory: Program
 
     @property
     def spec(self) -> TensorSpec:
@@ -37,10 +37,10 @@ class Encoding:
     @property
     def is_intact(self) -> bool:
         """Whether the programs have the inputs and outputs of the layout."""
-        encoder = {each.name: each.shape for each in self.encoder.inputs}
-        outputs = {each.name: each.shape for each in self.encoder.outputs}
-        memory = {each.name: each.shape for each in self.memory.inputs}
-        found = {**encoder, **outputs, **{each.name: each.shape for each in self.memory.outputs}}
+        encoder = {each.name: each.sizes for each in self.encoder.inputs}
+        outputs = {each.name: each.sizes for each in self.encoder.outputs}
+        memory = {each.name: each.sizes for each in self.memory.inputs}
+        found = {**encoder, **outputs, **{each.name: each.sizes for each in self.memory.outputs}}
         return (
             encoder == self.layout.shapes
             and memory == {self.layout.memory: outputs.get(self.layout.hidden)}

@@ -1,8 +1,7 @@
 """Whether a bundle is intact, and whether it can run here: the verb ``verify``.
 
-Every file is read once, as a stream, and compared with the SHA-256 in its manifest. A manifest has a checksum of
-itself, and the manifest of a bundle with buckets has the digests of those of its buckets. A packed bundle is read
-without unpacking it.
+Every file is read once, as a stream, and compared with the SHA-256 in the manifest, which has a checksum of itself. The
+manifests in the folders of programs are files like others. A packed bundle is read without unpacking it.
 """
 
 from __future__ import annotations
@@ -10,22 +9,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest import BUCKETS, Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.schema import parse_json
 from onnx_bridge.migraphx import runtime as runtimes
 
 _CHUNK = 1 << 20
@@ -101,14 +98,13 @@ def verify(
     countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
     packed = is_packed(path)
     files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
-    found, programs = _examine(path, files)
-    if programs:
-        one = programs[0]
-        target = f"{one.target} ({one.architecture})" if one.architecture else one.target
-        versions = one.versions
+    found, manifest = _examine(path, files)
+    if manifest is not None:
+        target = f"{manifest.target} ({manifest.architecture})" if manifest.architecture else manifest.target
+        versions = manifest.versions
         found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
         if here:
-            _fits(found, programs, runtime)
+            _fits(found, manifest, runtime)
     return found
 
 
@@ -131,78 +127,48 @@ def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool
     return False
 
 
-def _examine(path: Path, files: _Files) -> tuple[Verification, list[Manifest]]:
-    """What is wrong with a bundle, and its manifests that have programs; raises InputError if there is no bundle."""
+def _examine(path: Path, files: _Files) -> tuple[Verification, Manifest | None]:
+    """Return what is wrong with a bundle, and its manifest if it can be read; raises InputError if there is none."""
     first = FIRST if isinstance(files, _Packed) else manifest_path(path).name
     found = Verification(path)
     text = files.read(first)
     if isinstance(files, _Packed) and files.damage:
         found.problems[path.name] = files.damage
         if text is None:
-            return found, []
+            return found, None
     if text is None:
         what = "this is not a bundle: it has no manifest" if path.exists() else "there is no such bundle"
         raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
-    manifests = list(_walk(files, first, text, found))
-    for inner, manifest in manifests:
-        folder = Path(inner).parent
-        _check(files, {os.path.normpath(folder / each.file): each for each in manifest.files}, found)
+    found.files[first] = files.place(first)
+    if problem := unsealed(text):
+        found.problems[first] = problem
+    manifest = None
+    try:
+        manifest = Manifest.parse(text, first)
+    except BridgeError as error:
+        found.problems[first] = error.what
+    for info in manifest.files if manifest is not None else ():
+        name = os.path.normpath(info.file)
+        found.files[name] = files.place(name)
+        if problem := files.problem(name, info):
+            found.problems[name] = problem
     found.bytes = sum(files.size(name) for name in found.files)
     if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
         more = " and more" * (len(extra) > 5)
         found.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
-    return found, [manifest for _, manifest in manifests if isinstance(manifest, Manifest)]
+    return found, manifest
 
 
-def _walk(
-    files: _Files, name: str, text: bytes, found: Verification
-) -> Iterator[tuple[str, Manifest | BucketsManifest]]:
-    """The manifest, and those of buckets, with their names; their problems are added to ``found``."""
-    found.files[name] = files.place(name)
-    if problem := unsealed(text):
-        found.problems[name] = problem
-    try:
-        if parse_json(text).get("format") != BUCKETS:
-            yield name, Manifest.parse(text, name)
-            return
-        manifest = BucketsManifest.parse(text, name)
-    except (BridgeError, ValueError, AttributeError) as error:
-        found.problems[name] = error.what if isinstance(error, BridgeError) else "it is not a manifest"
-        return
-    yield name, manifest
-    for bucket in manifest.buckets:
-        inner = f"{bucket.folder}/manifest.json"
-        content = files.read(inner)
-        if content is None:
-            found.files[inner] = files.place(inner)
-            found.problems[inner] = "it is missing"
-            continue
-        yield from _walk(files, inner, content, found)
-        if hashlib.sha256(content).hexdigest() != bucket.manifest:
-            found.problems[inner] = "it belongs to another conversion"
-
-
-def _check(files: _Files, infos: Mapping[str, FileInfo], found: Verification) -> None:
-    for name, info in infos.items():
-        if name in found.files:
-            continue
-        found.files[name] = files.place(name)
-        if problem := files.problem(name, info):
-            found.problems[name] = problem
-
-
-def _fits(found: Verification, manifests: list[Manifest], runtime: str | None) -> None:
-    needed = [each for each in manifests if each.programs]
-    if not needed:
+def _fits(found: Verification, manifest: Manifest, runtime: str | None) -> None:
+    if not manifest.on_migraphx:
         return
     try:
         there = runtimes.find(runtime)
-        for each in needed:
-            require_compatible(each, there, found.path)
+        require_compatible(manifest, there, found.path)
     except BridgeError as error:
         found.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
         return
-    made = needed[0].versions.get("runtime")
+    made = manifest.versions.get("runtime")
     if made != there.identity:
         found.notes.append(f"made by another build of MIGraphX ({made}); the one here is {there.identity}")
 

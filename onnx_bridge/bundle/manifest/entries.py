@@ -1,19 +1,19 @@
-"""What a manifest says of tensors, files and partitions."""
+"""The entries of a manifest: tensors, files, partitions and programs."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.manifest.axes import label, size_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.schema import Count, Size
@@ -26,16 +26,17 @@ class TensorInfo:
     """An input or output.
 
     Attributes:
-        name: the model's.
+        name: its name in the model.
         dtype: the numpy or ml_dtypes name; ``string``, or ``unknown`` (on the host only).
-        shape: sizes, None for one that depends on the data; None if the rank is unknown.
-        kind: a `Kind`; of a sequence, dtype and shape are those of its arrays.
-        classes: those whose scores the columns of an output are, in order; none for other values.
+        shape: sizes; symbols, or expressions of symbols, for sizes that differ between programs; None for a size that
+            depends on the data. None if the rank is unknown.
+        kind: a `Kind`; dtype and shape of a sequence are those of its arrays.
+        classes: the classes whose scores the columns of an output are, in order; empty for other values.
     """
 
     name: str
     dtype: str
-    shape: tuple[Size | None, ...] | None
+    shape: tuple[Size | str | None, ...] | None
     kind: str = Kind.TENSOR.value
     classes: tuple[str | int, ...] = ()
 
@@ -43,12 +44,16 @@ class TensorInfo:
         Kind(self.kind)
         if self.dtype != "unknown":
             _ = self.numpy
-        if math.prod(size or 1 for size in self.shape or ()) > MAX_ELEMENTS:
+        if math.prod(size or 1 for size in self.sizes or ()) > MAX_ELEMENTS:
             raise ValueError(f"the shape {list(self.shape or ())} of {self.name} is too large")
 
     @classmethod
     def of(cls, value: ir.Value) -> TensorInfo:
-        """The type that a model declares for a value; raises InputError where no machine holds it."""
+        """Return the type that a model declares for a value.
+
+        Raises:
+            InputError: no machine holds it.
+        """
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
@@ -59,20 +64,20 @@ class TensorInfo:
         return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
 
     @property
+    def sizes(self) -> tuple[int | None, ...] | None:
+        """The shape, with None for symbols."""
+        return self.sizes_for({})
+
+    def sizes_for(self, dims: Mapping[str, int]) -> tuple[int | None, ...] | None:
+        """Return the shape for some sizes of the symbols; None for what they do not determine."""
+        return None if self.shape is None else tuple(size_of(axis, dims) for axis in self.shape)
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """The dtype; object for strings."""
         if self.dtype == "string":
             return np.dtype(object)
         return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``kind`` only if it is not a tensor, ``classes`` only if there are any."""
-        values = dataclasses.asdict(self)
-        if self.kind == Kind.TENSOR.value:
-            del values["kind"]
-        if not self.classes:
-            del values["classes"]
-        return values
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
@@ -86,7 +91,8 @@ class FileInfo:
     """A file of the bundle.
 
     Attributes:
-        file: its name beside the manifest; with the prefix ``../`` for a model whose weights buckets share.
+        file: its path from the manifest: a name, behind the folder of a program, or behind ``../`` for a model whose
+            weights several programs share.
         bytes: its size.
         sha256: its digest.
     """
@@ -99,8 +105,12 @@ class FileInfo:
     def of(cls, path: Path) -> FileInfo:
         return cls(path.name, path.stat().st_size, file_digest(path))
 
+    def below(self, folder: str) -> FileInfo:
+        """Return the same file, as the manifest beside ``folder`` names it."""
+        return replace(self, file=os.path.normpath(f"{folder}/{self.file}"))
+
     def problem(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> str | None:
-        """What is wrong with the file in a folder (the manifest's); None if it has the size and the digest."""
+        """Return what is wrong with the file in a folder (the manifest's); None if size and digest match."""
         path = folder / self.file
         try:
             size = path.stat().st_size
@@ -128,8 +138,8 @@ class PartitionInfo:
     """A partition: a part of the model that runs as a whole on one side.
 
     Attributes:
-        inputs: in the order of first use.
-        outputs: in order.
+        inputs: its inputs, in the order of first use.
+        outputs: its outputs, in order.
         nodes: the number of nodes.
         work: their estimated multiply-adds.
         program: the ``.mxr``; None for a host partition, which is extracted from the cleaned ONNX when it is loaded.
@@ -144,13 +154,6 @@ class PartitionInfo:
     program: FileInfo | None = None
     host: tuple[HostNode, ...] = ()
     unknown: Count = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "runs_on": "MIGraphX" if self.program else "ONNX Runtime",
-            **dataclasses.asdict(self),
-            **{name: [each.to_json() for each in getattr(self, name)] for name in ("inputs", "outputs")},
-        }
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,108 @@ class CleaningInfo:
     notes: list[str]
 
 
+@dataclass(frozen=True)
+class ProgramInfo:
+    """A program: the model for some sizes, cleaned and compiled, in one or more partitions.
+
+    Attributes:
+        dims: the sizes, and the values of selecting inputs, that it is chosen by; empty if there is no choice, and for
+            what runs once before a decoder.
+        inputs: its inputs, with fixed sizes.
+        outputs: its outputs, likewise.
+        partitions: its partitions, in execution order.
+        model: the files of its cleaned ONNX, the model first; empty if only the program was kept.
+        pipeline: the passes that ran, with their options.
+        passes: the results of each pass.
+        environment: variables that MIGraphX's process needed to compile it, and needs to run it.
+        forecast: of a quantized model, the kernels that a GPU will run its convolutions and matrix products with
+            (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
+        calibration: what an int8 or fp8 program was calibrated on.
+        tuning: the archive of tuning results.
+        cleaning: how the cleaned model was made; None if it cannot be reused.
+        folder: the folder in which it is a bundle of its own; empty if it is in the folder of the manifest.
+        manifest: the manifest of that bundle; None without a folder.
+    """
+
+    dims: dict[str, Size]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    partitions: tuple[PartitionInfo, ...]
+    model: tuple[FileInfo, ...]
+    pipeline: str
+    passes: list[dict[str, Any]]
+    environment: dict[str, str] = field(default_factory=dict)
+    forecast: dict[str, Any] = field(default_factory=dict)
+    calibration: CalibrationInfo | None = None
+    tuning: FileInfo | None = None
+    cleaning: CleaningInfo | None = None
+    folder: str = ""
+    manifest: FileInfo | None = None
+
+    def __post_init__(self) -> None:
+        tensors = [*self.inputs, *self.outputs]
+        for partition in self.partitions:
+            tensors += [*partition.inputs, *partition.outputs]
+        if any(isinstance(size, str) for tensor in tensors for size in tensor.shape or ()):
+            raise ValueError(f"the program {self.label or self.pipeline} has symbols as sizes")
+        if not self.partitions or (not self.wholly_on_migraphx and not self.model):
+            raise ValueError("it has neither a program nor partitions with the model that they are extracted from")
+        if bool(self.folder) is not (self.manifest is not None):
+            raise ValueError(f"the program in {self.folder!r} has no manifest")
+        for file in self.files:
+            place = PurePosixPath(file.file)
+            if str(place.parent) != (self.folder or ".") and (file not in self.model or not self._shares(place)):
+                raise ValueError(f"{file.file!r} is not a file in the bundle")
+            if not is_file_name(place.name) or not (is_file_name(self.folder) or not self.folder):
+                raise ValueError(f"{file.file!r} is not a file in the bundle")
+
+    def _shares(self, model: PurePosixPath) -> bool:
+        """Return whether a file of the model lies beside the folder of its program."""
+        return str(model.parent) == ("." if self.folder else "..")
+
+    @property
+    def label(self) -> str:
+        """Its sizes as text."""
+        return label(self.dims)
+
+    @property
+    def wholly_on_migraphx(self) -> bool:
+        """Whether it is one partition, on MIGraphX."""
+        return len(self.partitions) == 1 and self.partitions[0].program is not None
+
+    @property
+    def programs(self) -> tuple[FileInfo, ...]:
+        """The ``.mxr`` of all device partitions, in execution order."""
+        return tuple(each.program for each in self.partitions if each.program is not None)
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The model, the ``.mxr`` files, calibration data, tuning results, and the manifest in its folder."""
+        samples = self.calibration.file if self.calibration else None
+        return (*self.model, *self.programs, *filter(None, (samples, self.tuning, self.manifest)))
+
+    def below(self, folder: str, dims: Mapping[str, int], manifest: FileInfo) -> ProgramInfo:
+        """Return the only program of a bundle in ``folder``, as the manifest beside that folder describes it."""
+        calibration = self.calibration
+        if calibration is not None and calibration.file is not None:
+            calibration = replace(calibration, file=calibration.file.below(folder))
+        return replace(
+            self,
+            dims=dict(dims),
+            partitions=tuple(
+                each if each.program is None else replace(each, program=each.program.below(folder))
+                for each in self.partitions
+            ),
+            model=tuple(each.below(folder) for each in self.model),
+            calibration=calibration,
+            tuning=None if self.tuning is None else self.tuning.below(folder),
+            folder=folder,
+            manifest=manifest.below(folder),
+        )
+
+
 def is_file_name(name: str) -> bool:
-    """Whether a text of a manifest names a file in a folder, and nothing else."""
+    """Return whether a text of a manifest names a file in a folder, and nothing else."""
     try:
         length = len(os.fsencode(name))  # names of files need not be text
     except UnicodeEncodeError:

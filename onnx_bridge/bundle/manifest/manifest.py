@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.bundle.manifest.entries import (
-    CalibrationInfo,
-    CleaningInfo,
-    FileInfo,
-    PartitionInfo,
-    TensorInfo,
-    is_file_name,
-)
+from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, ProgramInfo, TensorInfo, is_file_name
+from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.schema import Count, parse_json, read_as
+from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
 from onnx_bridge.requests.conversion import ConvertRequest
 
-ONE_PROGRAM, PARTITIONS, BUCKETS = 1, 2, 3
-"""The formats: one program that is the whole model; several partitions; or buckets, each a bundle of its own
-(`onnx_bridge.bundle.manifest.buckets_manifest`)."""
+FORMAT = 4
+"""The format that this version writes, and the only one that it reads."""
 SHARED = "../"
-"""Prefix of a model file that lies beside the folder of its bucket
+"""Prefix of a model file that lies beside the folder of its program
 (`onnx_bridge.conversion.programs.weight_sharing`)."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What is read of the record of a source."""
+    """The members of a recorded source that are read."""
 
     path: str | None
 
@@ -49,14 +44,14 @@ class _Versions:
 
 @dataclass(frozen=True)
 class _Skip:
-    """What is read of a reason for which a pass left nodes alone."""
+    """The members of a reason for which a pass left nodes alone that are read."""
 
     nodes: list[str]
 
 
 @dataclass(frozen=True)
 class _PassResult:
-    """What is read of the result of a pass."""
+    """The members of the result of a pass that are read."""
 
     name: str
     rewrites: Count
@@ -68,7 +63,7 @@ class _PassResult:
 
 @dataclass(frozen=True)
 class _Product:
-    """What is read of a product in a forecast."""
+    """The members of a product in a forecast that are read."""
 
     node: str
     kernel: str
@@ -79,7 +74,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Forecast:
-    """What is read of a forecast."""
+    """The members of a forecast that are read."""
 
     summary: str
     products: list[_Product]
@@ -93,27 +88,21 @@ class Manifest:
         name: the model's.
         created: date and time, UTC, ISO 8601.
         source: path and sha256 of the converted model (None for a model in memory).
-        key: the content key of the conversion (`onnx_bridge.conversion.keys`); None for a model in memory.
+        key: the content key of the conversion (`onnx_bridge.conversion.keys`); None for a model in memory, and for
+            calibration samples in memory.
         request: how the model was converted.
-        pipeline: the passes that ran, with their options.
-        program: the ``.mxr`` of a model that runs wholly on MIGraphX; None for one in partitions.
-        model: the files of the cleaned ONNX, the model first; empty if only the program was kept.
+        model: the files of the cleaned ONNX, the model first, whose sizes are symbols if programs are chosen by them;
+            empty if only the program was kept.
         target: the compilation target.
         architecture: the GPU's ("gfx942"); None for ``ref``.
-        environment: variables that MIGraphX's process needed to compile the programs, and needs to run them.
-        versions: of the libraries involved.
-        passes: the results of each pass.
-        inputs: in the model's order.
-        outputs: in the model's order.
-        timings: seconds by stage of the conversion.
+        versions: versions of the libraries involved.
+        inputs: the model's, in its order.
+        outputs: likewise.
+        programs: one or several, the smallest first.
+        timings: seconds by stage of the conversion, all programs together.
         notes: sentences for the user.
-        partitions: in execution order; empty for a model that runs wholly on MIGraphX.
-        forecast: of a quantized model, the kernels that a GPU will run its convolutions and matrix products with
-            (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
-        calibration: what int8 and fp8 programs were calibrated on.
-        tuning: the archive of tuning results.
-        cleaning: how the cleaned model was made; None if it cannot be reused.
-        proof: how far its numbers are known.
+        proof: how far the numbers of all programs are known.
+        decoder: the layout of a decoder (`onnx_bridge.bundle.decoding`); None for other models.
     """
 
     name: str
@@ -121,29 +110,41 @@ class Manifest:
     source: dict[str, str | None]
     key: str | None
     request: ConvertRequest
-    pipeline: str
-    program: FileInfo | None
     model: tuple[FileInfo, ...]
     target: str
     architecture: str | None
-    environment: dict[str, str]
     versions: dict[str, str]
-    passes: list[dict[str, Any]]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    programs: tuple[ProgramInfo, ...]
     timings: dict[str, float]
     notes: list[str] = field(default_factory=list)
-    partitions: tuple[PartitionInfo, ...] = ()
-    forecast: dict[str, Any] = field(default_factory=dict)
-    calibration: CalibrationInfo | None = None
-    tuning: FileInfo | None = None
-    cleaning: CleaningInfo | None = None
     proof: BundleProof = field(default_factory=BundleProof)
+    decoder: Layout | None = None
 
     @property
-    def format(self) -> int:
-        """The number of the format."""
-        return PARTITIONS if self.partitions else ONE_PROGRAM
+    def program(self) -> ProgramInfo:
+        """The program of a bundle that does not choose one.
+
+        Raises:
+            InputError: it chooses by sizes.
+        """
+        if self.dims:
+            folders = ", ".join(each.folder for each in self.programs)
+            raise InputError("the bundle has a program for each size", hint=f"name the folder of one: {folders}")
+        return self.programs[0]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions and selecting inputs that programs are chosen by; empty if there is no choice."""
+        return tuple(self.programs[0].dims)
+
+    @property
+    def exact(self) -> tuple[str, ...]:
+        """Those of `dims` that are not padded: selecting inputs, which programs do not take, and a decoder's width."""
+        symbols = {axis for tensor in self.inputs for axis in tensor.shape or ()}
+        names = {tensor.name for tensor in self.inputs} - symbols
+        return tuple(name for name in self.dims if name in names or (self.decoder is not None and name == WIDTH))
 
     @property
     def precision(self) -> str:
@@ -155,28 +156,53 @@ class Manifest:
         """The operators and nodes that were kept in float32."""
         return self.request.keep_fp32
 
+    @property
+    def pad(self) -> dict[str, str]:
+        """The padding rule of each input that has one; the others are padded with 0."""
+        return dict(self.request.pad)
+
+    @property
+    def pad_before(self) -> tuple[str, ...]:
+        """The dimensions that are padded at their start."""
+        return self.request.pad_before
+
+    @property
+    def freeze(self) -> dict[str, str]:
+        """The values, as JSON text, of inputs that are constants."""
+        return dict(self.request.freeze)
+
     def is_proven_for(self, wanted: str) -> bool:
-        """Whether its proof suffices where a conversion is wanted to prove
+        """Return whether its proof suffices for a conversion that is to prove as wanted
         (`onnx_bridge.requests.conversion.Prove`)."""
         return self.proof.satisfies(self.request.prove, wanted)
 
     @property
-    def programs(self) -> tuple[FileInfo, ...]:
-        """All of them, in execution order."""
-        return tuple(each for each in (self.program, *(each.program for each in self.partitions)) if each is not None)
+    def files(self) -> tuple[FileInfo, ...]:
+        """Everything beside the manifest, and in the folders of programs."""
+        files = (*self.model, *(file for program in self.programs for file in program.files))
+        return tuple({file.file: file for file in files}.values())
 
     @property
-    def files(self) -> tuple[FileInfo, ...]:
-        """Everything beside the manifest: the model, the programs, calibration data and tuning results."""
-        others = (self.calibration.file if self.calibration else None, self.tuning)
-        return (*self.model, *self.programs, *filter(None, others))
+    def partitions(self) -> tuple[PartitionInfo, ...]:
+        """The partitions of all programs."""
+        return tuple(each for program in self.programs for each in program.partitions)
+
+    @property
+    def on_migraphx(self) -> bool:
+        """Whether anything runs on MIGraphX."""
+        return any(program.programs for program in self.programs)
+
+    @property
+    def wholly_on_migraphx(self) -> bool:
+        """Whether every program is one partition, on MIGraphX."""
+        return all(program.wholly_on_migraphx for program in self.programs)
 
     @property
     def node_share(self) -> float:
         """The share of the nodes that run on MIGraphX."""
         total = sum(each.nodes for each in self.partitions)
         if not total:
-            return float(bool(self.programs))
+            return float(self.on_migraphx)
         return sum(each.nodes for each in self.partitions if each.program) / total
 
     @property
@@ -186,8 +212,10 @@ class Manifest:
 
     @property
     def partition_line(self) -> str:
-        """The partitions and shares in one line; empty for a model that runs wholly on MIGraphX."""
-        if not self.partitions:
+        """The programs, or the partitions and shares of a single one, in one line; empty if MIGraphX runs it whole."""
+        if self.dims:
+            return f"buckets: {'; '.join(each.folder or each.label for each in self.programs)}"
+        if self.wholly_on_migraphx:
             return ""
         parts = " → ".join(
             f"{'MIGraphX' if each.program else 'ONNX Runtime'} ({each.nodes} node{'s' * (each.nodes != 1)})"
@@ -196,26 +224,20 @@ class Manifest:
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 
     def host_reasons(self) -> str:
-        """Why nodes run on the host: each reason once, with its nodes."""
+        """Return why nodes run on the host: each reason once, with its nodes."""
         nodes: dict[str, list[str]] = {}
-        for each in (node for partition in self.partitions for node in partition.host):
-            nodes.setdefault(each.reason, []).append(f"{each.operator} {each.node}")
-        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in nodes.items())
+        for node in (node for partition in self.partitions for node in partition.host):
+            nodes.setdefault(node.reason, []).append(f"{node.operator} {node.node}")
+        return "; ".join(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in nodes.items())
 
     def to_json(self) -> dict[str, Any]:
-        values = {
-            **dataclasses.asdict(self),
-            "request": self.request.to_json(),
-            "inputs": [each.to_json() for each in self.inputs],
-            "outputs": [each.to_json() for each in self.outputs],
-            "partitions": [each.to_json() for each in self.partitions],
-            "proof": self.proof.to_json(),
-            "format": self.format,
-        }
-        if not self.forecast:
-            del values["forecast"]
-        if not self.partitions:
-            del values["partitions"]
+        """Return it as JSON values."""
+        values: dict[str, Any] = dataclasses.asdict(self, dict_factory=_entry)
+        for program in values["programs"]:
+            for partition in program["partitions"]:
+                partition["runs_on"] = "MIGraphX" if partition["program"] else "ONNX Runtime"
+        values |= {"request": self.request.to_json(), "proof": self.proof.to_json(), "format": FORMAT}
+        if self.wholly_on_migraphx:
             return values
         return {**values, "share": {"nodes": round(self.node_share, 6), "work": self.work_share.to_json()}}
 
@@ -228,7 +250,7 @@ class Manifest:
         """Read one.
 
         Raises:
-            InputError: it is damaged, or of a format that this version does not know.
+            InputError: it is damaged, or of a format that this version does not read.
         """
         try:
             return cls.parse(read_text(path), str(path))
@@ -243,41 +265,68 @@ class Manifest:
             found = values["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
-        if found == BUCKETS:
-            what = "the bundle has buckets, each of which is a bundle in a folder of its own"
-            raise InputError(what, where=where, hint="open it with onnx_bridge.load, or name one of those folders")
-        if found not in (ONE_PROGRAM, PARTITIONS):
-            raise InputError(
-                f"the bundle has format {found}, and this version of onnx-bridge reads formats up to {BUCKETS}",
-                where=where,
-                hint="upgrade onnx-bridge, or convert again",
-            )
+        if found != FORMAT:
+            what = f"the bundle has format {found}, and this version of onnx-bridge reads format {FORMAT} alone"
+            raise InputError(what, where=where, hint=_again(values, where))
         try:
-            return cls._of(values)
+            known = {each.name for each in dataclasses.fields(cls)}
+            if unknown := values.keys() - known - {"format", "share", CHECKSUM}:
+                raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
+            manifest = read_as(cls, values)
+            manifest._check()
         except ValueError as error:
             raise InputError(f"the manifest is damaged: {error}", where=where, hint="convert again") from None
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> Manifest:
-        if unknown := values.keys() - {each.name for each in dataclasses.fields(cls)} - {"format", "share", CHECKSUM}:
-            raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
-        manifest = read_as(cls, values)
-        manifest._check()
         return manifest
 
     def _check(self) -> None:
-        """ValueError for a file outside of the bundle, which the next conversion would remove; or without programs."""
-        shared = {each.file.removeprefix(SHARED) for each in self.model}
-        for name in {*(each.file for each in self.files if each not in self.model), *shared}:
-            if not is_file_name(name):
-                raise ValueError(f"{name!r} is not a file in the bundle")
-        if (self.program is None) != bool(self.partitions) or (self.partitions and not self.model):
-            raise ValueError("it has neither a program nor partitions with the model that they are extracted from")
-        if (variable := unknown_variable(self.environment)) is not None:
-            raise ValueError(f"{variable!r} is not a setting of MIGraphX")
+        """Raise ValueError for what the loader relies on and the types do not say."""
+        for file in self.model:
+            own = file.file.removeprefix("" if self.programs and self.programs[0].folder else SHARED)
+            if not is_file_name(own):
+                raise ValueError(f"{file.file!r} is not a file in the bundle")
+        if not self.programs:
+            raise ValueError("it has no programs")
+        self._check_programs()
         read_as(_Source, self.source)
         read_as(_Versions, self.versions)
-        for each in self.passes:
-            read_as(_PassResult, each)
-        if self.forecast:
-            read_as(_Forecast, self.forecast)
+
+    def _check_programs(self) -> None:
+        chosen = [program for program in self.programs if program.dims or not self.dims]
+        for program in self.programs:
+            if (variable := unknown_variable(program.environment)) is not None:
+                raise ValueError(f"{variable!r} is not a setting of MIGraphX")
+            for result in program.passes:
+                read_as(_PassResult, result)
+            if program.forecast:
+                read_as(_Forecast, program.forecast)
+        if self.dims and any(tensor.kind != Kind.TENSOR.value or tensor.shape is None for tensor in self.inputs):
+            raise ValueError("programs are chosen by the sizes of tensors alone")
+        known = {axis for tensor in self.inputs for axis in tensor.shape or ()} | _names(self.inputs)
+        known |= {WIDTH} if self.decoder is not None else set()
+        inputs, outputs = _names(self.inputs) - {*self.exact}, _names(self.outputs)
+        for program in chosen:
+            if tuple(program.dims) != self.dims or not program.dims.keys() <= known:
+                raise ValueError(f"the program {program.label or program.pipeline} is chosen by other sizes")
+            if (_names(program.inputs), _names(program.outputs)) != (inputs, outputs):
+                raise ValueError(f"the program {program.label or program.pipeline} has other inputs or outputs")
+
+
+def _names(tensors: Iterable[TensorInfo]) -> set[str]:
+    return {tensor.name for tensor in tensors}
+
+
+def _entry(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an entry; of a tensor, ``kind`` and ``classes`` only if they are unusual."""
+    usual = {"kind": Kind.TENSOR.value, "classes": ()}
+    return {name: value for name, value in members if name not in usual or value != usual[name]}
+
+
+def _again(values: dict[str, Any], where: str) -> str:
+    """Return how to make a bundle again whose manifest is of another format."""
+    source = values.get("source")
+    path = source.get("path") if isinstance(source, dict) else None
+    if not isinstance(path, str):
+        return "convert the model again"
+    place = Path(where)
+    out = str(place.parent) if place.name == "manifest.json" else str(place).replace(".manifest.json", ".mxr")
+    return f"make it again: onnx-bridge convert {shlex.quote(path)} -o {shlex.quote(out)}"

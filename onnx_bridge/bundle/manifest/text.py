@@ -20,22 +20,22 @@ _PREVIOUS = "previous"
 
 
 def manifest_path(bundle: Path) -> Path:
-    """The manifest of a bundle, given its folder or its program (``.mxr``)."""
+    """Return the manifest of a bundle, given its folder or its program (``.mxr``)."""
     return bundle.with_suffix(".manifest.json") if bundle.suffix == ".mxr" else bundle / MANIFEST
 
 
 def sealed(values: Mapping[str, Any]) -> str:
-    """The text of a manifest, with its checksum."""
+    """Return the text of a manifest, with its checksum."""
     return json.dumps({**values, CHECKSUM: json_digest(values)}, indent=2) + "\n"
 
 
 def resealed(values: Mapping[str, Any]) -> bytes:
-    """The text of a manifest whose values were changed, with its checksum."""
+    """Return the text of a manifest whose values were changed, with its checksum."""
     return sealed({name: value for name, value in values.items() if name != CHECKSUM}).encode()
 
 
 def unsealed(text: str | bytes) -> str | None:
-    """What is wrong with the text of a manifest; None if its checksum matches."""
+    """Return what is wrong with the text of a manifest; None if its checksum matches."""
     try:
         values = parse_json(text)
         claimed = values.pop(CHECKSUM, None)
@@ -47,15 +47,15 @@ def unsealed(text: str | bytes) -> str | None:
 
 
 def with_previous(new: Path, earlier: Path) -> bytes:
-    """The text of a manifest that describes a new program until it has replaced the earlier one, and then that."""
-    values, previous = (parse_json(read_text(each)) for each in (new, earlier))
-    for each in (values, previous):
-        each.pop(CHECKSUM, None)
+    """Return the text of a manifest that describes the new program once it is there, and the earlier one until then."""
+    values, previous = (parse_json(read_text(path)) for path in (new, earlier))
+    for manifest in (values, previous):
+        manifest.pop(CHECKSUM, None)
     return sealed({**values, _PREVIOUS: previous}).encode()
 
 
 def read_text(path: Path) -> bytes:
-    """The text of a manifest; while a program is replaced, that of the program which is there.
+    """Return the text of a manifest; while a program is replaced, that of the program which is there.
 
     Raises:
         OSError: it cannot be read.
@@ -68,15 +68,16 @@ def read_text(path: Path) -> bytes:
         previous = values.pop(_PREVIOUS)
         del values[CHECKSUM]
         there = file_digest(path.with_name(path.name.replace(".manifest.json", ".mxr")))
-        return sealed(values if values["program"]["sha256"] == there else previous).encode()
-    except (OSError, AttributeError, KeyError, TypeError, ValueError):
+        new = values["programs"][0]["partitions"][0]["program"]
+        return sealed(values if new["sha256"] == there else previous).encode()
+    except (OSError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         return text
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file is a manifest of any format."""
+    """Return whether a file is a manifest of any format."""
     try:
         values = parse_json(read_regular(path))
     except (OSError, ValueError):
         return False
-    return isinstance(values, dict) and "format" in values and not {"program", "buckets"}.isdisjoint(values)
+    return isinstance(values, dict) and "format" in values and not {"programs", "program", "buckets"}.isdisjoint(values)

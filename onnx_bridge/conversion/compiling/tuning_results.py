@@ -127,12 +127,13 @@ class _Earlier:
     def of(cls, path: Path) -> _Earlier:
         try:
             manifest = Manifest.read(manifest_path(path))
+            tuning = manifest.program.tuning
         except InputError as error:
             what = f"there is no bundle to take tuning results from at {path}: {error.what}"
             hint = "give keep, or an earlier bundle"
             raise InputError(what, where="option 'tuning'", hint=hint) from None
         origin = Origin(manifest.target, manifest.architecture, manifest.versions["migraphx"])
-        archive = manifest_path(path).parent / manifest.tuning.file if manifest.tuning else None
+        archive = manifest_path(path).parent / tuning.file if tuning else None
         return cls(path, origin, archive)
 
     def unpack(self, folder: Path, here: Origin) -> str:

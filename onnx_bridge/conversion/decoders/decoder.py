@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
-from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketsManifest, label
+from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
@@ -73,7 +73,7 @@ def convert_decoder(  # noqa: PLR0913
     prove: Prove = "auto",
     prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
-) -> Decoder:
+) -> Bundle:
     """Convert a language model with a cache, as optimum and onnxruntime-genai export it, so that it generates.
 
     Args:
@@ -126,7 +126,7 @@ def convert_decoder(  # noqa: PLR0913
     return run_decoder(model, Path(out), request, progress)
 
 
-def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Decoder:
+def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
     """Convert a decoder as a request with its sizes says; errors are those of `convert_decoder`."""
     if isinstance(model, ir.Model):
         raise InputError("a decoder is converted from a file", where="decoder", hint="save the model")
@@ -177,7 +177,7 @@ class _Conversion:
         layout, programs = positioned(source, request, layout, widths)
         return cls(source, original, out, request, key, layout, widths, programs)
 
-    def run(self, progress: Progress) -> Decoder:
+    def run(self, progress: Progress) -> Bundle:
         budget = self.request.prove_budget / len(self.widths)
         common = replace(self.request, dims={}, decoder=None, prove_budget=budget)
         if self.programs:  # frozen already
@@ -201,7 +201,7 @@ class _Conversion:
             progress("generating beside the reference")
             write_manifest(self._proven(manifest, cleaned, folder), folder)
         limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        return Decoder(self.out, runtime=self.request.runtime, **limits)
+        return Bundle(self.out, runtime=self.request.runtime, **limits)
 
     def _sample(self, width: int) -> Sample:
         """Tokens behind a full cache."""
@@ -212,7 +212,7 @@ class _Conversion:
         length = {} if self.layout.length is None else {self.layout.length: np.array([self.layout.max_length - width])}
         return {**sample, self.layout.mask: np.ones_like(mask), **length}
 
-    def _proven(self, manifest: BucketsManifest, cleaned: ir.Model, folder: Path) -> BucketsManifest:
+    def _proven(self, manifest: Manifest, cleaned: ir.Model, folder: Path) -> Manifest:
         """The manifest of a decoder that has generated what the reference generates, padding included where it may."""
         if manifest.proof.level is not Proof.RUN:
             note = "generation was not compared with the reference, so that prompts are not padded"

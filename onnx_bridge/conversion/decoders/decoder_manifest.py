@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnx_bridge.bundle.decoding.trial import Trial
-from onnx_bridge.bundle.manifest.buckets_manifest import Axis, BucketInfo, BucketsManifest, BucketTensor
-from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.manifest.axes import Axis
+from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.programs.instances import describe
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import ParityError
@@ -22,9 +23,9 @@ def describe_decoder(
     request: ConvertRequest,
     key: str | None,
     layout: Layout,
-    infos: Sequence[BucketInfo],
+    infos: Sequence[ProgramInfo],
     folder: Path,
-) -> BucketsManifest:
+) -> Manifest:
     """The manifest of a decoder.
 
     Args:
@@ -62,10 +63,10 @@ def refuse_difference(trial: Trial, layout: Layout, model: Path) -> None:
         )
 
 
-def _tensor(widths: Sequence[int], found: Sequence[TensorInfo], length: int) -> BucketTensor:
+def _tensor(widths: Sequence[int], found: Sequence[TensorInfo], length: int) -> TensorInfo:
     """An input or output of all programs: sizes that are the width, or what it leaves of the cache, follow it."""
     axes: list[Axis] = []
-    for sizes in zip(*(each.shape or () for each in found), strict=True):
+    for sizes in zip(*(each.sizes or () for each in found), strict=True):
         if len(set(sizes)) == 1:
             axes.append(sizes[0])
         elif list(sizes) == widths:
@@ -74,4 +75,4 @@ def _tensor(widths: Sequence[int], found: Sequence[TensorInfo], length: int) -> 
             axes.append(f"{length} - {WIDTH}")
         else:
             axes.append(None)
-    return BucketTensor(found[0].name, found[0].dtype, tuple(axes))
+    return replace(found[0], shape=tuple(axes))

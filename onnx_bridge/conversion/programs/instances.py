@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.files.verify import is_intact
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsManifest, label, manifest_digest
-from onnx_bridge.bundle.manifest.entries import FileInfo
+from onnx_bridge.bundle.manifest.axes import label
+from onnx_bridge.bundle.manifest.entries import FileInfo, ProgramInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import together
-from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, sealed
+from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
@@ -80,7 +80,7 @@ def instance_staging(
 
 def convert_instances(
     source: Source, folder: Path, instances: Sequence[Instance], whole: CleanRequest, progress: Progress
-) -> tuple[ir.Model, list[BucketInfo]]:
+) -> tuple[ir.Model, list[ProgramInfo]]:
     """Convert a model for several sizes, and clean the model that has no sizes yet.
 
     Args:
@@ -107,7 +107,7 @@ def convert_instances(
         if each.request.reuse
         and _is_complete(folder / each.folder, content_key(each.source or source, each.request), each.request.prove)
     }
-    infos: list[BucketInfo] = []
+    infos: list[ProgramInfo] = []
     for each in instances:
         bundle = folder / each.folder
         if each.folder not in up_to_date:
@@ -116,7 +116,7 @@ def convert_instances(
         if not infos:
             weights.gather([cleaned, converted])
         weights.share(bundle, converted)
-        infos.append(BucketInfo(each.dims, each.folder, manifest_digest(bundle / MANIFEST)))
+        infos.append(program_in(folder, each.folder, each.dims))
     progress(Stage.FINISH)
     if not weights.save(cleaned, folder / f"{source.name}.onnx"):
         models.save(cleaned, folder / f"{source.name}.onnx")
@@ -124,25 +124,24 @@ def convert_instances(
 
 
 def describe(
-    source: Source, request: ConvertRequest, key: str | None, infos: Sequence[BucketInfo], folder: Path
-) -> tuple[BucketsManifest, list[Manifest]]:
+    source: Source, request: ConvertRequest, key: str | None, infos: Sequence[ProgramInfo], folder: Path
+) -> tuple[Manifest, list[Manifest]]:
     """What holds for all instances in a folder, without inputs and outputs, and the manifest of each."""
     manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
     timings: dict[str, float] = {}
     for each in manifests:
         for stage, seconds in each.timings.items():
             timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-    common = BucketsManifest(
+    first = manifests[0]
+    common = replace(
+        first,
         name=source.name,
-        source=manifests[0].source,
         key=key,
         request=request,
-        model=f"{source.name}.onnx",
-        buckets=tuple(infos),
+        model=(),
         inputs=(),
         outputs=(),
-        target=manifests[0].target,
-        versions=manifests[0].versions,
+        programs=tuple(infos),
         timings=timings,
         notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
         proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
@@ -150,12 +149,18 @@ def describe(
     return common, manifests
 
 
-def write_manifest(manifest: BucketsManifest, folder: Path) -> None:
-    """Write the manifest, with the files beside it; raises InputError."""
-    files = [folder / manifest.model, folder / f"{manifest.model}.data"]
+def program_in(folder: Path, name: str, dims: Mapping[str, int]) -> ProgramInfo:
+    """Return what the manifest in ``folder`` says of the bundle in its folder ``name``."""
+    path = folder / name / MANIFEST
+    return Manifest.read(path).program.below(name, dims, FileInfo.of(path))
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write the manifest, with the files of the cleaned model beside it; raises InputError."""
+    files = [folder / f"{manifest.name}{ending}" for ending in (".onnx", ".onnx.data")]
     try:
-        complete = replace(manifest, files=tuple(FileInfo.of(each) for each in files if each.exists()))
-        (folder / MANIFEST).write_text(sealed(complete.to_json()))
+        model = tuple(FileInfo.of(file) for file in files if file.exists())
+        replace(manifest, model=model).write(folder / MANIFEST)
     except OSError as error:
         raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(folder)) from error
 

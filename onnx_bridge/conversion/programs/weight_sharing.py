@@ -131,14 +131,16 @@ class SharedWeights:
             if self._info is not None and self.save(model, path):
                 found = (FileInfo.of(path), self._info)
                 files = tuple(replace(each, file=f"{SHARED}{each.file}") for each in found)
-            elif manifest.model[0].file.startswith(SHARED):
+            elif manifest.program.model[0].file.startswith(SHARED):
                 models.save(model, folder / f"{manifest.name}.onnx")
                 files = tuple(map(FileInfo.of, sorted(folder.iterdir())))
             else:
                 return
-            for each in manifest.files[len(manifest.model) :]:
-                link(bundle / each.file, folder / each.file)
-            move_into_place(bundle, folder, replace(manifest, model=files))
+            for file in manifest.files:
+                if file not in manifest.model:
+                    link(bundle / file.file, folder / file.file)
+            program = replace(manifest.program, model=files)
+            move_into_place(bundle, folder, replace(manifest, model=files, programs=(program,)))
 
 
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:

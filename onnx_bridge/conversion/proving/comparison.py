@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.intermediate_values import InsideBundle
+from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.conversion.precision.computed_precision import Precision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
@@ -150,7 +150,7 @@ class _Comparison:
             if self.original.shapes:
                 original = resize(original, self.original.shapes)
             judges = Judges(original, models.load(bundle.model_path), self.precision.epsilon)
-            inside = InsideBundle.of(bundle)
+            inside = InsideProgram.of(bundle.program)
             try:
                 with limited(self.limits):
                     (outputs,) = self._run(bundle.model_path, [sample])

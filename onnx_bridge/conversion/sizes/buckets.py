@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside, label, size_of
+from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.roles import dims_of

@@ -16,7 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bucket_samples import bucket_samples
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketTensor, inside, label
+from onnx_bridge.bundle.manifest.axes import inside, label
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
@@ -183,7 +184,7 @@ class _Trial:
         for spec in self._specs:
             array = sample[spec.name]
             assert isinstance(array, np.ndarray)
-            tensor = BucketTensor(spec.name, spec.dtype.name, spec.shape or ())
+            tensor = TensorInfo(spec.name, spec.dtype.name, spec.shape or ())
             wide[spec.name] = padding.pad(array, tensor, small, large)
         return self._reference.run({**wide, **self._frozen})
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.entries import (
     CalibrationInfo,
     CleaningInfo,
-    FileInfo,
     HostNode,
     PartitionInfo,
+    ProgramInfo,
     TensorInfo,
 )
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -41,39 +41,46 @@ _LISTED = 10
 
 
 def describe(compiled: Compiled) -> Manifest:
-    """The manifest of a compiled model."""
+    """Return the manifest of a compiled model."""
     cleaned, partitioned = compiled.cleaned, compiled.partitioned
     plan, model, calibration = cleaned.plan, cleaned.model, compiled.calibration
     plan.stopwatch.progress(Stage.FINISH)
-    whole = partitioned.plan.is_one_program
     key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
     # the cleaned model cannot be reused if its products were quantized, or without a key
     reusable = plan.cleaning_key if key and not cleaned.products else None
-    return Manifest(
-        name=plan.source.name,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        source=plan.source.to_json(),
-        key=key,
-        request=plan.request,
-        pipeline=cleaned.results.pipeline,
-        program=compiled.programs[0] if whole else None,
+    inputs = tuple(map(TensorInfo.of, required_inputs(model)))
+    outputs = _with_classes(_outputs(model.graph.outputs, partitioned), model)
+    program = ProgramInfo(
+        dims={},
+        inputs=inputs,
+        outputs=outputs,
+        partitions=tuple(_partitions(compiled, inputs, outputs)),
         model=tuple(each.result() for each in cleaned.files),
-        target=plan.target,
-        architecture=gpu_architecture() if plan.target == "gpu" else None,
-        environment=recorded({**plan.options.environment, **partitioned.environment}),
-        versions=_versions(plan.worker),
+        pipeline=cleaned.results.pipeline,
         passes=cleaned.results.passes,
-        inputs=tuple(map(TensorInfo.of, required_inputs(model))),
-        outputs=_with_classes(_outputs(model.graph.outputs, partitioned), model),
-        timings=plan.stopwatch.seconds,
-        notes=_notes(compiled),
-        partitions=() if whole else tuple(_partitions(partitioned, compiled.programs)),
+        environment=recorded({**plan.options.environment, **partitioned.environment}),
         forecast=forecast(model, partitioned.plan.on_device).to_json() if is_quantized(model) else {},
         calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
         if calibration
         else None,
         tuning=compiled.tuning,
         cleaning=CleaningInfo(reusable, cleaned.results.notes) if reusable else None,
+    )
+    return Manifest(
+        name=plan.source.name,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        source=plan.source.to_json(),
+        key=key,
+        request=plan.request,
+        model=program.model,
+        target=plan.target,
+        architecture=gpu_architecture() if plan.target == "gpu" else None,
+        versions=_versions(plan.worker),
+        inputs=inputs,
+        outputs=outputs,
+        programs=(program,),
+        timings=plan.stopwatch.seconds,
+        notes=_notes(compiled),
     )
 
 
@@ -114,12 +121,16 @@ def _with_classes(outputs: Iterable[TensorInfo], model: ir.Model) -> tuple[Tenso
     return tuple(replace(each, classes=tuple(classes.get(each.name, ()))) for each in outputs)
 
 
-def _partitions(partitioned: Partitioned, programs: Iterable[FileInfo]) -> Iterator[PartitionInfo]:
-    plan, files = partitioned.plan, iter(programs)
+def _partitions(
+    compiled: Compiled, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]
+) -> Iterator[PartitionInfo]:
+    """Yield the partitions; a single program has the inputs and outputs of the model, the unused ones as well."""
+    partitioned, plan, files = compiled.partitioned, compiled.partitioned.plan, iter(compiled.programs)
+    whole = plan.is_one_program
     for each in plan.partitions:
         yield PartitionInfo(
-            inputs=tuple(map(TensorInfo.of, each.inputs)),
-            outputs=_outputs(each.outputs, partitioned),
+            inputs=inputs if whole else tuple(map(TensorInfo.of, each.inputs)),
+            outputs=outputs if whole else _outputs(each.outputs, partitioned),
             nodes=len(each.nodes),
             work=sum(plan.work[node] for node in each.nodes),
             unknown=sum(not has_known_work(node) for node in each.nodes),

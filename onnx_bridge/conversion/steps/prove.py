@@ -165,7 +165,7 @@ class _Prover:
 
     def _witnesses(self) -> Iterator[_Witness]:
         """Those to try, the one that should take a share of the budget first, then the next larger and smaller."""
-        shapes = {each.name: each.shape for each in self.manifest.inputs}
+        shapes = {each.name: each.sizes for each in self.manifest.inputs}
         if any(shape is None or None in shape for shape in shapes.values()):
             return
         real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}

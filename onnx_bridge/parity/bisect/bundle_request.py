@@ -31,7 +31,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
         what = "a bundle records what it was made of, and in which precision it computes"
         raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
     given = None if request.conversion.pipeline == ConvertRequest().pipeline else request.conversion.pipeline
-    recorded = Pipeline.parse(bundle.manifest.pipeline).passes
+    recorded = Pipeline.parse(bundle.manifest.program.pipeline).passes
     scripts = [str(each) for each in recorded if isinstance(each, Surgeon)]
     _require_defaults(bundle, replace(request.conversion, pipeline="default") if scripts else request.conversion)
     if scripts and given is None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.intermediate_values import InsideBundle
+from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
@@ -78,7 +77,7 @@ class Baseline:
     device_name: str = ""
     notes: Sequence[str] = ()
     legs: list[Leg] = field(default_factory=list)
-    inside: InsideBundle | None = None
+    inside: InsideProgram | None = None
     reference: Reference | None = None
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
@@ -113,10 +112,10 @@ class Baseline:
             run_samples(reference, original_samples, "reference", tell),
             cleaning,
             device,
-            bundle.manifest.passes,
+            bundle.manifest.program.passes,
             device_name(bundle),
             [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
-            inside=InsideBundle.of(bundle),
+            inside=InsideProgram.of(bundle.program),
             reference=reference,
         )
 
@@ -230,7 +229,7 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     return device, device if lowered_by_pass else cleaning
 
 
-def original_of(bundle: Bundle | Buckets, reference: Path | None) -> tuple[Path, list[str]]:
+def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
     """The file of the reference model, and notes for the user."""
     if reference is not None:
         return Path(reference), []
@@ -247,10 +246,8 @@ def original_of(bundle: Bundle | Buckets, reference: Path | None) -> tuple[Path,
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
 
 
-def device_name(bundle: Bundle | Buckets) -> str:
+def device_name(bundle: Bundle) -> str:
     """The name of a bundle's leg: what it runs on."""
-    if isinstance(bundle, Buckets):
-        bundle = bundle.bundles[0]
-    if not bundle.manifest.programs:
+    if not bundle.manifest.on_migraphx:
         return "bundle, on ONNX Runtime alone"
     return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from importlib import metadata
 
 from onnx_bridge.bundle.bucket_samples import bucket_samples
-from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.gpu_preview import AsGpu
-from onnx_bridge.bundle.manifest.buckets_manifest import inside, label
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.gpu_preview import GpuPreview
+from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
@@ -18,6 +18,7 @@ from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
@@ -25,7 +26,7 @@ from onnx_bridge.samples.suitable import frozen_values
 from passes.graphs.quantized import is_quantized
 
 
-def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silent) -> CheckReport:
+def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
 
     Args:
@@ -41,24 +42,25 @@ def check_buckets(bundle: Buckets, request: CheckRequest, tell: Progress = silen
         what = "buckets are compared on generated samples of their sizes, and without their layers"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
     original, notes = original_of(bundle, request.reference)
-    axes = {each.name: each.axes for each in bundle.manifest.inputs}
+    axes = {each.name: each.shape for each in bundle.manifest.inputs}
     model = models.load(original)
     frozen = frozen_values(model, bundle.manifest.freeze)
     declared = [spec for spec in samplers.specs(model) if spec.name in axes]
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original)
-    buckets = [each.dims for each in bundle.manifest.buckets]
+    buckets = [each.dims for each in bundle.manifest.programs]
     precision = bundle.manifest.precision
     tolerances = request.error_tolerances
     if precision != "fp32":
         tolerances = tolerances.at_least(TOLERANCES[precision])
-    sides = [("", bundle, tolerances)]
+    sides: list[tuple[str, Bundle | GpuPreview, Tolerances]] = [("", bundle, tolerances)]
     if request.as_target is not None:
+        assert bundle.model_path is not None
         quantized = is_quantized(models.load(bundle.model_path))
         rounded = tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances
-        sides.append((", as a GPU computes quantization", bundle.with_each(AsGpu), rounded))
+        sides.append((", as a GPU computes quantization", GpuPreview(bundle), rounded))
     legs = []
-    for info, (how, side, allowed) in itertools.product(bundle.manifest.buckets, sides):
+    for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
         name = f"bucket {label(info.dims)}{how}"
         tell(name)
         found: list[Comparison] = []

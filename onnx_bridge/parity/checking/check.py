@@ -12,10 +12,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.bundle.decoding.decoder import Decoder, open_buckets
-from onnx_bridge.bundle.gpu_preview import AsGpu
+from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
@@ -51,7 +49,7 @@ _SHOWN = 0.5
 
 
 def check(  # noqa: PLR0913
-    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
+    model: str | os.PathLike[str] | ir.Model | Bundle,
     *,
     reference: str | os.PathLike[str] | None = None,
     inputs: SampleSource | None = None,
@@ -146,7 +144,7 @@ def check(  # noqa: PLR0913
 
 
 def run(
-    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
+    model: str | os.PathLike[str] | ir.Model | Bundle,
     request: CheckRequest,
     progress: Progress | None = None,
 ) -> CheckReport:
@@ -156,21 +154,17 @@ def run(
 
 
 def _run(
-    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets, request: CheckRequest, progress: Progress | None
+    model: str | os.PathLike[str] | ir.Model | Bundle, request: CheckRequest, progress: Progress | None
 ) -> CheckReport:
     tell = progress or silent
     timeout, memory = request.conversion.timeout, request.conversion.memory
-    if not isinstance(model, ir.Model | Bundle | Buckets) and has_buckets(model):
-        model = open_buckets(model, timeout=timeout, memory=memory)
-    if isinstance(model, Decoder):
+    if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
+        model = Bundle(model, timeout=timeout, memory=memory)
+    if not isinstance(model, Bundle):
+        return _check_model(model, request, progress)
+    if model.manifest.decoder is not None:
         return check_decoder(model, request, tell)
-    if isinstance(model, Buckets):
-        return check_buckets(model, request, tell)
-    if isinstance(model, Bundle):
-        return _check_bundle(model, request, tell)
-    if not isinstance(model, ir.Model) and is_bundle(model):
-        return _check_bundle(Bundle(model, timeout=timeout, memory=memory), request, tell)
-    return _check_model(model, request, progress)
+    return (check_buckets if model.manifest.dims else _check_bundle)(model, request, tell)
 
 
 def _check_model(
@@ -211,7 +205,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
         seed=request.generated_seed,
         versions=_versions(manifest.versions["migraphx"]),
         notes=(
-            *([f"partitions: {manifest.partition_line}"] if manifest.partitions else []),
+            *([f"partitions: {manifest.partition_line}"] if not manifest.wholly_on_migraphx else []),
             *manifest.notes,
             *bundle.notes,
             *baseline.notes,
@@ -266,8 +260,8 @@ def _check_unconverted(
 
 def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Sequence[str]:
     """Compare what the bundle computes after the gpu target's passes; returns notes on them and their kernels."""
-    preview = AsGpu(bundle)
-    outputs, failure = run_until_failure(preview, baseline.samples, AS_GPU, tell)
+    preview = GpuPreview(bundle)
+    outputs, failure = run_until_failure(preview.bundle, baseline.samples, AS_GPU, tell)
     quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
     tolerances = baseline.device_tolerances
     baseline.compare(AS_GPU, outputs, tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances, failure)
@@ -279,7 +273,8 @@ def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> Layer
     if bundle.model_path is None:
         what = "layers are those of the cleaned model, which a program alone does not have"
         raise InputError(what, where=str(bundle.path), hint="convert into a folder")
-    device = None if bundle.worker is None else Device(bundle.worker, bundle.manifest.target, bundle.limits)
+    worker, limits = bundle.program.worker, bundle.program.limits
+    device = None if worker is None else Device(worker, bundle.manifest.target, limits)
     host = {each.node: each.reason for partition in bundle.manifest.partitions for each in partition.host}
     report = baseline.compare_layers(device, host, tell)
     outputs = [each for leg in baseline.legs for one in leg.comparisons for each in one.outputs]

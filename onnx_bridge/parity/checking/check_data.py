@@ -12,9 +12,8 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.buckets import Buckets, has_buckets
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.bundle.gpu_preview import AsGpu
+from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
@@ -68,7 +67,7 @@ class _Sides:
 
 
 def check_data(  # noqa: PLR0913
-    model: str | os.PathLike[str] | ir.Model | Bundle | Buckets,
+    model: str | os.PathLike[str] | ir.Model | Bundle,
     data: DataSource,
     *,
     metrics: Sequence[str] = (),
@@ -133,12 +132,10 @@ def check_data(  # noqa: PLR0913
     request = CheckRequest(samples=samples, conversion=settings, reference=given, as_target=as_target)
     tell = progress or silent
     scores = Scores(metrics, least or {}, REFERENCE)
-    if isinstance(model, (Bundle, Buckets)):
+    if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
+        model = Bundle(model, timeout=timeout, memory=memory)
+    if isinstance(model, Bundle):
         return _measure(model, data, scores, request, tell)
-    if not isinstance(model, ir.Model) and has_buckets(model):
-        return _measure(Buckets(model, timeout=timeout, memory=memory), data, scores, request, tell)
-    if not isinstance(model, ir.Model) and is_bundle(model):
-        return _measure(Bundle(model, timeout=timeout, memory=memory), data, scores, request, tell)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         bundle = conversion.run(model, Path(folder) / "bundle", settings, progress)
         if isinstance(model, ir.Model) and request.reference is None:
@@ -148,18 +145,15 @@ def check_data(  # noqa: PLR0913
         return _measure(bundle, data, scores, request, tell)
 
 
-def _measure(
-    bundle: Bundle | Buckets, data: DataSource, scores: Scores, request: CheckRequest, tell: Progress
-) -> AccuracyReport:
+def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckRequest, tell: Progress) -> AccuracyReport:
     original, notes = original_of(bundle, request.reference)
     reference = Reference(original)
     frozen = frozen_values(models.load(original), bundle.manifest.request.freeze)
-    rows = bundle.most_rows if isinstance(bundle, Buckets) else None
-    dataset = Dataset(data, bundle.specs, request.samples, rows)
+    dataset = Dataset(data, bundle.specs, request.samples, bundle.most_rows)
     cleaned = {} if bundle.model_path is None else {CLEANED: Reference(bundle.model_path).run}
     device: dict[str, Side] = {device_name(bundle): bundle}
     if request.as_target is not None:
-        device[AS_GPU] = bundle.with_each(AsGpu) if isinstance(bundle, Buckets) else AsGpu(bundle)
+        device[AS_GPU] = GpuPreview(bundle)
     sides = _Sides(cleaned, device)
     countdown = Countdown(tell, "dataset", dataset.count)
     for sample, label in dataset:

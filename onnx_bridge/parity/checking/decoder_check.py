@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
-from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, inside, trials
-from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
@@ -29,11 +28,11 @@ STEPS = 8
 """How many tokens are generated behind each prompt."""
 
 
-def check_decoder(decoder: Decoder, request: CheckRequest, tell: Progress = silent) -> CheckReport:
+def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare the logits of a decoder with those of the original on ONNX Runtime, token by token.
 
     Args:
-        decoder: what `onnx_bridge.convert_decoder` made.
+        bundle: what `onnx_bridge.convert_decoder` made.
         request: the reference, seed and tolerances.
         tell: is called with each prompt.
 
@@ -43,16 +42,17 @@ def check_decoder(decoder: Decoder, request: CheckRequest, tell: Progress = sile
     """
     if request.inputs is not None or request.layers or request.as_target is not None:
         what = "decoders are compared on generated prompts, without their layers, and as they are"
-        raise InputError(what, where=str(decoder.path), hint="name the folder of one program")
-    path, notes = original_of(decoder, request.reference)
-    manifest = decoder.manifest
+        raise InputError(what, where=str(bundle.path), hint="name the folder of one program")
+    path, notes = original_of(bundle, request.reference)
+    manifest = bundle.manifest
     tolerances = request.error_tolerances
-    preset = computed_precision(models.load(path), models.load(decoder.model_path), manifest.precision).preset
+    assert bundle.model_path is not None
+    preset = computed_precision(models.load(path), models.load(bundle.model_path), manifest.precision).preset
     if preset is not None:
         tolerances = tolerances.at_least(preset)
-    widths = [each.dims[WIDTH] for each in manifest.buckets if WIDTH in each.dims]
+    widths = list(bundle.decoder.widths)
     legs = []
-    for name, caches, original in _subjects(decoder, path, request.seed):
+    for name, caches, original in _subjects(bundle, path, request.seed):
         for length in dict.fromkeys((*edges(widths), *inside(widths))):
             tell(f"{name}prompt of {length} tokens")
             found: list[Comparison] = []
@@ -75,9 +75,10 @@ def check_decoder(decoder: Decoder, request: CheckRequest, tell: Progress = sile
     )
 
 
-def _subjects(decoder: Decoder, path: Path, seed: int) -> Iterator[tuple[str, Callable[[], StaticCache], Generating]]:
+def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Callable[[], StaticCache], Generating]]:
     """What generates beside the reference, by name: behind an encoder, once for each size of its source."""
-    manifest, encoder = decoder.manifest, decoder.layout.encoder
+    manifest, decoder = bundle.manifest, bundle.decoder
+    encoder = decoder.layout.encoder
     if encoder is None:
         yield "", decoder.cache, Original(path, manifest.freeze)
         return

@@ -38,7 +38,7 @@ def run_until_failure(
     found: list[dict[str, Value]] = []
     step = Step.LOAD
     try:
-        if bundle.worker is None:
+        if bundle.program.worker is None:
             bundle.open()
         step = Step.RUN
         seconds = estimated_seconds(bundle)
@@ -55,19 +55,20 @@ def run_until_failure(
 
 def estimated_seconds(bundle: Bundle) -> float | None:
     """The estimated seconds of a run on ref; None for other targets, and without a cleaned model."""
-    if bundle.worker is None or bundle.model_path is None or bundle.manifest.target != "ref":
+    worker = bundle.program.worker
+    if worker is None or bundle.model_path is None or bundle.manifest.target != "ref":
         return None
     model = models.load(bundle.model_path)
     hosted = {each.node for partition in bundle.manifest.partitions for each in partition.host}
     total = sum((work(node) for node in model.graph if node.name not in hosted), Work())
-    return work_seconds(total, bundle.worker.runtime)
+    return work_seconds(total, worker.runtime)
 
 
 def bisect_failure(bundle: Bundle, failure: Failure, sample: Sample) -> Bisection | None:
     """The nodes that MIGraphX fails on; None where each attempt would exceed a limit, or without a cleaned model."""
     if bundle.model_path is None or failure.kind.is_limit:
         return None
-    limits = bundle.limits
+    limits = bundle.program.limits
     conversion = ConvertRequest(
         pipeline="none",
         target=bundle.manifest.target,

@@ -99,9 +99,9 @@ class InProcess:
 def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Limits, path: Path) -> None:
     manifest = bundle.manifest
     target = manifest.target
-    worker = workers.shared(runtime, manifest.environment)
+    worker = workers.shared(runtime, manifest.program.environment)
     with worker.limited(limits), atomic_file(path) as temporary:
-        program = parse(worker, model, {each.name: each.shape for each in bundle.inputs})
+        program = parse(worker, model, {each.name: each.sizes for each in bundle.inputs})
         compiling = CompileOptions.of(manifest.request.options, runtime, target).compile
         program.compile(target, **{**compiling, "offload_copy": False})
         program.save(temporary)

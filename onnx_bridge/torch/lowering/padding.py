@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from onnx_bridge.bundle.manifest.buckets_manifest import size_of
+from onnx_bridge.bundle.manifest.axes import size_of
 from onnx_bridge.bundle.padding import growth
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.comparison.compare import compare

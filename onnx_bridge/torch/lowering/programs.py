@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.buckets_manifest import label
+from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.lowering import LowerRequest
@@ -200,7 +200,7 @@ class Programs:
     def _run_in_process(self, index: int, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """In this process, on the GPU."""
         resident = self._resident(index)
-        shapes = {each.name: tuple(size or 0 for size in each.shape or ()) for each in self.bundles[index].outputs}
+        shapes = {each.name: tuple(size or 0 for size in each.sizes or ()) for each in self.bundles[index].outputs}
         wanted = {
             port.name: (getattr(torch, port.dtype.removeprefix("torch.")), shapes[port.name])
             for port in self.entry.outputs

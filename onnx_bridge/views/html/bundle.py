@@ -31,7 +31,7 @@ def bundle_page(manifest: Manifest) -> Page:
     """The page that `write_bundle` writes."""
     proof = manifest.proof
     sentences = [f"{proof.line[:1].upper()}{proof.line[1:]}.", f"Nodes on MIGraphX: {proof.nodes}."]
-    sentences += [f"{manifest.partition_line}."] if manifest.partitions else ["All of it runs on MIGraphX."]
+    sentences += [f"{manifest.partition_line}."] if manifest.partition_line else ["All of it runs on MIGraphX."]
     return Page(
         kind="bundle",
         model=manifest.name,
@@ -42,7 +42,7 @@ def bundle_page(manifest: Manifest) -> Page:
         notes=manifest.notes,
         tables=[_tensors(manifest), _passes(manifest), *_products(manifest), _files(manifest)],
         shares_title="Where it runs",
-        shares=[_share(each) for each in manifest.partitions],
+        shares=[] if manifest.wholly_on_migraphx else [_share(each) for each in manifest.partitions],
     )
 
 
@@ -77,6 +77,7 @@ def _tensors(manifest: Manifest) -> Table:
 
 
 def _passes(manifest: Manifest) -> Table:
+    passes = [result for program in manifest.programs for result in program.passes]
     columns = (
         Column("pass", "name"),
         Column("rewrites", "number"),
@@ -92,21 +93,23 @@ def _passes(manifest: Manifest) -> Table:
                 Cell(", ".join(f"{name} {count}" for name, count in each.get("rules", {}).items())),
             ]
         )
-        for each in manifest.passes
+        for each in passes
         if each["rewrites"]
     ]
-    return Table("passes", "What was rewritten", columns, rows, f"{len(manifest.passes)} passes ran.")
+    return Table("passes", "What was rewritten", columns, rows, f"{len(passes)} passes ran.")
 
 
 def _products(manifest: Manifest) -> list[Table]:
-    if not manifest.forecast:
+    forecasts = [program.forecast for program in manifest.programs if program.forecast]
+    if not forecasts:
         return []
     columns = (Column("node", "name"), Column("kernel on a GPU", "verdict"), Column("first condition that fails"))
     rows = [
         Row([Cell(each["node"]), Cell(each["kernel"], colour=_colour(each)), text_cell(each["condition"])])
-        for each in manifest.forecast["products"]
+        for forecast in forecasts
+        for each in forecast["products"]
     ]
-    return [Table("products", "Convolutions and matrix products", columns, rows, manifest.forecast["summary"])]
+    return [Table("products", "Convolutions and matrix products", columns, rows, forecasts[0]["summary"])]
 
 
 def _colour(product: dict[str, object]) -> str:

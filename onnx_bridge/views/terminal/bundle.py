@@ -9,14 +9,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from onnx_bridge.bundle.buckets import Buckets
-from onnx_bridge.bundle.decoding.decoder import Decoder
-from onnx_bridge.bundle.decoding.generate import Generated
 from onnx_bridge.bundle.difference import ModelDiff
 from onnx_bridge.bundle.files.pack import Packed
 from onnx_bridge.bundle.files.verify import Verification
+from onnx_bridge.bundle.generate import Generated
 from onnx_bridge.bundle.inspect import BundleView, ModelView
 from onnx_bridge.bundle.manifest.entries import TensorInfo
+from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
 from onnx_bridge.core.values import Kind
 from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table
@@ -47,23 +46,38 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
     """Return lists; with the passes that rewrote something if ``verbose``."""
     bundle, manifest = summary.bundle, summary.bundle.manifest
     architecture = f" ({manifest.architecture})" if manifest.architecture else ""
-    rewrites = sum(step["rewrites"] for step in manifest.passes)
-    files = zip(bundle.program_paths, manifest.programs, strict=True)
+    passes = [step for program in manifest.programs for step in program.passes]
+    rewrites = sum(step["rewrites"] for step in passes)
+    forecasts = [_forecast(program.forecast) for program in manifest.programs if program.forecast]
+    programs = [
+        f"{path} ({_size(info.bytes)})"
+        for program in bundle.programs
+        for path, info in zip(program.files, program.info.programs, strict=True)
+    ]
     facts: dict[str, RenderableType] = {
-        "program": Group(*[f"{path} ({_size(info.bytes)})" for path, info in files] or ["none"]),
+        "program": Group(*programs or ["none"]),
         "model": str(bundle.model_path or "not kept"),
         "source": manifest.source["path"] or "(in memory)",
         "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
-        "passes": f"{len(manifest.passes)}, with {rewrites} rewrites",
+        "passes": f"{len(passes)}, with {rewrites} rewrites",
         "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
         manifest.proof.label: manifest.proof.line,
         "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
     }
-    facts |= {"partitions": manifest.partition_line} if manifest.partitions else {}
-    facts |= {"on a GPU": _forecast(manifest.forecast)} if manifest.forecast else {}
+    facts |= {"partitions": manifest.partition_line} if manifest.partition_line else {}
+    facts |= {"decoder": Group(*_decoder(manifest.decoder))} if manifest.decoder else {}
+    facts |= {"on a GPU": Group(*forecasts)} if forecasts else {}
     facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
-    table = ["", pass_table(manifest.passes)] if verbose else []
+    table = ["", pass_table(passes)] if verbose else []
     return Group(facts_table(facts), _tensors(*map(_described, (manifest.inputs, manifest.outputs))), *table)
+
+
+def _decoder(layout: Layout) -> list[str]:
+    """Return the caches of a decoder, and the source of its encoder."""
+    kind = "written in place" if layout.in_place else "appended to"
+    caches = f"{len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
+    encoder = layout.encoder
+    return [caches] if encoder is None else [caches, f"encoder: {encoder.source} {list(encoder.shape)}"]
 
 
 def _described(tensors: Sequence[TensorInfo]) -> list[dict[str, Any]]:
@@ -104,29 +118,6 @@ def _size(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1024
     return f"{count:.3g} GiB"
-
-
-@view.register
-def _buckets(buckets: Buckets, verbose: bool) -> RenderableType:
-    manifest = buckets.manifest
-    shapes = [
-        f"{kind} {info.name}: {info.dtype} [{', '.join('?' if axis is None else str(axis) for axis in info.axes)}]"
-        for kind, tensors in (("input", manifest.inputs), ("output", manifest.outputs))
-        for info in tensors
-    ]
-    target = f"target: {manifest.target}, MIGraphX {manifest.versions['migraphx']}"
-    proof = f"{buckets.proof.label}: {buckets.proof.line}"
-    notes = notes_of(manifest.notes)
-    return Group(f"bundle: {buckets.path}", target, manifest.partition_line, *shapes, proof, *notes)
-
-
-@view.register
-def _decoder(decoder: Decoder, verbose: bool) -> RenderableType:
-    layout, encoder = decoder.layout, decoder.layout.encoder
-    kind = "written in place" if layout.in_place else "appended to"
-    line = f"decoder: {len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
-    source = [] if encoder is None else [f"encoder: {encoder.source} {list(encoder.shape)}"]
-    return Group(_buckets(decoder, verbose), line, *source)
 
 
 @view.register

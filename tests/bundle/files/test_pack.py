@@ -210,7 +210,7 @@ class TestHere:
     def test_another_machine(
         self, bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
     ) -> None:
-        from onnx_bridge.bundle.manifest.manifest import compatibility as module
+        from onnx_bridge.bundle.manifest import compatibility as module
 
         bundle = self.changed(bundles["folder"], tmp_path, target="gpu", architecture="gfx906")
         monkeypatch.setattr(module, "gpu_architecture", lambda: "gfx942")

@@ -127,7 +127,7 @@ def test_a_reproduction_is_offered(runtime: Runtime, tmp_path: Path, monkeypatch
     monkeypatch.setattr("onnx_bridge.conversion.steps.clean.ProbedRuntime", lambda runtime, **_: TooKind(runtime))
     models.save(channels(), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref", pipeline="none")
-    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+    assert bundle.manifest.program.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
     (offer,) = (note for note in bundle.manifest.notes if "onnx-bridge reduce" in note)
     model = Path(offer.split()[2])
     assert model == tmp_path / "out/m.onnx"
@@ -178,10 +178,10 @@ def test_settings_that_worked_are_recorded(runtime: Runtime, tmp_path: Path, mon
     onnx.save(ir.to_proto(channels()), path)
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="none")
     assert bundle.wholly_on_migraphx
-    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
+    assert bundle.manifest.program.environment == {"MIGRAPHX_DISABLE_PASSES": "eliminate_pad"}
     loaded = onnx_bridge.load(tmp_path / "out")
-    assert loaded._worker is not None
-    assert loaded._worker.environment == bundle.manifest.environment
+    assert loaded.program.worker is not None
+    assert loaded.program.worker.environment == bundle.manifest.program.environment
     assert onnx_bridge.check(loaded).passed
 
 

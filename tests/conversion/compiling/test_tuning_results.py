@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import onnx_bridge
-from onnx_bridge.bundle.manifest.entries import FileInfo
+from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, ProgramInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.compiling.tuning_results import Origin, TuningResults
 from onnx_bridge.core.errors import InputError
@@ -35,24 +35,21 @@ def tuned(folder: Path, origin: Origin = GPU, **files: str) -> Path:
         (databases / "gfx942.udb.txt").write_text(files.get("database", "found"))
         kept = results.keep(folder / "m.tuning.zip")
     assert not cache.parent.exists()
+    partition = PartitionInfo((), (), 0, 0, FileInfo("m.mxr", 0, "0"))
     Manifest(
         name="m",
         created="",
         source={"path": None, "sha256": None},
         key=None,
-        request=ConvertRequest().to_json(),
-        pipeline="",
-        program=FileInfo("m.mxr", 0, "0"),
+        request=ConvertRequest(),
         model=(),
         target=origin.target,
         architecture=origin.architecture,
-        environment={},
         versions={"onnx_bridge": "0.1.0", "migraphx": origin.migraphx},
-        passes=[],
         inputs=(),
         outputs=(),
+        programs=(ProgramInfo({}, (), (), (partition,), (), "", [], tuning=kept),),
         timings={},
-        tuning=kept,
     ).write(folder / "manifest.json")
     return folder
 

@@ -87,8 +87,8 @@ def test_a_note_lists_nodes_in_float32(cnn: Path, tmp_path: Path) -> None:
 def test_a_note_on_generated_calibration(cnn: Path, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="int8")
     assert any("8 generated samples" in note for note in bundle.manifest.notes)
-    assert bundle.manifest.calibration is not None
-    assert bundle.manifest.calibration.data == "seeded samples"
+    assert bundle.manifest.program.calibration is not None
+    assert bundle.manifest.program.calibration.data == "seeded samples"
 
 
 def test_keys_depend_on_precision_data_and_options(cnn: Path, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_products_stay_in_float32(cnn: Path, tmp_path: Path, precision: str, kee
         producers = [value.producer() for value in nodes[name].inputs[:2] if value is not None]
         assert [each is not None and each.op_type == "DequantizeLinear" for each in producers] == [quantized] * 2
     assert "1 of 2 products are quantized" in bundle.manifest.notes[-1]
-    assert bundle.manifest.calibration is not None
-    assert bundle.manifest.calibration.samples == 32
+    assert bundle.manifest.program.calibration is not None
+    assert bundle.manifest.program.calibration.samples == 32
     again = onnx_bridge.convert(cnn, tmp_path / "out", keep_fp32=[keep], **how)  # not upon what is quantized already
     assert onnx_bridge.check(again).passed
     assert again.manifest.key == bundle.manifest.key
@@ -400,10 +400,10 @@ def test_compile_options_and_environment(cnn: Path, tmp_path: Path) -> None:
     given: dict[str, bool | str] = {"fast_math": "false", "disable_pointwise_fusion": True}
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", options=given)
     assert bundle.manifest.request.options == given
-    assert bundle.manifest.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
+    assert bundle.manifest.program.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
     assert onnx_bridge.check(bundle).passed
-    assert bundle.worker is not None
-    assert bundle.worker.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
+    assert bundle.program.worker is not None
+    assert bundle.program.worker.environment == {"MIGRAPHX_DISABLE_POINTWISE_FUSION": "1"}
 
 
 @pytest.mark.parametrize(

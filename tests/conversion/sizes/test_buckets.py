@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from fixtures.models.decoder import decoder
-from onnx_bridge.bundle.manifest.buckets_manifest import Axis, fitted, inside
+from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import ConvertRequest

@@ -43,7 +43,7 @@ def test_what_it_says(bundle: Bundle) -> None:
         ["output", "y", "float32", "2 × 3"],
     ]
     rewritten = {row.cells[0].text for row in tables["passes"].rows}
-    assert rewritten == {each["name"] for each in manifest.passes if each["rewrites"]}
+    assert rewritten == {each["name"] for each in manifest.program.passes if each["rewrites"]}
     assert rewritten
     assert {row.cells[0].text for row in tables["files"].rows} == {each.file for each in manifest.files}
     assert sum(each.count for each in page.shares) == sum(each.nodes for each in manifest.partitions)

@@ -17,13 +17,11 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
-from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.encoding import Encoding
 from onnx_bridge.bundle.decoding.trial import Trial, trials
-from onnx_bridge.bundle.manifest.buckets_manifest import BucketInfo, BucketsManifest, manifest_digest
 from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
@@ -38,6 +36,7 @@ from onnx_bridge.conversion.programs.instances import (
     check_place,
     content_key,
     convert_instances,
+    program_in,
     write_manifest,
 )
 from onnx_bridge.conversion.source import Source
@@ -58,7 +57,7 @@ PROMPTS = (1, 2)
 """The lengths of prompts behind which a converted model generates to be proven."""
 
 
-def run_encoder_decoder(files: Files, out: Path, request: ConvertRequest, progress: Progress) -> Decoder:
+def run_encoder_decoder(files: Files, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
     """Convert a model as a request with a decoder's sizes says; errors are those of `convert_decoder`."""
     sizes = request.decoder
     assert sizes is not None
@@ -93,7 +92,7 @@ class _Conversion:
         """The step, which the bundle is named after."""
         return Source(self.parts.step, name=self.files.given.stem, digest=self.files.digest())
 
-    def run(self, progress: Progress) -> Decoder:
+    def run(self, progress: Progress) -> Bundle:
         encoder = Source(self.files.encoder)
         shapes = self._encoder_shapes(encoder)
         placeholder = Instance({WIDTH: 1}, self.request)
@@ -110,14 +109,14 @@ class _Conversion:
             instance = Instance({WIDTH: 1}, self._request(layout.shapes(1)), [sample])
             whole = CleanRequest(self.request.pipeline)
             cleaned, infos = convert_instances(source, folder, [instance], whole, progress)
-            infos += [BucketInfo({}, each, manifest_digest(folder / each / MANIFEST)) for each in (ENCODER, MEMORY)]
+            infos += [program_in(folder, each, {}) for each in (ENCODER, MEMORY)]
             key = content_key(self._source, self.request)
             manifest = describe_decoder(self._source, self._origin, self.request, key, layout, infos, folder)
             progress("generating beside the reference")
             tolerances = computed_precision(step.model, cleaned, self.request.precision).tolerances
             write_manifest(self._proven(manifest, tolerances, folder), folder)
         limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        return Decoder(self.out, runtime=self.request.runtime, **limits)
+        return Bundle(self.out, runtime=self.request.runtime, **limits)
 
     @property
     def _origin(self) -> dict[str, str | None]:
@@ -199,7 +198,7 @@ class _Conversion:
             shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
         return shapes
 
-    def _proven(self, manifest: BucketsManifest, tolerances: Tolerances, folder: Path) -> BucketsManifest:
+    def _proven(self, manifest: Manifest, tolerances: Tolerances, folder: Path) -> Manifest:
         """The manifest of a model that has generated what the reference generates, from shorter sources as well."""
         layout = manifest.decoder
         assert layout is not None
@@ -237,7 +236,9 @@ class _Conversion:
         assert layout.encoder is not None
         limits = {"timeout": self.request.timeout, "memory": self.request.memory}
         names = (ENCODER, MEMORY, f"{WIDTH}=1")
-        encoder, memory, step = (Bundle(folder / each, runtime=self.request.runtime, **limits) for each in names)
+        encoder, memory, step = (
+            Bundle(folder / each, runtime=self.request.runtime, **limits).program for each in names
+        )
         tokens = source[layout.encoder.source]
         assert isinstance(tokens, np.ndarray)
         given = Encoding(layout.encoder, encoder, memory)(tokens)
@@ -255,5 +256,5 @@ def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str,
 
 def _outputs(bundle: Path) -> dict[str, tuple[int, ...]]:
     """The shapes of the outputs of a bundle that are fixed, by name."""
-    found = {each.name: each.shape or () for each in Manifest.read(manifest_path(bundle)).outputs}
+    found = {each.name: each.sizes or () for each in Manifest.read(manifest_path(bundle)).outputs}
     return {name: sizes for name, shape in found.items() if (sizes := tuple(filter(None, shape))) == shape}

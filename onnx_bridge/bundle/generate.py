@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
@@ -47,7 +48,7 @@ def generate(  # noqa: PLR0913
     timeout: float | None = None,
     memory: float | None = None,
 ) -> Generated:
-    """Generate the tokens that follow one prompt; `Decoder.generate` of a loaded bundle takes several.
+    """Generate the tokens that follow one prompt; `Decoder.generate` of a loaded bundle's ``decoder`` takes several.
 
     Args:
         bundle: a decoder (`onnx_bridge.convert_decoder`).
@@ -65,13 +66,14 @@ def generate(  # noqa: PLR0913
         InputError: it is no decoder, there are both or none of ``ids`` and ``inputs``, or as for `Decoder.generate`.
         RuntimeFailure: as for `onnx_bridge.load`.
     """
-    decoder = Decoder(bundle, runtime=runtime, timeout=timeout, memory=memory)
+    loaded = Bundle(bundle, runtime=runtime, timeout=timeout, memory=memory)
+    decoder = loaded.decoder
     if decoder.layout.batch != 1:
         what = f"it generates {decoder.layout.batch} texts at a time"
-        raise InputError(what, where=str(bundle), hint="from Python: onnx_bridge.load(…).generate(…)")
+        raise InputError(what, where=str(bundle), hint="from Python: onnx_bridge.load(…).decoder.generate(…)")
     source = _source(decoder, ids, inputs)
     first = None if prompt is None else np.array([prompt], np.int64)
-    decoder.open()
+    loaded.open()
     started = time.perf_counter()
     found = decoder.generate(source, max_new_tokens, prompt=first, choose=choose, stop=stop)
     return Generated(found[0].tolist(), round(time.perf_counter() - started, 6))

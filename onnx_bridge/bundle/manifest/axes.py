@@ -1,0 +1,60 @@
+"""The sizes of axes: numbers, symbols, and expressions of symbols, for the sizes that the programs of a bundle have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from passes.shapes.size_expressions import evaluate
+
+Axis = int | str | None
+"""A size, a symbol or an expression of symbols; None depends on the data."""
+EDGE = "edge"
+"""The padding rule that repeats the last element; any other rule is a number."""
+
+
+def label(dims: Mapping[str, int]) -> str:
+    """Return the sizes of a program as text, which also names its folder."""
+    return ",".join(f"{name}={size}" for name, size in dims.items())
+
+
+def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
+    """Return the size of an axis for some sizes of the symbols; None if they do not determine it."""
+    return evaluate(axis, dims) if isinstance(axis, str) else axis
+
+
+def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the smallest sizes that fall into a bucket.
+
+    They are one more than the sizes of the next smaller bucket; half of the smallest bucket's own sizes.
+    """
+    smallest = {}
+    for name, size in dims.items():
+        below = [bucket[name] for bucket in buckets if bucket[name] < size]
+        smallest[name] = min(size, max(below) + 1) if below else min(size, max(1, size // 2))
+    return smallest
+
+
+def fitted(points: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Axis:
+    """Return what a size is at several points: a number, a symbol, or a sum of symbols and a number; otherwise None.
+
+    Args:
+        points: sizes by symbol, all different.
+        sizes: the size at each point.
+    """
+    if len(set(sizes)) == 1 and len(points) > 1:
+        return sizes[0]
+    for count in range(1, len(points[0]) + 1):
+        sums = {}
+        for names in itertools.combinations(points[0], count):
+            rests = {size - sum(point[name] for name in names) for size, point in zip(sizes, points, strict=True)}
+            if len(rests) == 1 and (len(points) > 1 or rests == {0}):
+                sums[names] = rests.pop()
+        exact = [names for names, rest in sums.items() if rest == 0] or list(sums)
+        if len(exact) == 1:
+            (names,) = exact
+            rest = sums[names]
+            return " + ".join(names) + (f" {'+' if rest > 0 else '-'} {abs(rest)}" if rest else "")
+        if exact:
+            return None
+    return None

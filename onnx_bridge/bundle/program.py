@@ -1,0 +1,203 @@
+"""A program of a bundle: the model for some sizes, loaded from its files, and called with arrays of these sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from onnx_bridge.bundle.manifest.compatibility import require_compatible
+from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, ProgramInfo, TensorInfo
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.text import manifest_path
+from onnx_bridge.bundle.partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
+from onnx_bridge.bundle.requantize import quantize_again
+from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
+from onnx_bridge.core.values import Kind, Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.compile_options import CompileOptions
+from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from passes.isolation.limits import Limits, limited
+
+
+class Program:
+    """A program, whose partitions are loaded by the first call (`open` does it at once).
+
+    Its device partitions live in a worker process, which programs share; they are loaded again after the process ended.
+    Host partitions run in the process of the reference.
+
+    Args:
+        bundle: the bundle's folder, or its program (``.mxr``).
+        manifest: the bundle's.
+        info: the program's entry in the manifest.
+        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
+        limits: of each of MIGraphX's steps, and of each run of a host partition.
+
+    Attributes:
+        path: the folder in which it is a bundle of its own; the bundle's path if there is no such folder.
+        notes: sentences on how it was loaded.
+    """
+
+    def __init__(
+        self, bundle: Path, manifest: Manifest, info: ProgramInfo, runtime: str | None, limits: Limits
+    ) -> None:
+        self.path = bundle / info.folder if info.folder else bundle
+        self.manifest, self.info = manifest, info
+        self.runtime_name, self.limits = runtime, limits
+        self.notes: list[str] = []
+        self._folder = manifest_path(bundle).parent
+        self._partitions: list[LoadedPartition] = []
+        self._hosts: dict[int, HostPartition] = {}
+        self._worker: Worker | None = None
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Its inputs, with fixed sizes."""
+        return self.info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Its outputs, with fixed sizes."""
+        return self.info.outputs
+
+    @functools.cached_property
+    def specs(self) -> list[samplers.TensorSpec]:
+        """The inputs, for `onnx_bridge.samples.inputs`."""
+        return tensor_specs(self.inputs)
+
+    @property
+    def worker(self) -> Worker | None:
+        """The process that it lives in; None before it is loaded, or if it has no device partition."""
+        return self._worker
+
+    @property
+    def loaded(self) -> tuple[LoadedPartition, ...]:
+        """The partitions in execution order; none before they are loaded."""
+        return tuple(self._partitions)
+
+    @property
+    def files(self) -> list[Path]:
+        """Every ``.mxr`` of it."""
+        return [self._folder / each.file for each in self.info.programs]
+
+    @property
+    def model_path(self) -> Path | None:
+        """The cleaned ONNX; None if only the ``.mxr`` was kept."""
+        model = self.info.model
+        return Path(os.path.normpath(self._folder / model[0].file)) if model else None
+
+    def open(self, worker: Worker | None = None) -> None:
+        """Load the partitions into a worker and into ONNX Runtime; raises like `onnx_bridge.load`.
+
+        Args:
+            worker: the process for device partitions; default: one that programs share.
+        """
+        self._check_files()
+        if self.info.programs:
+            runtime = worker.runtime if worker else runtimes.find(self.runtime_name)
+            require_compatible(self.manifest, runtime, self.path)
+            self._worker = worker or workers.shared(runtime, self.info.environment)
+        self.notes = []
+        cleaned = CutModel(self.model_path)
+        with limited(self.limits), self._worker.limited(self.limits) if self._worker else contextlib.nullcontext():
+            self._partitions = [self._load(*each, cleaned) for each in enumerate(self.info.partitions)]
+
+    def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
+        """Run the program.
+
+        Args:
+            arrays: an array for each input, by name, in the program's shapes and dtypes. Strings are an array of
+                objects or of numpy's string dtype, a sequence is a list of arrays, an empty optional is None.
+
+        Returns:
+            The outputs, likewise.
+
+        Raises:
+            InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime refuses it.
+            RuntimeFailure: MIGraphX failed, or its process ended.
+            NativeFailure: ONNX Runtime exceeded a limit, or has crashed.
+        """
+        sample = samplers.validate(arrays, self.specs)
+        if not self._partitions:
+            self.open()
+        try:
+            return self._run(sample)
+        except ProgramLost:  # the worker has ended since, perhaps because of another program
+            self.open()
+            return self._run(sample)
+
+    def close(self) -> None:
+        """Release all that was loaded; the next call loads it again."""
+        self._partitions, self._hosts, self._worker = [], {}, None
+
+    def _load(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
+        if info.program is None:
+            if index not in self._hosts:
+                self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)), self.limits)
+            return self._hosts[index]
+        return self._load_device(index, info, cleaned)
+
+    def _load_device(self, index: int, info: PartitionInfo, cleaned: CutModel) -> DevicePartition:
+        assert self._worker is not None
+        assert info.program is not None
+        try:
+            program = self._worker.load(self._folder / info.program.file)
+        except MigraphxError as error:
+            if self.model_path is None:
+                raise
+            self._check_file(*self.info.model, what="model")
+            # some operators (ref::quant_dot in 2.14) can be saved and not read back
+            with self.part(info, cleaned) as path:
+                program = parse(self._worker, path, {each.name: each.sizes for each in info.inputs})
+            quantize_again(program, index, self.manifest, self._folder / self.info.folder)
+            target = self.manifest.target
+            options = CompileOptions.of(self.manifest.request.options, self._worker.runtime, target)
+            program.compile(target, **options.compile)
+            self.notes.append(
+                f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
+            )
+        return DevicePartition(info, program, self._worker, self.limits)
+
+    def part(self, info: PartitionInfo, cleaned: CutModel) -> contextlib.AbstractContextManager[Path]:
+        """Return a partition of the cleaned model as a file."""
+        if not self.info.wholly_on_migraphx:
+            return cleaned.file(info)
+        assert self.model_path is not None
+        return contextlib.nullcontext(self.model_path)
+
+    def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        wanted = [info.name for info in self.outputs]
+        values = dict(sample)
+        for index, partition in enumerate(self._partitions, 1):
+            values |= partition.run(values)
+            if later := self._partitions[index:]:
+                kept = {info.name for each in later for info in each.info.inputs}.union(wanted)
+                values = {name: value for name, value in values.items() if name in kept}
+        return {name: values[name] for name in wanted}
+
+    def _check_files(self) -> None:
+        """Require that the files to be loaded are those that the manifest describes; raises InputError."""
+        self._check_file(*self.info.programs, what="program")
+        if not self.info.wholly_on_migraphx:
+            self._check_file(*self.info.model, what="model")
+
+    def _check_file(self, *files: FileInfo, what: str) -> None:
+        for info in files:
+            if not (self._folder / info.file).exists():
+                problem = f"the {what} is missing from the bundle"
+            elif info.problem(self._folder):
+                problem = f"the {what} is not the one that the manifest describes"
+            else:
+                continue
+            raise InputError(problem, where=str(self._folder / info.file), hint="convert again")
+
+
+def tensor_specs(tensors: tuple[TensorInfo, ...]) -> list[samplers.TensorSpec]:
+    """Return tensors of a manifest for `onnx_bridge.samples.inputs`."""
+    return [samplers.TensorSpec(each.name, each.numpy, each.shape, kind=Kind(each.kind)) for each in tensors]
