@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle.decoding import generate as generation
+from onnx_bridge.bundle import generate as generation
 from onnx_bridge.cli.options import Memory, Runtime, Timeout, is_size
 from onnx_bridge.cli.terminal import Json, progress, show
 from passes.core.errors import InputError
