@@ -63,7 +63,7 @@ browser:
 # Quark compiles its operators when it is first used; once here, and not in several tests at a time.
 quark: setup
 	@$(BIN)/python -c 'from onnx_bridge.quantization.quark import load; load("quark.onnx"); load("quark.torch")'
-	@$(BIN)/python -c 'import sys; from onnx_bridge.reference.quark.quark_library import library; sys.exit(library() is None)' || { \
+	@$(BIN)/python -c 'import sys; from onnx_bridge.reference.quark.library import library; sys.exit(library() is None)' || { \
 		echo "Quark's operators for ONNX Runtime cannot be compiled" >&2; exit 2; }
 
 test-fast: $(INSTALLED)

@@ -9,7 +9,7 @@ _QDQ_TO_INT8 = (
 QUANTIZED_ONLY = frozenset(("check-quantization," + _QUANTIZATION_TO_QDQ + "," + _QDQ_TO_INT8).split(",")) - {
     "fold-constants"
 }
-"""Passes that find nothing in a model without quantized operators (`passes.graphs.quantized.is_quantized`)."""
+"""Passes that find nothing in a model without quantized operators (`passes.graphs.quantization.is_quantized`)."""
 
 PIPELINES = {
     "none": "",

@@ -14,10 +14,9 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
+from passes.operators import QUANTIZED
 
-_QUANTIZING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-_INTEGER = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "ConvInteger", "MatMulNBits", "GatherBlockQuantized")
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
     for tensor in _weights(model):
         parameters += tensor.size
         sizes[_dtype(tensor.dtype)] += tensor.nbytes
-    quantization = {
-        name: count
-        for name, count in operators.most_common()
-        if name.rpartition("::")[2] in _QUANTIZING or name.rpartition("::")[2].startswith(_INTEGER)
-    }
+    quantization = {name: count for name, count in operators.most_common() if name.rpartition("::")[2] in QUANTIZED}
     return ModelView(
         path=str(path) if path else None,
         ir_version=model.ir_version,

@@ -27,8 +27,8 @@ from onnx_bridge.model.io import load
 from passes.graphs.int8_kernels import PRODUCTS, Kernel, forecast_kernel
 from passes.graphs.matching import is_plain
 from passes.graphs.quantization import Parameters, parameters, plain, same_parameters
-from passes.graphs.quantized import is_dequantize, is_quantize
 from passes.graphs.scopes import Scope, name_nodes
+from passes.operators import is_dequantize, is_quantize
 from passes.quantization.to_int8.saturate_before_quantize import saturation
 from passes.shapes.inference import infer
 

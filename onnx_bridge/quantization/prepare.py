@@ -20,7 +20,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.schemes import Scheme
 from passes.graphs import lineage
-from passes.graphs.quantized import quantized_node
+from passes.graphs.quantization import quantized_node
 from passes.graphs.scopes import name_nodes, scopes, weight_bytes
 
 _FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"

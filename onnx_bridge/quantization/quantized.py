@@ -14,7 +14,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.deviation import Deviation
 from onnx_bridge.requests.schemes import Scheme
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 
 if TYPE_CHECKING:
     from torch import nn

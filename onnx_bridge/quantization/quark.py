@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
-from onnx_bridge.reference.quark.quark_build import bounded_waits
+from onnx_bridge.reference.quark.build import bounded_waits
 
 EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
 

@@ -20,8 +20,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import Span
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
-from onnx_bridge.reference.quark import quark_library
-from onnx_bridge.reference.quark.quark_operators import DOMAINS
+from onnx_bridge.reference.quark import library as quark_library
 from passes.graphs.scopes import weight_bytes
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
@@ -29,6 +28,7 @@ from passes.isolation.limits import Limits
 from passes.isolation.messages import FileRange, Message
 from passes.isolation.process import Child
 from passes.isolation.worker import Lost
+from passes.operators import QUARK_DOMAINS
 
 SERVER = "onnx_bridge.reference.server"
 SECONDS = 600.0
@@ -84,8 +84,8 @@ class Reference:
         try:
             described = self._open()
         except OnnxRuntimeError as error:
-            library = quark_library.library() if error.domain in DOMAINS else None
-            if error.domain not in DOMAINS or (library is None and isinstance(model, bytes)):
+            library = quark_library.library() if error.domain in QUARK_DOMAINS else None
+            if error.domain not in QUARK_DOMAINS or (library is None and isinstance(model, bytes)):
                 raise
             self._quark = {"quark": None if library is None else str(library)}
             described = self._open()

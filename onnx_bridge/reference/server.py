@@ -20,7 +20,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.evaluations import Values, flatten, nest
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
-from onnx_bridge.reference.quark import quark_library
+from onnx_bridge.reference.quark import library as quark_library
 from onnx_bridge.reference.session import Session
 from passes.graphs.byte_strings import from_proto
 from passes.isolation import value_messages

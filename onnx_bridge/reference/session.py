@@ -20,7 +20,7 @@ from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloa
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
-from onnx_bridge.reference.quark.quark_emulation import Emulation
+from onnx_bridge.reference.quark.emulation import Emulation
 from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
 from passes.evaluation.constant_session import unreleased_opsets

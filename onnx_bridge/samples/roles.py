@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from passes.operators import REDUCTIONS, operators
+
 Dim = int | str | None
 """A size, a symbol or expression of symbols, or unknown."""
 Bound = tuple[Dim, int]
@@ -133,13 +135,11 @@ class _Use:
     integer: bool
 
 
-_MOVES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose"), (0,)),
-    **dict.fromkeys(("Slice", "Expand", "Split", "Tile", "Gather", "GatherND", "GatherElements", "Clip"), (0,)),
-    "Where": (1, 2),
-    "Concat": tuple(range(64)),
-}
-"""Operators whose outputs consist of values of the inputs at these indices."""
+def _moves(node: ir.Node, index: int) -> bool:
+    """Return whether the outputs of a node consist of values of its input ``index``, or of several like it."""
+    if node.op_type in ("Concat", "Where"):
+        return node.op_type == "Concat" or index > 0
+    return index == 0 and node.op_type in operators("moves")
 
 
 def _uses(value: ir.Value) -> Iterator[_Use]:
@@ -152,7 +152,7 @@ def _uses(value: ir.Value) -> Iterator[_Use]:
             if node.domain not in ("", "ai.onnx", "com.microsoft"):
                 continue
             yield _Use(node, index, offset, steps == 0, integer)
-            more = 0 if index in _MOVES.get(node.op_type, ()) else _shift(node, index)
+            more = 0 if _moves(node, index) else _shift(node, index)
             if more is None or steps == _MAX_STEPS:
                 continue
             fresh = [output for output in node.outputs if output not in seen]
@@ -248,8 +248,6 @@ def _always(role: Role) -> Callable[[_Use], Role]:
     return lambda use: role
 
 
-_REDUCTIONS = ("Max", "Min", "Mean", "Sum", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
-
 _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("Gather", 1): _along(0, "axis", 0),
     ("GatherElements", 1): _along(0, "axis", 0),
@@ -279,7 +277,7 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("Pad", 1): _always(IntegerRange(0, ((3, 0),))),
     ("Resize", 2): _always(Constant(1)),
     ("Upsample", 1): _always(Constant(1)),
-    **{(f"Reduce{kind}", 1): _always(Positions()) for kind in _REDUCTIONS},
+    **{(kind, 1): _always(Positions()) for kind in REDUCTIONS},
     ("TopK", 1): _length(0, -1),
     ("Range", 0): _always(Constant(0)),
     ("Range", 1): _always(IntegerRange(1, ((9, 0),))),

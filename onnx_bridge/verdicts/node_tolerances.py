@@ -17,7 +17,6 @@ What replaces a node is held to the tolerance of that node.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -26,27 +25,9 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import EXACT, ONE_STEP, Tolerance, default_tolerance, is_float, largest
+from passes.operators import operators
 from passes.probing.probe import Probe
 
-_MOVING_OR_ROUNDING = """
-Abs BitCast Cast CastLike Ceil CenterCropPad Clip Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike
-Flatten Floor Gather GatherElements GatherND GlobalMaxPool Hardmax Identity Max MaxPool MaxUnpool Min Neg OneHot Pad
-ReduceMax ReduceMin Relu Reshape ReverseSequence Round Shape Sign Size Slice SpaceToDepth Split Squeeze Tile TopK
-Transpose Trilu Unique Unsqueeze Where
-"""
-_FROM_FEW = """
-Acos Acosh Add Asin Asinh Atan Atanh Celu Cos Cosh DequantizeLinear Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu
-Log Mish Mod Mul PRelu Pow Range Reciprocal Selu Shrink Sigmoid Sin Sinh Softplus Softsign Sqrt Sub Swish Tan Tanh
-ThresholdedRelu
-"""
-_FROM_MANY = """
-AveragePool BatchNormalization Conv ConvTranspose CumSum Einsum Gemm GlobalAveragePool InstanceNormalization
-LayerNormalization LogSoftmax LpNormalization MatMul Mean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean
-ReduceSum ReduceSumSquare Resize RMSNormalization Softmax Sum Upsample
-"""
-_EXACT, _SUMS = frozenset(_MOVING_OR_ROUNDING.split()), frozenset(_FROM_MANY.split())
-_ROUNDED = _SUMS | frozenset(_FROM_FEW.split())
-_QUANTIZERS = re.compile("Q[A-Z]|Quantize|DynamicQuantize")
 _SHARES = {"float16": (2**-9, 3 * 2**-10), "bfloat16": (2**-6, 3 * 2**-7), "float32": (1e-4, 1e-5)}
 """By dtype: the error as a share of the element, and of the largest intermediate number."""
 _NOISE = 2e-7
@@ -89,11 +70,11 @@ def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False) ->
     judged = probe.replaces or probe
     standard = all(domain == "" for domain, _ in judged.operators)
     names = {name for _, name in judged.operators}
-    if standard and (names <= _EXACT or (names == {"QuantizeLinear"} and _divides_in_float32(judged))):
+    if standard and (names <= operators("exact") or (names == {"QuantizeLinear"} and _divides_in_float32(judged))):
         return NodeTolerance(EXACT)
-    known = names if standard and names <= _ROUNDED and len(judged.nodes) == 1 else frozenset[str]()
+    known = names if standard and names <= operators("few", "many") and len(judged.nodes) == 1 else frozenset[str]()
     tolerance = _rounding(expected, known)
-    if not any(_QUANTIZERS.match(name) for name in names):
+    if names.isdisjoint(operators("quantizes", "quantizes inside")):
         return NodeTolerance(tolerance)
     if expected.dtype.kind in "iu":
         return NodeTolerance(tolerance, ONE_STEP if expected.dtype.itemsize == 1 and not _is_narrow(judged) else None)
@@ -108,7 +89,7 @@ def _rounding(expected: Array, names: Collection[str]) -> Tolerance:
         return default_tolerance(expected)
     share, of_largest = _SHARES[dtype]
     top = largest(expected)
-    return Tolerance(share, max(_NOISE, of_largest * (min(1.0, top) if _SUMS.isdisjoint(names) else top)))
+    return Tolerance(share, max(_NOISE, of_largest * (min(1.0, top) if operators("many").isdisjoint(names) else top)))
 
 
 def _divides_in_float32(probe: Probe) -> bool:

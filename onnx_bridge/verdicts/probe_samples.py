@@ -6,7 +6,7 @@ ONNX leaves a result undefined, samples avoid it: the indices of a scatter are d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -17,13 +17,14 @@ from onnx_bridge.samples.generated import Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
 from passes.graphs.value_ranges import Range
+from passes.operators import operators
 
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
 _SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 3.397e38, -1e39)
 """Values that a cast between floats keeps, or turns into an infinity, and those next to them."""
 _TIES = (1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 1.0625, 1.1875, 1.125, 1.375, 3e-6, 2**-25, 3 * 2**-25)
 """Halfway between two numbers of float16, bfloat16, and floats of 8 bits; subnormal numbers of float16."""
-_EXPONENTIAL = (
+_EXPONENTIAL = [
     "Celu",
     "Elu",
     "Exp",
@@ -36,7 +37,7 @@ _EXPONENTIAL = (
     "Softplus",
     "Swish",
     "Tanh",
-)
+]
 """Operators with exponentials, which overflow early in a naive implementation."""
 _LARGE = (20.0, -20.0, 95.0, -95.0)
 _ATTENTION = frozenset(("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention"))
@@ -44,7 +45,6 @@ _PRODUCTS, _EXPONENTIALS = frozenset(("Einsum", "Gemm", "MatMul")), frozenset(("
 """Operators with exponentials of products: a product of 60 in 16 bits has an error of 0.03, its exponential of 3 %."""
 _WHOLE = (2.0**24 + 2, 2.0**31, -(2.0**33), 1e15, -1e20)
 """Numbers that are whole, to be rounded; those in the range of no integer too."""
-_ROUNDING = ("Ceil", "Floor", "Round")
 _INTEGERS = (0, 1, -1, 2, -2, 3, -5, 7, 100, -100, 2**24 + 1, -(2**24) - 1)
 _INDEXED_SINCE = {
     ("Gather", 1): 11,
@@ -112,8 +112,8 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
 
 
 def _is_scale(value: ir.Value) -> bool:
-    """Whether a float is a scale of quantization: all float inputs of such operators are."""
-    return any(node.op_type.startswith(("QLinear", "QGemm")) for node, _ in value.uses())
+    """Return whether a float is a scale of quantization: all float inputs of such operators are."""
+    return any(node.op_type in operators("quantizes") & operators("integers") for node, _ in value.uses())
 
 
 def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:
@@ -171,13 +171,13 @@ def _further(value: ir.Value) -> Sequence[float]:
     """The numbers besides `_FLOATS` that an operator may take for others."""
     if _casts_to_float(value):
         return (*_SPECIAL, *_TIES)
-    if _only_used_by(value, _ROUNDING):
+    if _only_used_by(value, operators("steps")):
         return _WHOLE
     return _LARGE if next(_uses(value, _EXPONENTIAL), None) else ()
 
 
-def _only_used_by(value: ir.Value, operators: Sequence[str]) -> bool:
-    return all(node.op_type in operators for node, _ in value.uses())
+def _only_used_by(value: ir.Value, names: Collection[str]) -> bool:
+    return all(node.op_type in names for node, _ in value.uses())
 
 
 def _has_further_nodes(value: ir.Value) -> bool:
@@ -209,9 +209,9 @@ def _is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or "float" in array.dtype.name
 
 
-def _uses(value: ir.Value, operators: Sequence[str], index: int | None = None) -> Iterator[ir.Node]:
+def _uses(value: ir.Value, names: Collection[str], index: int | None = None) -> Iterator[ir.Node]:
     for node, place in value.uses():
-        if node.op_type in operators and index in (None, place):
+        if node.op_type in names and index in (None, place):
             yield node
 
 

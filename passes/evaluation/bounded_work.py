@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from passes.operators import operators
+
 Tensors = Mapping[ir.Value, ir.TensorProtocol]
 
 _MOST = 2**22
@@ -22,34 +24,6 @@ _MOST_TOGETHER = 2**26
 """Likewise of all results."""
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_LINEAR = _names(
-    """
-    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Clip Concat Cos Cosh CumSum DequantizeLinear Elu
-    Erf Exp EyeLike Flatten Floor GatherElements Gelu HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log
-    LogSoftmax Neg Not QuantizeLinear Reciprocal Relu Reshape Round Selu Shape Sigmoid Sign Sin Sinh Size Slice Softmax
-    Softplus Softsign Split Sqrt Squeeze Tan Tanh Transpose Trilu Unsqueeze
-    """
-)
-"""Each result has at most the elements of all inputs together, or a number for each axis."""
-_PRODUCT = _names(
-    """
-    Add And BitwiseAnd BitwiseOr BitwiseXor Div Equal Gather Greater GreaterOrEqual Less LessOrEqual Max Mean
-    Min Mod Mul Or PRelu Pow Sub Sum Where Xor
-    """
-)
-"""A result has at most as many elements as the product of those of the inputs."""
-_ELEMENTWISE = _PRODUCT - {"Gather"}
-"""Those of them whose result has the shape to which the inputs broadcast."""
-_REDUCTIONS = _names(
-    """
-    ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare
-    """
-)
 _PRODUCTS_A_RESULT = 32
 """How many multiply-adds take as long as it takes to make an element of a result."""
 _AXES = 64
@@ -58,7 +32,7 @@ _AXES = 64
 
 def is_bounded_kind(node: ir.Node) -> bool:
     """Whether the work of a node is bounded for some inputs."""
-    return node.domain == "" and node.op_type in (_LINEAR | _PRODUCT | _EXACT.keys())
+    return node.domain == "" and node.op_type in operators("bounded", "broadcasts") | _EXACT.keys() | {"Gather"}
 
 
 def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None:
@@ -98,7 +72,7 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
             continue
         left -= size
         sizes |= dict.fromkeys(node.outputs, size)
-        if node.op_type in _ELEMENTWISE and all(value in shapes for value in inputs):
+        if node.op_type in operators("broadcasts") and all(value in shapes for value in inputs):
             shapes[node.outputs[0]] = _broadcast([shapes[value] for value in inputs])
     return None if left < 0 else list(needed)
 
@@ -120,7 +94,7 @@ def _size(
         return None
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) == ir.DataType.STRING:
         return None
-    if node.op_type in _LINEAR:
+    if node.op_type in operators("bounded"):
         return sum(counts) + _AXES
     operands = [shapes.get(value) for value in node.inputs if value is not None]
     found = [shape for shape in operands if shape is not None]
@@ -202,6 +176,6 @@ _EXACT: dict[str, Callable[[ir.Node, _Given], int | None]] = {
     "Pad": _of_pad,
     "Range": _of_range,
     "Tile": _of_tile,
-    **dict.fromkeys(_REDUCTIONS, _of_reduction),
+    **dict.fromkeys(operators("reduces"), _of_reduction),
 }
 """The results of these depend on values, or on sizes of 0; from these, the elements of a result."""

@@ -22,18 +22,18 @@ from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.messages import Array
 from passes.isolation.process import Reason
+from passes.operators import WEIGHTS
 
 _SECONDS = 30.0
 """The time limit of one session, where the user gives none."""
 _INLINE = 4096
 """Constants up to this many bytes are part of the session's model; larger ones are its inputs."""
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
-_WEIGHTS = {
-    **dict.fromkeys(("Conv", "ConvInteger", "GRU", "LSTM", "MatMul", "MatMulInteger"), 1),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), 3),
-}
-"""The operators whose sums ONNX Runtime 1.31 leaves unwritten where they have no terms, and which input is then empty:
-their results would be what the memory of this process happens to hold.
+_UNWRITTEN = frozenset(
+    ["Conv", "ConvInteger", "GRU", "LSTM", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul"]
+)
+"""The operators whose sums ONNX Runtime 1.31 leaves unwritten if they have no terms, because the weight is empty: their
+results would be what the memory of this process happens to hold.
 """
 
 Tensors = Mapping[ir.Value, ir.TensorProtocol]
@@ -66,8 +66,10 @@ def evaluate(
 
 
 def _is_left_unwritten(node: ir.Node, known: Tensors, scope: Scope) -> bool:
-    index = _WEIGHTS.get(node.op_type) if node.domain == "" else None
-    weight = node.inputs[index] if index is not None and index < len(node.inputs) else None
+    if node.domain != "" or node.op_type not in _UNWRITTEN:
+        return False
+    index = WEIGHTS.get(node.op_type, 1)
+    weight = node.inputs[index] if index < len(node.inputs) else None
     if weight is None:
         return False
     shape = known[weight].shape if weight in known else scope.shape(weight)

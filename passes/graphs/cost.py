@@ -14,19 +14,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.graphs.traversal import subgraphs, with_nested
+from passes.operators import WEIGHTS, operators
 
 Sizes = tuple[int, ...]
-
-_MOVERS = (
-    "Cast CastLike Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements "
-    "GatherND Identity Pad Range Reshape Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Optional "
-    "OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert "
-    "SequenceLength ConcatFromSequence SplitToSequence"
-)
-MOVERS = frozenset(_MOVERS.split())
-"""Operators that only move, copy or describe data."""
-_SELECTING = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
-"""Operators whose results are no larger than their operands, though their size is not known."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +70,15 @@ def estimate(node: ir.Node) -> int:
     work: dict[ir.Node, int] = {}
     for each in reversed([*with_nested([node])]):
         inner = sum(work[part] for graph in subgraphs(each) for part in graph)
-        work[each] = inner if inner or each.op_type in MOVERS else _own(each)
+        work[each] = inner if inner or each.op_type in operators("free") else _own(each)
     return work[node]
 
 
 def has_known_work(node: ir.Node) -> bool:
     """Whether all sizes are known that `estimate` counts, those in subgraphs included."""
     for each in with_nested([node]):
-        values = each.inputs if each.op_type in _SELECTING else (*each.inputs, *each.outputs)
-        if each.op_type not in MOVERS and not all(_is_sized(value) for value in values if value is not None):
+        values = each.inputs if each.op_type in operators("by data") else (*each.inputs, *each.outputs)
+        if each.op_type not in operators("free") and not all(_is_sized(value) for value in values if value is not None):
             return False
     return True
 
@@ -121,11 +111,8 @@ def _sizes(value: ir.Value | None) -> Sizes:
     return tuple(dim if isinstance(dim, int) else 1 for dim in value.shape or ())
 
 
-def _convolution(weight: int) -> Callable[[ir.Node, Sequence[Sizes], Sizes], int]:
-    def count(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-        return math.prod(result) * math.prod(operands[weight][1:])
-
-    return count
+def _convolution(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(result) * math.prod(operands[WEIGHTS.get(node.op_type, 1)][1:])
 
 
 def _transposed(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
@@ -158,8 +145,7 @@ def _einsum(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
 
 
 _PRODUCTS: Mapping[str, Callable[[ir.Node, Sequence[Sizes], Sizes], int]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "NhwcConv"), _convolution(1)),
-    "QLinearConv": _convolution(3),
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "NhwcConv", "QLinearConv"), _convolution),
     "ConvTranspose": _transposed,
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulNBits"), _product),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _product),

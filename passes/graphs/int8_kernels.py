@@ -22,8 +22,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from passes.graphs.quantization import plain, quantized_dtype, zero_point
-from passes.graphs.quantized import is_dequantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_dequantize
 
 Kernel = Literal["int8", "fp8", "int4-weight", "float"]
 

@@ -15,16 +15,25 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.matching import is_plain
-from passes.graphs.quantized import is_dequantize
 from passes.graphs.scopes import Scope
+from passes.graphs.traversal import with_nested
+from passes.operators import is_dequantize, is_quantized_operator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def is_quantizer(node: ir.Node) -> bool:
-    """Whether a node rounds floats, or integers of more bits, to a grid."""
-    dynamic = node.op_type == "DynamicQuantizeLinear"
-    return node.op_type == "QuantizeLinear" or dynamic or node.op_type.startswith(("QLinear", "QGemm"))
+def is_quantized(model: ir.Model) -> bool:
+    """Return whether any node of a model quantizes, dequantizes or computes with quantized numbers."""
+    return quantized_node(model) is not None
+
+
+def quantized_node(model: ir.Model) -> ir.Node | None:
+    """Return the first node of a model that makes it a quantized one; None if there is none."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for node in with_nested(graph):
+            if is_quantized_operator(node):
+                return node
+    return None
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:

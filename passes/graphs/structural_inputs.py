@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
+from passes.operators import REDUCTIONS
 
-_REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 OPERANDS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "BlackmanWindow": (0,),
@@ -49,23 +49,12 @@ OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Trilu": (1,),
     "Unsqueeze": (1,),
     "Upsample": (1,),
-    **{f"Reduce{name}": (1,) for name in _REDUCTIONS.split()},
+    **dict.fromkeys(REDUCTIONS, (1,)),
 }
 """The indices of structural operands, by operator."""
-_ARITHMETIC = {
-    "Add",
-    "Cast",
-    "Concat",
-    "Div",
-    "Gather",
-    "Identity",
-    "Mul",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Sub",
-    "Unsqueeze",
-}
+_ARITHMETIC = frozenset(
+    ["Add", "Cast", "Concat", "Div", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze"]
+)
 """Operators of shape arithmetic."""
 
 

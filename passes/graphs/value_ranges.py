@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.graphs.quantization import parameters, plain
-from passes.graphs.quantized import is_dequantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_dequantize, operators
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
@@ -37,12 +37,6 @@ _OWN: dict[str, Range] = {
     "Sqrt": (0.0, math.inf),
     "Softplus": (0.0, math.inf),
 }
-_KEEPING = (
-    "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalAveragePool", "GlobalMaxPool", "Identity", "MaxPool",
-    "ReduceMax", "ReduceMean", "ReduceMin", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
-    "Unsqueeze",
-)  # fmt: skip
-"""Operators whose results are within the bounds of their first input."""
 
 
 def value_range(value: ir.Value | None, scope: Scope) -> Range:
@@ -76,7 +70,7 @@ class _Search:
         first = node.inputs[0] if node.inputs else None
         if node.op_type in _OWN and plain(node, scope, node.op_type):
             return _OWN[node.op_type]
-        if plain(node, scope, *_KEEPING):
+        if plain(node, scope, *operators("within")):
             return self.range(first, depth)
         if plain(node, scope, "Relu"):
             low, high = self.range(first, depth)

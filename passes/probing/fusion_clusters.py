@@ -21,8 +21,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from passes.graphs.quantization import Parameters, parameters
-from passes.graphs.quantized import is_dequantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_dequantize
 
 _PADDED = frozenset(
     ["Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"]

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from passes.graphs.int8_kernels import LOOKED_THROUGH
 from passes.graphs.quantization import plain
-from passes.graphs.quantized import DOMAINS
 from passes.graphs.scopes import Scope, scopes
+from passes.operators import DEQUANTIZE, STANDARD_DOMAINS
 from passes.rewriting.base import Context, Result
 from passes.rewriting.rewrite import M, NodeContext, NodeRewrite
 from passes.shapes.inference import infer
@@ -23,7 +23,7 @@ class InferredRewrite(NodeRewrite[M]):
         inferred_for: the operators of which a model must have one to be inferred; without any, inference is skipped.
     """
 
-    inferred_for: ClassVar[frozenset[tuple[str, str]]] = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    inferred_for: ClassVar[frozenset[tuple[str, str]]] = DEQUANTIZE
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Infer shapes and dtypes, then rewrite."""
@@ -35,7 +35,7 @@ class InferredRewrite(NodeRewrite[M]):
 
 def producer(node: ir.Node, op_type: str, context: NodeContext) -> ir.Node | None:
     """The QuantizeLinear or DequantizeLinear, in either domain, that computes the first input of ``node``."""
-    return next(filter(None, (context.producer(node, 0, op_type, domain=domain) for domain in DOMAINS)), None)
+    return next(filter(None, (context.producer(node, 0, op_type, domain=domain) for domain in STANDARD_DOMAINS)), None)
 
 
 def consumers(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Value, ir.Node | None]]:

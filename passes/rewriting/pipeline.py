@@ -13,7 +13,7 @@ import onnx_ir as ir
 import passes
 from passes.core.errors import BridgeError, InputError, PassError
 from passes.graphs.limits import check_limits
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import scopes
 from passes.rewriting import spec
 from passes.rewriting.base import Context, Exactness, Pass, Result

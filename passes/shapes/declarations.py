@@ -24,13 +24,13 @@ from passes.graphs.limits import MAX_ELEMENTS
 from passes.graphs.loops import Parameter
 from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
+from passes.operators import operators
 from passes.shapes import inference
 from passes.shapes.inference import Known
 from passes.shapes.settled import Settled
 
 _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
-_DEPENDING_ON_DATA = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that are known only in a run to have results of some size."""
 
 
@@ -128,7 +128,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     for value in values_of(model):
         value.meta.pop(CLAIMED, None)
     nodes = Scope(model, model.graph).nodes()
-    sources = [value for node in nodes if failed or node.op_type in _DEPENDING_ON_DATA for value in node.outputs]
+    sources = [value for node in nodes if failed or node.op_type in operators("by data") for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
     sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]

@@ -13,6 +13,7 @@ from itertools import zip_longest
 import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
+from passes.operators import WEIGHTS, operators
 
 Dim = int | str | None
 Dims = tuple[Dim, ...]
@@ -95,14 +96,11 @@ def _elementwise(node: Operands) -> Iterator[Relation]:
     yield from _broadcast(*(dims for dims in node.all() if dims))
 
 
-def _matmul(right: int = 1) -> _Rule:
-    def rule(node: Operands) -> Iterator[Relation]:
-        one, two = node.dims(0), node.dims(right)
-        if one and two:
-            yield _same(one[-1], two[-2] if len(two) > 1 else two[0])
-            yield from _broadcast(one[:-2], two[:-2])
-
-    return rule
+def _matmul(node: Operands) -> Iterator[Relation]:
+    left, right = node.dims(0), node.dims(WEIGHTS.get(node.node.op_type, 1))
+    if left and right:
+        yield _same(left[-1], right[-2] if len(right) > 1 else right[0])
+        yield from _broadcast(left[:-2], right[:-2])
 
 
 def _gemm(node: Operands) -> Iterator[Relation]:
@@ -114,13 +112,10 @@ def _block_weights(node: Operands) -> Iterator[Relation]:
     yield _same(node.dim(0, -1), node.number("K", 0) or None)
 
 
-def _convolution(weight: int = 1) -> _Rule:
-    def rule(node: Operands) -> Iterator[Relation]:
-        channels = node.dim(weight, 1)
-        if isinstance(channels, int):
-            yield _same(node.dim(0, 1), channels * node.number("group", 1))
-
-    return rule
+def _convolution(node: Operands) -> Iterator[Relation]:
+    channels = node.dim(WEIGHTS.get(node.node.op_type, 1), 1)
+    if isinstance(channels, int):
+        yield _same(node.dim(0, 1), channels * node.number("group", 1))
 
 
 def _transposed(node: Operands) -> Iterator[Relation]:
@@ -259,18 +254,14 @@ def _attention(node: Operands) -> Iterator[Relation]:
         yield Relation((node.dim(3, -1), total), broadcast=True)
 
 
-_ELEMENTWISE = (
-    "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min "
-    "Mod Mul Or Pow Sub Sum Where Xor BiasGelu FastGelu QuickGelu"
-)
 _RULES: dict[str, _Rule] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
-    **dict.fromkeys(("MatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _matmul()),
-    "QLinearMatMul": _matmul(3),
+    **dict.fromkeys(operators("broadcasts"), _elementwise),
+    **dict.fromkeys(
+        ("MatMul", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QLinearMatMul"), _matmul
+    ),
     "MatMulNBits": _block_weights,
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
-    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv"), _convolution()),
-    "QLinearConv": _convolution(3),
+    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _convolution),
     "ConvTranspose": _transposed,
     "Concat": _concat,
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _scaled(1)),

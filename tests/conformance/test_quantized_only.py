@@ -8,7 +8,8 @@ import pytest
 
 import passes
 from fixtures.suites.conformance.suite import Case, cases
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.rewriting.base import Context
 
 

@@ -13,8 +13,8 @@ import pytest
 from torch.utils.file_baton import FileBaton
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference.quark import quark_build
-from onnx_bridge.reference.quark.quark_build import LEFT_SECONDS, bounded_waits
+from onnx_bridge.reference.quark import build
+from onnx_bridge.reference.quark.build import LEFT_SECONDS, bounded_waits
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def test_a_killed_build(lock: Path) -> None:
 
 
 def test_a_lock_that_is_held(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quark_build, "BUILD_SECONDS", 0.3)
+    monkeypatch.setattr(build, "BUILD_SECONDS", 0.3)
     held = FileBaton(str(lock))
     held.try_acquire()
     _age(lock)
@@ -58,7 +58,7 @@ def test_a_lock_that_is_held(lock: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_lock_that_another_machine_may_hold(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quark_build, "BUILD_SECONDS", 0.3)
+    monkeypatch.setattr(build, "BUILD_SECONDS", 0.3)
     lock.touch()
     with pytest.raises(InputError), bounded_waits(), pytest.raises(TimeoutError):
         _build(lock)

@@ -13,7 +13,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.reference.quark import quark_library
+from onnx_bridge.reference.quark import library as quark_library
 from onnx_bridge.reference.reference import Reference
 
 X = (np.random.default_rng(4).standard_normal((2, 6, 16)) * 5).astype(np.float32)

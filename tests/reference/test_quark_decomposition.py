@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from onnx_bridge.reference.quark import quark_operators as quark
+from onnx_bridge.reference.quark import operators as quark
 from passes.cleanup.remove_dead import RemoveDead
 from passes.quantization.to_qdq.decompose_quark import DecomposeQuark
 from passes.rewriting.base import Context

@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.reference.comparison.computed_precision import EPSILON, computed_precisions
 from onnx_bridge.reference.comparison.tolerances import PRESETS, Tolerances
-from passes.graphs.quantization import is_quantizer
 from passes.graphs.scopes import scopes
+from passes.operators import is_quantizer
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, load_calibration
 from passes.cleanup.infer_shapes import InferShapes
 from passes.legalize.legalize import Legalize
+from passes.operators import operators
 from passes.rewriting.base import Pass
 from passes.rewriting.pipeline import Pipeline, Step
 from passes.specialize.convert_opset import ConvertOpset
@@ -49,7 +50,6 @@ TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
 
 _FEATURES = {"bf16": ("quantize_bf16", "2.13"), "fp8": ("quantize_fp8", "2.12")}
 """The feature of a MIGraphX that supports a precision, and the first version that has it."""
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _BF16_OPSET = 22
 """The first opset in which Conv, the poolings and others accept bfloat16."""
 _LISTED = 3
@@ -158,11 +158,7 @@ def precision_notes(steps: Iterable[Step], precision: str) -> list[str]:
 
 
 def _refuse_quantized(model: ir.Model, precision: str) -> None:
-    found = [
-        node
-        for node in model.graph.all_nodes()
-        if node.op_type in _QUANTIZERS or node.op_type.startswith("QLinear") or node.op_type.endswith("Integer")
-    ]
+    found = [node for node in model.graph.all_nodes() if node.op_type in operators("quantizes", "integers")]
     if not found:
         return
     names = ", ".join(f"{node.op_type} {node.name}" for node in found[:_LISTED])

@@ -18,9 +18,9 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
+from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import undetermined
-from onnx_bridge.reference.comparison.judges import Judges
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
@@ -149,7 +149,7 @@ class _Comparison:
             original = models.load(self.original.path)
             if self.original.shapes:
                 original = resize(original, self.original.shapes)
-            judges = Judges(original, models.load(bundle.model_path), self.precision.epsilon)
+            judges = ChainJudge(original, models.load(bundle.model_path), self.precision.epsilon)
             inside = InsideProgram.of(bundle.program)
             try:
                 with limited(self.limits):

@@ -33,7 +33,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.cost import has_known_work
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.probing.partition import Side
 
 _LISTED = 10

@@ -165,7 +165,7 @@ class Bisection:
         seed: of generated samples; None where samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judgement`); None where
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
             none do.
     """
 

@@ -30,8 +30,8 @@ from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind, worse
 from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector, first_group
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.reference.comparison.judgement import Judge
-from onnx_bridge.reference.comparison.judges import InsideModel
+from onnx_bridge.reference.comparison.inside import InsideModel
+from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import LowPrecision, ModelSource, ParityRequest
 from onnx_bridge.samples import files
@@ -39,7 +39,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import Scope, name_nodes
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import Side, plan
@@ -57,7 +57,7 @@ class FaultLocalizer:
         applications: the cleaning.
         runs: the counts of runs by component.
         notes: sentences for the user.
-        undetermined: why outputs that differed are no fault (`onnx_bridge.reference.comparison.judgement`).
+        undetermined: why outputs that differed are no fault (`onnx_bridge.reference.comparison.judge`).
     """
 
     def __init__(

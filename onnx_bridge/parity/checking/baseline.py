@@ -28,9 +28,9 @@ from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.reference_runs import run_samples
 from onnx_bridge.parity.samples import samples_for
 from onnx_bridge.parity.submodels.device import Device
+from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
-from onnx_bridge.reference.comparison.judges import Judges
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
@@ -168,11 +168,11 @@ class Baseline:
         )
 
     @cached_property
-    def _judges(self) -> Judges | None:
+    def _judges(self) -> ChainJudge | None:
         return (
             None
             if self.cleaned is None
-            else Judges(_loaded(self.original), _loaded(self.cleaned), session=self.reference)
+            else ChainJudge(_loaded(self.original), _loaded(self.cleaned), session=self.reference)
         )
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:

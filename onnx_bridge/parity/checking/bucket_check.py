@@ -23,7 +23,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 
 
 def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:

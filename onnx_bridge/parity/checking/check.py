@@ -38,7 +38,7 @@ from onnx_bridge.requests.cleaning import as_json, as_shapes
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples.files import SampleSource
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.isolation.limits import limited
 
 AS_GPU = "rehearsed as gpu, on MIGraphX ref"

@@ -74,7 +74,7 @@ class LayerReport:
         notes: sentences for the user.
         together: the other nodes that make the first difference together with its own, where no single node does.
         sample: the number of the sample that was run.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judgement`); None where
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
             they are one.
     """
 

@@ -19,9 +19,9 @@ from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
 from passes.graphs import lineage
 from passes.graphs.dependencies import fixed_values
-from passes.graphs.quantization import is_quantizer
 from passes.graphs.randomness import RANDOM
 from passes.graphs.replacement import remove_nodes
+from passes.operators import is_quantizer
 from passes.probing.partition import Plan, Side, extract, is_constant, needed
 
 COPIES = 4

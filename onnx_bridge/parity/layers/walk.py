@@ -21,7 +21,7 @@ from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.graphs import lineage
-from passes.graphs.quantization import is_quantizer
+from passes.operators import is_quantizer
 from passes.probing.partition import Side, boundary, extract
 
 _MAX_CLUSTER, _CLUSTER_ROUNDS = 32, 4

@@ -20,7 +20,7 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.submodels.cuts import PACKED, can_feed
-from onnx_bridge.reference.comparison.choices import cut
+from onnx_bridge.reference.comparison.inside import cut
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.isolation.limits import Limits

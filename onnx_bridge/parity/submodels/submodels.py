@@ -22,7 +22,7 @@ from onnx_bridge.parity.submodels.cuts import can_feed_array, dependents, estima
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.dependencies import fixed_values
-from passes.graphs.quantization import is_quantizer
+from passes.operators import is_quantizer
 from passes.probing.partition import boundary, extract, is_constant, needed
 
 _CACHE_BYTES = 1 << 30

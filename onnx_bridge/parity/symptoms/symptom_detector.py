@@ -13,7 +13,7 @@ from onnx_bridge.parity.submodels.device import Device, InsideDevice, run_progra
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import KIND_OF, Symptom, SymptomKind, worse
 from onnx_bridge.reference.comparison.compare import Comparison, compare
-from onnx_bridge.reference.comparison.judgement import Judge
+from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
 from onnx_bridge.requests.parity import LowPrecision
 from onnx_bridge.samples.inputs import Sample

@@ -39,8 +39,8 @@ from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resi
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import check_devices, inference_copy
 from onnx_bridge.torch.modules.tensors import to_array, to_tensor
-from passes.graphs.quantized import is_quantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_quantize
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 

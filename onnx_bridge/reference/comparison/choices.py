@@ -16,33 +16,21 @@ outputs. A fault behind a tie is found like any other: whatever follows a choice
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.reference.comparison.inside import COMPUTED, Values
 from onnx_bridge.reference.comparison.tolerances import is_float
 from passes.graphs.dependencies import fixed_values
-from passes.graphs.quantization import is_quantizer
-from passes.graphs.replacement import remove_nodes
-from passes.graphs.traversal import with_nested
+from passes.operators import is_quantizer, operators
 from passes.probing.partition import needed
 
-COMPUTED = "/computed"
-"""The end of the name of what a node makes of its inputs, where something else takes its place."""
-
-_LARGER = frozenset(("TopK", "ArgMax", "ArgMin", "Hardmax", "NonMaxSuppression"))
-_STEPS = frozenset(("Round", "Floor", "Ceil"))
-_SIDES = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "NonZero", "Sign", "Mod", "Unique"))
-_QUANTIZING = re.compile(r"\w*Quantize(Linear)?$|QLinear\w+|QGemm")
 _FEW = 1 / 8
 """The share of a quantizer's numbers that may be a step away: one that cuts off instead is so in half of them."""
-
-Values = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -65,29 +53,14 @@ class Tie:
     def sentence(self) -> str:
         """The node, and the distance."""
         by = "" if self.distance is None else f" that differ by {self.distance:.2g}"
-        if self.operator in _LARGER:
+        if self.operator in operators("larger"):
             return f"{self.operator} {self.node} chooses between values{by or ' that tie'}"
         by = "" if self.distance is None else f" {self.distance:.2g} from"
         return f"{self.operator} {self.node} decides on values{by or ' next to'} its border"
 
 
-@dataclass(frozen=True)
-class GivenChoices:
-    """The reference given the choices of the other side.
-
-    Attributes:
-        comparison: of the outputs.
-        ties: the choices that differ, in the order of the nodes.
-        problem: why the differences of outputs are not those of ties; None where they are.
-    """
-
-    comparison: Comparison | None = None
-    ties: tuple[Tie, ...] = ()
-    problem: str | None = None
-
-
 def choices(model: ir.Model, available: Iterable[str]) -> list[ir.Node]:
-    """The nodes of the main graph that choose, in order, whose operands and results are among ``available``."""
+    """Return the nodes of the main graph that choose, in order, whose operands and results are among ``available``."""
     graph, known = model.graph, set(available)
     inputs = {str(value.name) for value in graph.inputs}
     fixed, alive = fixed_values(graph), needed(graph)
@@ -107,46 +80,15 @@ def choices(model: ir.Model, available: Iterable[str]) -> list[ir.Node]:
 
 
 def chooses(node: ir.Node) -> bool:
-    """Whether an operator jumps where its inputs cross a border."""
-    if is_quantizer(node) or _QUANTIZING.fullmatch(node.op_type):
-        return node.op_type not in ("QLinearSoftmax",)
+    """Return whether a node jumps where its inputs cross a border."""
+    if is_quantizer(node):
+        return node.op_type != "QLinearSoftmax"
     if node.domain not in ("", "ai.onnx"):
         return False
     if node.op_type == "Cast":
         to = ir.DataType(node.attributes.get_int("to", 0))
         return to.is_integer() or to == ir.DataType.BOOL
-    return node.op_type in _LARGER | _STEPS | _SIDES
-
-
-def cut(model: ir.Model, given: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-    """A model in which some values are inputs.
-
-    Args:
-        model: it is not changed; the other shares its tensors.
-        given: values of the main graph, by name. What their nodes make of them is called ``NAME/computed``.
-        outputs: names of values, `COMPUTED` included.
-    """
-    other = model.clone()
-    graph = other.graph
-    made = {str(value.name): value for node in graph for value in node.outputs if value.name}
-    graph.outputs.clear()
-    for name, each in given.items():
-        old = made[name]
-        old.name = name + COMPUTED
-        new = ir.Value(name=name, type=old.type, shape=old.shape)
-        if isinstance(each, np.ndarray) and each.dtype.kind not in "OUST":
-            new.type, new.shape = ir.TensorType(ir.DataType.from_numpy(each.dtype)), ir.Shape(each.shape)
-        old.replace_all_uses_with(new)
-        graph.inputs.append(new)
-        made[old.name], made[name] = old, new
-    made |= {str(value.name): value for value in graph.inputs}
-    graph.outputs.extend(made[name] for name in dict.fromkeys(outputs))
-    alive = needed(graph)
-    remove_nodes(graph, [node for node in reversed(graph) if node not in alive])
-    used = {value for node in with_nested(graph) for value in node.inputs}
-    for value in [each for each in graph.inputs if each not in used and not each.is_graph_output()]:
-        graph.inputs.remove(value)
-    return other
+    return node.op_type in operators("larger", "steps", "sides")
 
 
 @dataclass
@@ -154,8 +96,12 @@ class Examination:
     """The values of both sides at the choices of a model.
 
     Args:
-        model: of the reference.
+        model: the model of the reference.
         nodes: its choices.
+
+    Attributes:
+        results: the names of the results of choices.
+        operands: the names of what choices are made from.
     """
 
     model: ir.Model
@@ -180,45 +126,44 @@ class Examination:
 
     @property
     def names(self) -> list[str]:
-        """What the other side is asked for."""
+        """The values that the other side is asked for."""
         return list(dict.fromkeys((*self.operands, *self.results)))
 
     @property
     def computed(self) -> list[str]:
         return [name + COMPUTED for name in self.results]
 
-    def wrong_choice(self, found: Values, made: Values) -> str | None:
-        """The first choice that is not right for its own operands; None if all are.
+    def wrong_choice(self, theirs: Values, computed: Values) -> str | None:
+        """Return the first choice that is not right for its own operands; None if all are.
 
         Args:
-            found: the other side's values.
-            made: what the reference makes of the other side's operands.
+            theirs: the other side's values.
+            computed: what the reference computes from the other side's operands.
         """
         for node in self.nodes:
             for value in filter(_fetched, node.outputs):
                 name = str(value.name)
-                if not same_choice(node, found[name], made[name + COMPUTED]):
+                if not same_choice(node, theirs[name], computed[name + COMPUTED]):
                     return f"{node.op_type} {node.name} is wrong for its own inputs"
         return None
 
-    def ties(self, found: Values, given: Values, inputs: Values) -> tuple[Tie, ...]:
-        """The choices that the reference makes differently.
+    def ties(self, theirs: Values, given: Values, inputs: Values) -> tuple[Tie, ...]:
+        """Return the choices that the reference makes differently.
 
         Args:
-            found: the other side's values.
-            given: the reference's, given the other side's choices.
-            inputs: of the model.
+            theirs: the other side's values.
+            given: the reference's values, given the other side's choices.
+            inputs: the inputs of the model.
         """
         ties = []
         for node in self.nodes:
             names = [str(value.name) for value in node.outputs if _fetched(value)]
-            pairs = [(found[name], given[name + COMPUTED]) for name in names]
-            count = max((_differing(one, other, node) for one, other in pairs), default=0)
+            count = max((_differing(theirs[name], given[name + COMPUTED], node) for name in names), default=0)
             if count:
-                ours = {**inputs, **given, **{name: found[name] for name in names}}
-                theirs = {**ours, **{name: found[name] for name in self.operands if name in found}}
-                measured = [_distance(node, values) for values in (ours, theirs)]
-                distance = max((each for each in measured if each is not None), default=None)
+                ours = {**inputs, **given, **{name: theirs[name] for name in names}}
+                from_theirs = {**ours, **{name: theirs[name] for name in self.operands if name in theirs}}
+                distances = [_distance(node, values) for values in (ours, from_theirs)]
+                distance = max((each for each in distances if each is not None), default=None)
                 ties.append(Tie(str(node.name), node.op_type, distance, count))
         return tuple(ties)
 
@@ -232,12 +177,12 @@ def _fetched(value: ir.Value) -> bool:
 
 
 def rounds(operator: str) -> bool:
-    """Whether an operator rounds to steps."""
-    return operator == "Round" or _QUANTIZING.fullmatch(operator) is not None
+    """Return whether an operator rounds to steps."""
+    return operator == "Round" or operator in operators("quantizes")
 
 
 def same_choice(node: ir.Node, found: Value, right: Value) -> bool:
-    """Whether two results of a node that chooses are the same choice from the same operands.
+    """Return whether two results of a node that chooses are the same choice from the same operands.
 
     A quantizer divides, so that a number next to a border may be rounded to either side. A TopK that need not sort may
     give its results in any order.
@@ -307,7 +252,7 @@ def _measured(
     if one.shape != other.shape:
         return None
     different = np.asarray(one != other)
-    if node.op_type in _SIDES and len(operands) == 2 and operands[1] is not None:
+    if node.op_type in operators("sides") and len(operands) == 2 and operands[1] is not None:
         return float(np.abs(wide - np.asarray(operands[1], np.float64))[different].max())
     if node.op_type == "Round":
         return float(np.abs(np.abs(wide - np.floor(wide)) - 0.5)[different].max())

@@ -52,7 +52,7 @@ class OutputComparison:
             best class; None for other outputs.
         top5: likewise, the share of rows whose expected best class is among the actual best five.
         undetermined: why the reference does not determine it, where it differs
-            (`onnx_bridge.reference.comparison.judgement`).
+            (`onnx_bridge.reference.comparison.judge`).
         given_choices: the largest error given the same choices, where these are what is not determined.
         moves: the largest error of the reference itself with inputs moved by one unit in the last place; None where
             that is not known.

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.reference.comparison.tolerances import PRESETS
 from passes.graphs.traversal import captures, subgraphs, with_nested
+from passes.operators import operators
 
 EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
 """By preset: the unit in the last place of 1.0, where it is another than that of the dtypes."""
@@ -26,10 +27,8 @@ _BY_DTYPE = {
     ir.DataType.FLOAT8E5M2: "fp8",
     ir.DataType.FLOAT8E5M2FNUZ: "fp8",
 }
+_COMPARISONS = operators("broadcasts") & operators("sides") - {"Mod"} | {"IsInf", "IsNaN"}
 _NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
-_ROUNDING = frozenset(("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat", "QAttention", "QMoE"))
-"""Operators that round their inputs to steps within, where no one sees what was chosen."""
-_ASKING = frozenset(("Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual"))
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class _Flow:
         own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
         inner = [(each, self._result(each, [])) for each in nested]
         own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]
-        if any(each.op_type in _ROUNDING for each in (node, *nested)):
+        if any(each.op_type in operators("quantizes inside") for each in (node, *nested)):
             own.append(Inside("int8", str(node.name)))
         before = [
             self.inside.get(str(value.name))
@@ -118,7 +117,7 @@ class _Flow:
             return node.outputs[0].dtype
         if node.op_type == "Cast":
             return ir.DataType(node.attributes.get_int("to", 0))
-        if node.op_type in _ASKING:
+        if node.op_type in _COMPARISONS:
             return ir.DataType.BOOL
         if node.op_type in ("Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"):
             return ir.DataType.INT64

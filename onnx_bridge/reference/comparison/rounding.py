@@ -18,24 +18,14 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.tolerances import largest
+from passes.operators import operators
 
 _UNIT = 2.0**-23
 """The unit in the last place of 1.0 in float32."""
 _SIDES = 2
 """Both sides round."""
-_MOVING_NAMES = """
-Abs Clip Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity
-LeakyRelu Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape Slice SpaceToDepth Split Squeeze Tile TopK
-Transpose Unsqueeze Where
-"""
-_BY_ONE_NAMES = "Celu Cos Elu Erf Gelu HardSigmoid Log Mish Selu Sigmoid Sin Softmax Softsign Swish Tanh"
-_SUM_NAMES = "Add AveragePool CumSum GlobalAveragePool Mean ReduceMean ReduceSum Sub Sum"
-_MOVING = frozenset(_MOVING_NAMES.split())
-"""Operators whose results are numbers that they are given, or smaller ones."""
-_BY_ONE = frozenset(_BY_ONE_NAMES.split())
-"""Operators that are computed by way of numbers of magnitude 1."""
-_SUMS = frozenset(_SUM_NAMES.split())
-_FOLLOWED = _MOVING | _SUMS | {"Mul", "Div"}
+_GIVEN, _BY_ONE, _SUMS = operators("given"), operators("unit"), operators("sums")
+_FOLLOWED = _GIVEN | _SUMS | {"Mul", "Div"}
 _PRODUCTS = frozenset(["MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"])
 _DEPTH = 32
 """How many operators are followed back."""
@@ -99,7 +89,7 @@ class _Rounding:
         own = self._size(value)
         if node.op_type in _BY_ONE:
             return 1.0
-        if node.op_type in _MOVING:
+        if node.op_type in _GIVEN:
             return max(below, default=0.0)
         if node.op_type in _SUMS:
             return max([own, *below, *sizes])

@@ -14,8 +14,8 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.tolerances import Tolerance, preset_tolerance
 from passes.graphs.dependencies import fixed_values
-from passes.graphs.quantization import is_quantizer
 from passes.graphs.traversal import captures, with_nested
+from passes.operators import is_quantizer
 
 
 def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:

@@ -37,7 +37,7 @@ _NODES = {
 
 @dataclass(frozen=True)
 class RecordedChoices:
-    """PyTorch as the side that is compared with its export (`onnx_bridge.reference.comparison.judgement.Tested`).
+    """PyTorch as the side that is compared with its export (`onnx_bridge.reference.comparison.inside.Tested`).
 
     Attributes:
         known: the operands and results of choices, and the outputs, by their names in the graph.

@@ -14,7 +14,7 @@ from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import Comparison, compare
-from onnx_bridge.reference.comparison.judgement import Judge
+from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.export import ExportRequest

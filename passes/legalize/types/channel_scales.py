@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.graphs.quantization import Parameters, parameters
-from passes.graphs.quantized import is_dequantize
+from passes.operators import is_dequantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -22,8 +22,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import Array, plain, quantized_dtype
-from passes.graphs.quantized import DOMAINS, is_quantize
 from passes.graphs.scopes import Scope
+from passes.operators import QUANTIZE, is_quantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -40,7 +40,7 @@ class Float8ToFnuz(NodeRewrite[Match]):
     name = "float8-to-fnuz"
     exactness = Exactness.ROUNDING
     operators = frozenset({("", "DequantizeLinear")})
-    absorbs = frozenset(("", each) for each in _MOVING) | {(domain, "QuantizeLinear") for domain in DOMAINS}
+    absorbs = frozenset(("", each) for each in _MOVING) | QUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Trace the numbers back to a QuantizeLinear, or to a constant."""

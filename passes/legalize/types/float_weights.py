@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from passes.builders.quantize_linear import output_dtype
 from passes.graphs.quantization import Array, aligned, parameters
-from passes.graphs.quantized import is_dequantize
+from passes.operators import is_dequantize
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

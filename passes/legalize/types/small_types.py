@@ -25,8 +25,8 @@ import onnx_ir as ir
 from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
 from passes.graphs.matching import is_op, is_plain
-from passes.graphs.quantized import is_quantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_quantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import parameters, quantized_dtype, same_parameters
-from passes.graphs.quantized import DOMAINS
+from passes.operators import DEQUANTIZE, QUANTIZE
 from passes.quantization.rewriting import producer
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -28,8 +28,8 @@ class CancelQdq(NodeRewrite[Match]):
 
     name = "cancel-qdq"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
-    absorbs = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    operators = QUANTIZE
+    absorbs = DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Match a DequantizeLinear with the same parameters before it."""

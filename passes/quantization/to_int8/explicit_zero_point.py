@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import quantized_dtype, zero_point
-from passes.graphs.quantized import DOMAINS, is_dequantize, is_quantize
+from passes.operators import DEQUANTIZE, QUANTIZE, is_dequantize, is_quantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -40,7 +40,7 @@ class ExplicitZeroPoint(NodeRewrite[_Found]):
 
     name = "explicit-zero-point"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
+    operators = QUANTIZE | DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match where there is no zero point, with its dtype and shape."""

@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from passes.graphs.int8_kernels import Reason, trace
 from passes.graphs.quantization import plain, quantized_dtype, zero_point
-from passes.graphs.quantized import DOMAINS
 from passes.graphs.scopes import Scope
+from passes.operators import DEQUANTIZE
 from passes.quantization.rewriting import consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -33,7 +33,7 @@ class Int4ToInt8(NodeRewrite[Match]):
 
     name = "int4-to-int8"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    operators = DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Match a 4-bit constant that is not quantized in blocks."""

@@ -20,8 +20,8 @@ import onnx_ir as ir
 from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
 from passes.graphs.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.graphs.quantization import aligned, parameters, plain
-from passes.graphs.quantized import DOMAINS
 from passes.graphs.scopes import Scope
+from passes.operators import DEQUANTIZE
 from passes.quantization.rewriting import InferredRewrite, consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -40,7 +40,7 @@ class KeepInnerScales(InferredRewrite[_Found]):
 
     name = "keep-inner-scales"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    operators = DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match where the int8 kernel of a product would apply the scales along another axis."""

@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from passes.graphs.int8_kernels import PRODUCTS, forecast_kernel
 from passes.graphs.quantization import Parameters, parameters, plain
-from passes.graphs.quantized import DOMAINS, is_quantize
 from passes.graphs.scopes import Scope
+from passes.operators import DEQUANTIZE, is_quantize
 from passes.quantization.rewriting import InferredRewrite, consumers
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
@@ -40,7 +40,7 @@ class LiftDequantize(InferredRewrite[_Found]):
 
     name = "lift-dequantize"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
+    operators = DEQUANTIZE
     absorbs = frozenset(("", each) for each in _REARRANGING)
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:

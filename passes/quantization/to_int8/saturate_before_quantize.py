@@ -23,9 +23,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import Array, aligned, parameters, plain
-from passes.graphs.quantized import DOMAINS, is_dequantize
 from passes.graphs.scopes import Scope
 from passes.graphs.value_ranges import value_range
+from passes.operators import QUANTIZE, is_dequantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -46,7 +46,7 @@ class SaturateBeforeQuantize(NodeRewrite[_Found]):
 
     name = "saturate-before-quantize"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
+    operators = QUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match a QuantizeLinear that may saturate, and that is dequantized or not the only consumer of its input."""

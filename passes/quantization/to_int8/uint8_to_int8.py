@@ -20,9 +20,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs import lineage
-from passes.graphs.quantization import plain, quantized_dtype, zero_point
-from passes.graphs.quantized import is_dequantize, is_quantize, is_quantized
+from passes.graphs.quantization import is_quantized, plain, quantized_dtype, zero_point
 from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.operators import is_dequantize, is_quantize
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.shapes.inference import infer
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from passes.graphs.quantization import zero_point
-from passes.graphs.quantized import DOMAINS
+from passes.operators import DEQUANTIZE, QUANTIZE
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.expressions import Attribute
@@ -40,7 +40,7 @@ class UnblockScales(NodeRewrite[_Found]):
 
     name = "unblock-scales"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
+    operators = QUANTIZE | DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
         """Match scales that vary along at most one axis, which is not that of the blocks."""

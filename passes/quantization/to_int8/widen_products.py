@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import plain
-from passes.graphs.quantized import is_dequantize
 from passes.graphs.scopes import Scope
+from passes.operators import is_dequantize
 from passes.quantization.rewriting import InferredRewrite
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit

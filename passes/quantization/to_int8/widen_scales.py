@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import quantized_dtype, zero_point
-from passes.graphs.quantized import DOMAINS, is_quantize
+from passes.operators import DEQUANTIZE, QUANTIZE, is_quantize
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
@@ -31,7 +31,7 @@ class WidenScales(NodeRewrite[Match]):
 
     name = "widen-scales"
     exactness = Exactness.BITWISE
-    operators = frozenset((domain, name) for domain in DOMAINS for name in ("QuantizeLinear", "DequantizeLinear"))
+    operators = QUANTIZE | DEQUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
         """Match a half-precision scale of 8-bit integers."""

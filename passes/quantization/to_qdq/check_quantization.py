@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from passes.core.errors import InputError
 from passes.graphs.quantization import Array, quantized_dtype, same_parameters, zero_point
-from passes.graphs.quantized import is_dequantize, is_quantize
 from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.operators import is_dequantize, is_quantize
 from passes.rewriting.base import Context, Pass, Result
 
 

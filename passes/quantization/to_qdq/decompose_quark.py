@@ -36,13 +36,13 @@ from passes.builders.block_floats import (
     round_to_float,
 )
 from passes.graphs.scopes import Scope
+from passes.operators import QUARK_DOMAINS
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.fixpoint import run_to_fixpoint
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
 
 _NUMBER = ir.DataType.FLOAT
-_DOMAINS = ("com.amd.quark", "com.vai.quantize")
 _QUANTIZE = ("ExtendedQuantizeLinear", "VitisQuantizeLinear")
 _DEQUANTIZE = ("ExtendedDequantizeLinear", "VitisDequantizeLinear")
 _BLOCK = ("BFPQuantizeDequantize", "BFPFixNeuron")
@@ -64,7 +64,7 @@ class _Found(Match):
 
 
 def _operators(*names: str) -> frozenset[tuple[str, str]]:
-    return frozenset((domain, name) for domain in _DOMAINS for name in names)
+    return frozenset((domain, name) for domain in QUARK_DOMAINS for name in names)
 
 
 class _Integers(NodeRewrite[_Found]):

@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from passes.evaluation.folding import Folder, Refusal
 from passes.graphs.quantization import same_parameters
-from passes.graphs.quantized import DOMAINS
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs
+from passes.operators import DEQUANTIZE, QUANTIZE
 from passes.quantization.rewriting import producer
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
@@ -117,7 +117,7 @@ class FoldQdq(Pass):
 
 
 def _is_qdq(node: ir.Node) -> bool:
-    return node.domain in DOMAINS and node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    return (node.domain, node.op_type) in QUANTIZE | DEQUANTIZE
 
 
 def _may_be_integer_operand(value: ir.Value) -> bool:
@@ -148,8 +148,8 @@ class _FoldPairs(NodeRewrite[_Pair]):
 
     name = "fold-qdq"
     exactness = Exactness.QUANTIZATION_STEP
-    operators = frozenset((domain, "DequantizeLinear") for domain in DOMAINS)
-    absorbs = frozenset((domain, "QuantizeLinear") for domain in DOMAINS)
+    operators = DEQUANTIZE
+    absorbs = QUANTIZE
 
     def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
         """Match a QuantizeLinear with the same parameters before it."""

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from passes.graphs.limits import MAX_RANK
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
+from passes.operators import REDUCTIONS
 
 _ENDS, _STEPS = 2, 4
 _END = tuple(np.iinfo(dtype).max for dtype in (np.int32, np.int64))
@@ -119,7 +120,6 @@ def _open(proto: onnx.NodeProto) -> None:
     del proto.attribute[:]
 
 
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGES: dict[str, Callable[[ir.Node, onnx.NodeProto, Scope], None]] = {
     "Expand": _write_expand,
     "Slice": _write_slice,
@@ -128,5 +128,5 @@ _CHANGES: dict[str, Callable[[ir.Node, onnx.NodeProto, Scope], None]] = {
     "Resize": _write_resize,
     "STFT": _write_stft,
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _write_pool),
-    **dict.fromkeys((f"Reduce{name}" for name in _REDUCTIONS), _write_reduction),
+    **dict.fromkeys(REDUCTIONS, _write_reduction),
 }

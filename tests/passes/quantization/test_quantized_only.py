@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import passes
-from passes.graphs.quantized import is_quantized
+from passes.graphs.quantization import is_quantized
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline, Step
 from passes.rewriting.rewrite import NodeRewrite

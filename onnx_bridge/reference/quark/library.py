@@ -17,11 +17,11 @@ from importlib import metadata
 from pathlib import Path
 
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.reference.quark.quark_build import held_lock
+from onnx_bridge.reference.quark.build import held_lock
 
 _FIND = """
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference.quark.quark_build import bounded_waits
+from onnx_bridge.reference.quark.build import bounded_waits
 try:
     with bounded_waits():
         from quark.onnx import get_library_path

@@ -8,10 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.reference.comparison.choices import COMPUTED, choices, cut
+from onnx_bridge.reference.comparison.chain import ChainJudge
+from onnx_bridge.reference.comparison.choices import choices
 from onnx_bridge.reference.comparison.compare import Comparison
-from onnx_bridge.reference.comparison.judgement import Judge
-from onnx_bridge.reference.comparison.judges import InsideModel, Judges
+from onnx_bridge.reference.comparison.inside import COMPUTED, InsideModel, cut
+from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
@@ -297,7 +298,7 @@ def test_an_output_that_two_legs_agree_on_by_different_tolerances() -> None:
     sample = {"x": x}
     original, cleaned = model(text.format(e="0.0")), model(text.format(e="-0.000004"))
     expected, found = Reference(original).run(sample), Reference(cleaned).run(sample)
-    judges = Judges(original, cleaned)
+    judges = ChainJudge(original, cleaned)
     passes = judges.of_cleaned(found, expected, sample, sample, Tolerances())
     assert passes.passed and not np.array_equal(found["y"], expected["y"])
     device = judges.of_device(found, expected, sample, (found, passes), InsideModel(cleaned), Tolerances())

@@ -1,7 +1,7 @@
 """Models with AMD Quark's custom operators, run without Quark's library.
 
 A model is cut at these operators, and its parts are run in order: numpy computes the operators
-(`onnx_bridge.reference.quark.quark_operators`), ONNX Runtime everything else.
+(`onnx_bridge.reference.quark.operators`), ONNX Runtime everything else.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.quark.quark_operators import DOMAINS, compute
+from onnx_bridge.reference.quark.operators import compute
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import captures
+from passes.operators import QUARK_DOMAINS
 from passes.probing.partition import boundary, extract, is_constant
 
 Session = Callable[[Mapping[str, Value]], Mapping[str, Value]]
@@ -46,7 +47,7 @@ class Emulation:
         for node in self.model.graph:
             if is_constant(node):
                 continue
-            own = node.domain in DOMAINS
+            own = node.domain in QUARK_DOMAINS
             makers = [value.producer() for value in (*node.inputs, *captures(node)) if value is not None]
             before = [levels[maker] for maker in makers if maker is not None and maker in levels]
             # parts of numpy have odd numbers, parts of ONNX Runtime even ones

@@ -34,8 +34,6 @@ _ELEMENTS = {  # bits of exponent, bits of mantissa, largest exponent, largest n
     "fp4_e2m1": (2, 1, 2, 6.0),
 }
 _BFLOAT16, _FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
-DOMAINS = ("com.amd.quark", "com.vai.quantize")
-"""The domains of Quark's operators, current and former."""
 
 
 def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:

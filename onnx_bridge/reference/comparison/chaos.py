@@ -1,0 +1,146 @@
+"""Chaos: the reference itself moves as far as an output differs, and every node is right by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.values import Value, flat
+from onnx_bridge.reference.comparison.choices import chooses, same_choice
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.comparison.conditioning import SEEDS, explains, nudged
+from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values
+from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
+from passes.graphs.dependencies import fixed_values
+from passes.probing.partition import needed
+
+_MOST_BYTES = 4 << 30
+"""The most bytes of all values of a model whose nodes are examined one by one."""
+
+
+@dataclass
+class MovedReference:
+    """The reference on inputs that are moved by one unit in the last place; results for the last sample are kept.
+
+    If no input is a float, the rows of tables that the inputs look up are moved.
+    """
+
+    opened: OpenModel
+    epsilon: float
+    _sample: Values | None = field(default=None, init=False)
+    _rows: Values | None = field(default=None, init=False)
+    _runs: list[Values] = field(default_factory=list, init=False)
+
+    def can_move(self, sample: Values) -> bool:
+        return _has_floats(sample) or bool(self._looked_up)
+
+    def inputs(self, sample: Values, seed: int) -> dict[str, Value]:
+        """Return what is moved, by name: inputs, or rows of tables."""
+        self._begin(sample)
+        if _has_floats(sample) or not self._looked_up:
+            return nudged(sample, seed, self.epsilon)
+        if self._rows is None:
+            self._rows = self.opened.values(self._looked_up, sample)
+        return nudged(self._rows, seed, self.epsilon)
+
+    def against(self, expected: Values, sample: Values, count: int = len(SEEDS)) -> list[Comparison]:
+        """Return the comparisons of moved outputs with those of inputs as they are."""
+        self._begin(sample)
+        for seed in SEEDS[len(self._runs) : count]:
+            self._runs.append(self._run(self.inputs(sample, seed), sample))
+        return [compare(outputs, expected, Tolerances()) for outputs in self._runs[:count]]
+
+    @staticmethod
+    def explains(differing: Sequence[OutputComparison], moved: Sequence[Comparison]) -> bool:
+        """Return whether each output moves as far by itself as it differs."""
+        return all(
+            explains(output, [each for comparison in moved for each in comparison.outputs if each.name == output.name])
+            for output in differing
+        )
+
+    def _begin(self, sample: Values) -> None:
+        if self._sample is not sample:
+            self._sample, self._rows, self._runs = sample, None, []
+
+    def _run(self, moved: Values, sample: Values) -> Values:
+        if moved.keys() <= sample.keys():
+            return self.opened.run(moved)
+        return self.opened.values(self.opened.outputs, {**sample, **moved}, moved.keys())
+
+    @cached_property
+    def _looked_up(self) -> list[str]:
+        """The floats that a model of tokens begins with: what its inputs look up in tables."""
+        graph = self.opened.graph
+        fixed, alive = fixed_values(graph), needed(graph)
+        rows = []
+        for node in graph:
+            table = node.inputs[0] if node.op_type == "Gather" and node in alive else None
+            if table is None or node.outputs[0] in fixed or not _is_table(table):
+                continue
+            if table.is_initializer() or table in fixed:
+                rows.append(str(node.outputs[0].name))
+        return rows
+
+
+def wrong_node(
+    opened: OpenModel, tested: Tested, sample: Values, actual: Values, tolerances: Tolerances
+) -> tuple[str | None, str | None]:
+    """Return the first node that is wrong for the other side's own values, and why none could be looked at.
+
+    The other side must have the outputs that it was compared with, or the fault has disappeared with fetching.
+
+    Args:
+        opened: the reference.
+        tested: the other side.
+        sample: the inputs.
+        actual: the other side's outputs.
+        tolerances: the tolerances of the outputs.
+    """
+    graph = opened.graph
+    fixed, alive = fixed_values(graph), needed(graph)
+    results = [
+        (node, value)
+        for node in graph
+        if node in alive and not fixed.issuperset(node.outputs)
+        for value in node.outputs
+        if value.name in tested.names and (value.uses() or value.is_graph_output())
+    ]
+    if sum(_bytes(value) for _, value in results) > _MOST_BYTES:
+        return None, "all of its values together take too much memory"
+    names = [str(value.name) for _, value in results]
+    try:
+        values = {**sample, **tested.values(sample, names)}
+        if not compare({name: values[name] for name in actual}, actual, tolerances).passed:
+            return None, "its outputs change when its values are fetched"
+        computed = opened.values([name + COMPUTED for name in names], values, names)
+    except (BridgeError, KeyError) as error:
+        return None, str(error)
+    for (node, _), name in zip(results, names, strict=True):
+        value, right = values[name], computed[name + COMPUTED]
+        if chooses(node) and same_choice(node, value, right):
+            continue
+        if not compare({name: value}, {name: right}, Tolerances()).passed:
+            return f"{node.op_type} {node.name}", None
+    return None, None
+
+
+def _has_floats(sample: Values) -> bool:
+    return any(is_float(array.dtype) for array in flat(sample).values())
+
+
+def _is_table(value: ir.Value) -> bool:
+    dtype = value.const_value.dtype if value.const_value is not None else value.dtype
+    return dtype is not None and dtype.is_floating_point()
+
+
+def _bytes(value: ir.Value) -> int:
+    """Return the bytes of a value; 0 if its shape is not known, and unknown sizes count as 1."""
+    if value.dtype is None or value.shape is None:
+        return 0
+    sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    return int(np.prod(sizes, dtype=np.int64)) * value.dtype.bitwidth // 8

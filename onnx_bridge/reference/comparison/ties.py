@@ -1,0 +1,112 @@
+"""The reference given the choices of the other side (`onnx_bridge.reference.comparison.choices`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.reference.comparison.chaos import MovedReference
+from onnx_bridge.reference.comparison.choices import Examination, Tie, choices
+from onnx_bridge.reference.comparison.compare import Comparison, compare, tolerances_of
+from onnx_bridge.reference.comparison.computed_precision import Inside, output_presets
+from onnx_bridge.reference.comparison.conditioning import SEEDS
+from onnx_bridge.reference.comparison.inside import OpenModel, Tested, Values
+from onnx_bridge.reference.comparison.tolerances import Tolerances
+
+
+@dataclass(frozen=True)
+class GivenChoices:
+    """The reference given the choices of the other side.
+
+    Attributes:
+        comparison: the comparison of the outputs.
+        ties: the choices that differ, in the order of the nodes.
+        problem: why ties do not explain the differences of outputs; None if they do.
+    """
+
+    comparison: Comparison | None = None
+    ties: tuple[Tie, ...] = ()
+    problem: str | None = None
+
+    def explanation(self, error: float | None) -> str:
+        """Return why an output is not determined, from its largest error given the same choices."""
+        more = f", and {len(self.ties) - 1} more" if len(self.ties) > 1 else ""
+        agrees = "it agrees" if error is None else f"the largest error is {error:.2g}"
+        right = "every node that chooses is right by itself"
+        return f"{self.ties[0].sentence}{more}; {right}; given the same choices {agrees}"
+
+
+def given_choices(
+    opened: OpenModel,
+    moved: MovedReference,
+    precisions: Mapping[str, Inside],
+    tested: Tested,
+    sample: Values,
+    actual: Values,
+    tolerances: Tolerances,
+) -> GivenChoices:
+    """Compare outputs with those of the reference, given the other side's choices.
+
+    Args:
+        opened: the reference.
+        moved: the reference with moved inputs.
+        precisions: the precision of each of the reference's values, if it is lower than its dtype.
+        tested: the other side.
+        sample: the inputs.
+        actual: the other side's outputs.
+        tolerances: the tolerances of the outputs.
+    """
+    nodes = choices(opened.unfolded, tested.names)
+    if not nodes:
+        return GivenChoices(problem="nothing in the model chooses")
+    examination = Examination(opened.unfolded, nodes)
+    results = examination.results
+    try:
+        theirs = {**sample, **tested.values(sample, examination.names)}
+        if not compare({name: theirs[name] for name in actual}, actual, tolerances).passed:
+            return GivenChoices(problem="its outputs change when its choices are fetched")
+        operands = [name for name in examination.operands if name not in results]
+        ours = opened.values([*opened.outputs, *operands, *examination.computed], theirs, results)
+        computed = opened.values(examination.computed, theirs, examination.names)
+    except (BridgeError, KeyError) as error:
+        return GivenChoices(problem=str(error))
+    comparison = compare(actual, {name: ours[name] for name in opened.outputs}, tolerances)
+    problem = next((f"{each.name}: {each.reason}" for each in comparison.outputs if not each.passed), None)
+    problem = problem or examination.wrong_choice(theirs, computed)
+    if problem is None:
+        names = [name for name in examination.operands if name in ours]
+        presets, _ = output_presets(precisions, names)
+        own = replace(tolerances, inside={**presets, **tolerances.inside}, floors={})
+        problem = _disagreement(opened, moved, names, theirs, ours, results, sample, own)
+    ties = examination.ties(theirs, {**ours, **{name: theirs[name] for name in results}}, sample)
+    return GivenChoices(comparison, ties, problem or (None if ties else "no choice differs"))
+
+
+def _disagreement(
+    opened: OpenModel,
+    moved: MovedReference,
+    names: Sequence[str],
+    theirs: Values,
+    ours: Values,
+    given: Sequence[str],
+    sample: Values,
+    tolerances: Tolerances,
+) -> str | None:
+    """Return the first operand of a choice that differs by more than it can be computed; None if there is none."""
+    right = {name: ours[name] for name in names}
+    compared = compare({name: theirs[name] for name in names}, right, tolerances_of(tolerances, right))
+    differing = [operand for operand in compared.outputs if not operand.passed]
+    if not differing:
+        return None
+    wanted = [operand.name for operand in differing]
+    right = {name: ours[name] for name in wanted}
+    runs = []
+    for seed in SEEDS:
+        inputs = moved.inputs(sample, seed)
+        values = opened.values(wanted, {**theirs, **inputs}, [*given, *inputs.keys() - sample.keys()])
+        runs.append(compare(values, right, Tolerances()))
+    for operand in differing:
+        if not moved.explains([operand], runs):
+            return f"{operand.name}, which a choice depends on, differs: {operand.reason}"
+    return None
