@@ -18,7 +18,6 @@ from passes.graphs.quantization import is_quantized
 from passes.operators import QUANTIZED
 
 
-
 @dataclass(frozen=True)
 class ModelView:
     """A summary of a model.

@@ -28,7 +28,7 @@ from passes.graphs.randomness import is_random
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.legalize import rules
-from passes.probing.judge import PROVEN, RULE, UNSOLVED, Judge
+from passes.probing.node_verdicts import PROVEN, RULE, UNSOLVED, NodeVerdicts
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Context, Obstacle, Proof, Result, Skip, Status, Unproven, Verdict
@@ -56,7 +56,7 @@ def legalize(model: ir.Model, context: Context) -> Result:
     model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
     scope = Scope(model, model.graph)
     name_nodes(scope)
-    legalizer = _Legalizer(Judge(context.target, scope), scope, context, result)
+    legalizer = _Legalizer(NodeVerdicts(context.target, scope), scope, context, result)
     for _ in range(_MAX_ROUNDS):
         before = len(result.rewrites)
         skips = list(legalizer.legalize_nodes(list(model.graph)))
@@ -85,7 +85,7 @@ class _Replacement:
 
 @dataclass
 class _Legalizer:
-    judge: Judge
+    verdicts: NodeVerdicts
     scope: Scope
     context: Context
     result: Result
@@ -94,7 +94,7 @@ class _Legalizer:
     def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
         before = len(self.result.rewrites)
-        failing = self.judge.failing_nodes(nodes)
+        failing = self.verdicts.failing_nodes(nodes)
         sound = {node for node in nodes if node not in failing}
         for node, finding in failing.items():
             # a rewrite may have made shapes or constants of later nodes known
@@ -108,7 +108,7 @@ class _Legalizer:
 
     def _legalize_groups(self, sound: set[ir.Node]) -> Iterator[Skip]:
         """Legalize groups of nodes that pass alone and fail together, by rewriting the last node of each."""
-        for group in self.judge.failing_clusters(sound):
+        for group in self.verdicts.failing_clusters(sound):
             if all(node.graph is not None for node in group.nodes) and self.context.budget.left != 0:
                 yield from self._legalize_node(group.nodes[-1], group.verdict)
 
@@ -136,7 +136,7 @@ class _Legalizer:
 
     def _failing_verdict(self, node: ir.Node) -> Verdict | None:
         """The verdict on a node that fails; None if it passes."""
-        found = self.judge.failing_nodes([node])
+        found = self.verdicts.failing_nodes([node])
         return found[node].verdict if found else None
 
     def _find_replacement(
@@ -194,7 +194,7 @@ class _Legalizer:
             problem = unresolved or _shared_seed(proposal.nodes)
             return None if problem is None else f"its replacement of {node.op_type} fails; {problem}"
         replaced = Probe.of(original.nodes, self.scope, list(outputs.values()))
-        verdict = self.judge.ask(Probe.of(proposal.nodes, self.scope, list(outputs), replaces=replaced))
+        verdict = self.verdicts.of_probe(Probe.of(proposal.nodes, self.scope, list(outputs), replaces=replaced))
         if _is_too_large(verdict):
             verdict = self._prove_by_witness(replacement, replaced, rule, chain)
         replacement.verdict = verdict
@@ -216,7 +216,7 @@ class _Legalizer:
             still pass in the context of the proposal.
         """
         proposal, unresolved = replacement.proposal, None
-        for node, finding in self.judge.failing_nodes(list(proposal.nodes)).items():
+        for node, finding in self.verdicts.failing_nodes(list(proposal.nodes)).items():
             if keep_random and is_random(node, self.scope):
                 continue
             if has_subgraphs(node):
@@ -250,7 +250,11 @@ class _Legalizer:
         name_nodes(small.scope)
         context = Context(self.context.target)
         inner = _Legalizer(
-            Judge(self.judge.target, small.scope), small.scope, context, Result(small.scope.model), is_witness=True
+            NodeVerdicts(self.verdicts.target, small.scope),
+            small.scope,
+            context,
+            Result(small.scope.model),
+            is_witness=True,
         )
         proposal = rule.propose(small.nodes[original.nodes.index(replacement.proposal.node)], inner.scope)
         if not isinstance(proposal, Proposal):

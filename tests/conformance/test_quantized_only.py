@@ -9,7 +9,6 @@ import pytest
 import passes
 from fixtures.suites.conformance.suite import Case, cases
 from passes.graphs.quantization import is_quantized
-from passes.graphs.quantization import is_quantized
 from passes.rewriting.base import Context
 
 

@@ -30,8 +30,8 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.graphs.cost import has_known_work
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.structural_inputs import structural_inputs
-from passes.probing.judge import UNSOLVED, Finding, Judge
 from passes.probing.long_partitions import cut
+from passes.probing.node_verdicts import UNSOLVED, Finding, NodeVerdicts
 from passes.probing.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
 from passes.probing.probe import Probe
 from passes.rewriting.base import Context, Obstacle, Status, Unproven, Verdict
@@ -221,9 +221,9 @@ def judge(model: ir.Model, verdicts: ProbedRuntime) -> Judged:
     Nodes that cannot be probed because a shape is unknown may run: MIGraphX may infer shapes that ONNX cannot, so that
     the model is tried as a whole.
     """
-    asked = Judge(verdicts, Scope(model, model.graph))
+    asked = NodeVerdicts(verdicts, Scope(model, model.graph))
     alive = needed(model.graph)
-    found = asked.judge_nodes([node for node in model.graph if node in alive and not is_constant(node)])
+    found = asked.of_nodes([node for node in model.graph if node in alive and not is_constant(node)])
     failing = {node: each for node, each in found.items() if each.fails}
     reasons = {node: _why(each) for node, each in failing.items() if not _may_try(each.probe)}
     for each in asked.failing_clusters(alive - failing.keys()):

@@ -14,7 +14,7 @@ from passes import legalize
 from passes.graphs import lineage
 from passes.graphs.scopes import Scope, name_nodes
 from passes.legalize.legalize import Legalize
-from passes.probing.judge import PROVEN, Judge
+from passes.probing.node_verdicts import PROVEN, NodeVerdicts
 from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Target
 from passes.rewriting.edit import Edit
 from passes.rewriting.pipeline import Pipeline
@@ -188,7 +188,7 @@ def test_a_large_node_is_proven_by_witnesses(without_budget: Target, device: Dev
     source = large_transposed_convolution()
     result = apply(source, without_budget, device)
     assert "computes it wrongly" in result.rewrites[0].note
-    found = Judge(without_budget, Scope(source, source.graph)).judge_nodes(source.graph)
+    found = NodeVerdicts(without_budget, Scope(source, source.graph)).of_nodes(source.graph)
     assert {each.verdict.proof for each in found.values()} <= {Proof.WITNESS, Proof.RUN}
     made = [node for node in source.graph if PROVEN in node.meta]
     assert made and all(node.meta[PROVEN].proof is Proof.WITNESS for node in made)

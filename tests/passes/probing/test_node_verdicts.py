@@ -10,7 +10,7 @@ import onnx_ir as ir
 from passes.graphs import lineage
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
-from passes.probing.judge import Judge, rule_groups
+from passes.probing.node_verdicts import NodeVerdicts, rule_groups
 from passes.probing.probe import Probe
 from passes.rewriting.base import Status, Verdict
 from passes.shapes import inference
@@ -67,20 +67,20 @@ class TestRuleGroups:
 class TestFailingNodes:
     def test_a_node_that_is_rejected(self) -> None:
         scope = scope_of(CHAIN)
-        found = Judge(Picky(("Exp",)), scope).failing_nodes(scope.graph)
+        found = NodeVerdicts(Picky(("Exp",)), scope).failing_nodes(scope.graph)
         (exp,) = (node for node in scope.graph if node.op_type == "Exp")
         assert list(found) == [exp] and found[exp].verdict == Verdict(Status.REJECTED, "no")
 
     def test_a_node_that_passes_within_its_group(self) -> None:
         scope = scope_of(CHAIN)
         stamp(list(scope.graph)[1:3])
-        assert not Judge(Picky(("Exp",)), scope).failing_nodes(scope.graph)
-        assert Judge(Picky(("Exp",), ("Abs", "Exp")), scope).failing_nodes(scope.graph)
+        assert not NodeVerdicts(Picky(("Exp",)), scope).failing_nodes(scope.graph)
+        assert NodeVerdicts(Picky(("Exp",), ("Abs", "Exp")), scope).failing_nodes(scope.graph)
 
     def test_what_cannot_be_asked(self) -> None:
         scope = scope_of("(string[2] x) => (string[2] y) { y = Identity(x) }")
         runtime = Picky()
-        (finding,) = Judge(runtime, scope).failing_nodes(scope.graph).values()
+        (finding,) = NodeVerdicts(runtime, scope).failing_nodes(scope.graph).values()
         assert finding.verdict == Verdict(Status.REJECTED, "x holds strings") and not runtime.asked
 
 
@@ -91,7 +91,7 @@ class TestFailingClusters:
     def test_neighbours_that_are_wrong_together(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
         _, pad, conv = nodes = list(scope.graph)
-        judge = Judge(Picky(("Pad", "Conv")), scope)
+        judge = NodeVerdicts(Picky(("Pad", "Conv")), scope)
         assert not judge.failing_nodes(nodes)
         assert [finding.nodes for finding in judge.failing_clusters(set(nodes))] == [(pad, conv)]
         assert not judge.failing_clusters({pad})
@@ -101,28 +101,28 @@ class TestFailingClusters:
         scope = scope_of(text, s=np.float32(0.1), w=np.ones((4, 2), np.int8))
         nodes = list(scope.graph)
         runtime = Picky(("DequantizeLinear", "DequantizeLinear", "MatMul"))
-        assert not Judge(runtime, scope).failing_clusters(set(nodes))
+        assert not NodeVerdicts(runtime, scope).failing_clusters(set(nodes))
         runtime.rehearses = True
-        (found,) = Judge(runtime, scope).failing_clusters(set(nodes))
+        (found,) = NodeVerdicts(runtime, scope).failing_clusters(set(nodes))
         assert (set(found.nodes), found.nodes[-1]) == (set(nodes), nodes[-1])
 
     def test_a_cluster_that_passes_within_its_group(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
         nodes = list(scope.graph)
         stamp(nodes)
-        assert not Judge(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
+        assert not NodeVerdicts(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
 
     def test_a_unit_does_not_shield_what_reaches_beyond_it(self) -> None:
         scope = scope_of(self.TEXT, **self.WHERE)
         nodes = list(scope.graph)
         stamp(nodes[:2])
-        assert Judge(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
+        assert NodeVerdicts(Picky(("Pad", "Conv")), scope).failing_clusters(set(nodes))
 
 
 class TestKept:
     def asked(self, scope: Scope) -> list[Probe]:
         runtime = Picky(("Exp",))
-        Judge(runtime, Scope(scope.model, scope.graph)).failing_nodes(scope.graph)
+        NodeVerdicts(runtime, Scope(scope.model, scope.graph)).failing_nodes(scope.graph)
         return runtime.asked
 
     def test_probes_of_nodes_that_stay_as_they_are(self) -> None:

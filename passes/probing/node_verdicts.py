@@ -1,4 +1,4 @@
-"""Asks a runtime about the nodes of a model: each alone, with the other nodes of a rewrite, and in fusion clusters.
+"""The verdicts of a runtime on nodes: on each alone, with the other nodes of a rewrite, and in fusion clusters.
 
 A legalization rule may protect an operator from what the runtime gets wrong: it makes indices positive before
 ScatterND. Alone the operator still fails; together with all nodes that the rule made for the same source nodes, its
@@ -46,73 +46,67 @@ class Finding:
 
 
 @dataclass
-class Judge:
-    """Asks a runtime about nodes of the main graph, of subgraphs, or of proposals."""
+class NodeVerdicts:
+    """The verdicts of a runtime on nodes of the main graph, of subgraphs, or of proposals."""
 
     target: Target
     scope: Scope
 
-    def judge_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
-        """The verdict on each node, except constants: that on it alone, or on its rule group if it fails alone.
+    def of_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
+        """Return the verdict on each node, except constants: on it alone, or on its rule group if it fails alone.
 
-        A rule group is considered as far as it is in ``nodes``.
+        Only the part of a rule group that is in ``nodes`` is considered.
         """
         asked = [node for node in nodes if constant_of(node) is None]
         with unchanged_graphs():
-            found = self._ask([((node,), self._probe(node)) for node in asked])
-            for each in found:
-                if each.fails:  # next time it is probed anew: more may be known of its inputs by then
-                    each.nodes[0].meta.pop(_CACHED, None)
-            return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(found, asked)}
+            findings = self._ask([((node,), self._probe(node)) for node in asked])
+            for finding in findings:
+                if finding.fails:  # it is probed again next time: more may be known of its inputs by then
+                    finding.nodes[0].meta.pop(_CACHED, None)
+            return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(findings, asked)}
 
     def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
-        """The nodes that fail alone, except those that pass within their rule group, as far as that is in ``nodes``."""
-        return {node: each for node, each in self.judge_nodes(nodes).items() if each.fails}
+        """Return the nodes that fail alone, except those that pass within their rule group in ``nodes``."""
+        return {node: finding for node, finding in self.of_nodes(nodes).items() if finding.fails}
 
     def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
-        """The clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
-        possible = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
-        clusters = [each for each in possible if all(node in sound for node in each)]
-        found = [each for each in self._ask([(each, Probe.of(each, self.scope)) for each in clusters]) if each.fails]
-        nodes = [node for node in self.scope.graph if node in sound] if found else []
-        return [each for each in self._in_groups(found, nodes) if each.fails]
+        """Return the clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
+        clusters = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
+        probes = [(each, Probe.of(each, self.scope)) for each in clusters if all(node in sound for node in each)]
+        failing = [finding for finding in self._ask(probes) if finding.fails]
+        nodes = [node for node in self.scope.graph if node in sound] if failing else []
+        return [finding for finding in self._in_groups(failing, nodes) if finding.fails]
 
-    def ask(self, probe: Probe) -> Verdict:
-        """The verdict on a probe: a rejection if it cannot be given to a runtime."""
-        if probe.problem is not None:
-            return Verdict(Status.REJECTED, probe.problem)
-        return self.target.verdicts([probe])[0]
+    def of_probe(self, probe: Probe) -> Verdict:
+        """Return the verdict on a probe: a rejection if it cannot be given to a runtime."""
+        return self._ask([(probe.nodes, probe)])[0].verdict
 
     def _ask(self, probes: Sequence[tuple[tuple[ir.Node, ...], Probe]]) -> list[Finding]:
-        """The verdicts on some probes."""
-        possible = [(nodes, probe) for nodes, probe in probes if probe.problem is None]
-        verdicts = self.target.verdicts([probe for _, probe in possible]) if possible else []
-        known = {nodes: verdict for (nodes, _), verdict in zip(possible, verdicts, strict=True)}
+        possible = [probe for _, probe in probes if probe.problem is None]
+        verdicts = iter(self.target.verdicts(possible) if possible else ())
         return [
-            Finding(nodes, probe, known.get(nodes) or Verdict(Status.REJECTED, str(probe.problem)))
+            Finding(nodes, probe, next(verdicts) if probe.problem is None else Verdict(Status.REJECTED, probe.problem))
             for nodes, probe in probes
         ]
 
-    def _in_groups(self, found: list[Finding], nodes: Iterable[ir.Node]) -> list[Finding]:
-        """The findings, where failures that lie within a rule group that passes have its verdict."""
-        failing = [each for each in found if each.fails]
-        if not failing:
-            return found
-        group_of = rule_groups(nodes)
-        inside = {
-            each.nodes: group
-            for each in failing
-            if (group := group_of.get(each.nodes[0])) and set(group) >= set(each.nodes)
-        }
-        asked = self._ask([(group, Probe.of(group, self.scope)) for group in dict.fromkeys(inside.values())])
-        passing = {each.nodes: each.verdict for each in asked if not each.fails}
+    def _in_groups(self, findings: list[Finding], nodes: Iterable[ir.Node]) -> list[Finding]:
+        """Return the findings; a failure that lies within a rule group that passes has the verdict on the group."""
+        failing = [finding for finding in findings if finding.fails]
+        group_of = rule_groups(nodes) if failing else {}
+        groups: dict[tuple[ir.Node, ...], tuple[ir.Node, ...]] = {}
+        for finding in failing:
+            group = group_of.get(finding.nodes[0], ())
+            if group and set(group) >= set(finding.nodes):
+                groups[finding.nodes] = group
+        asked = self._ask([(group, Probe.of(group, self.scope)) for group in dict.fromkeys(groups.values())])
+        passing = {group.nodes: group.verdict for group in asked if not group.fails}
         return [
-            replace(each, verdict=passing[group]) if (group := inside.get(each.nodes)) in passing else each
-            for each in found
+            replace(each, verdict=passing[groups[each.nodes]]) if groups.get(each.nodes) in passing else each
+            for each in findings
         ]
 
     def _probe(self, node: ir.Node) -> Probe:
-        """The probe of a node: the cached one if it is still valid."""
+        """Return the probe of a node: the cached one if it is still valid."""
         if node.graph is None:
             return Probe.of([node], self.scope)
         state = _state(node, self.scope)
@@ -127,15 +121,15 @@ class Judge:
         return probe
 
 
-def _as_rewritten(found: Finding) -> Finding:
-    """A finding on one node; if nothing proves the node by itself, that on the rewrite that made it."""
-    known = found.nodes[0].meta.get(PROVEN)
-    unproven = not found.fails and found.verdict.proof is Proof.NONE
-    return replace(found, verdict=known) if unproven and known is not None else found
+def _as_rewritten(finding: Finding) -> Finding:
+    """Return a finding on one node; if nothing proves the node by itself, with the verdict on its rewrite."""
+    known = finding.nodes[0].meta.get(PROVEN)
+    unproven = not finding.fails and finding.verdict.proof is Proof.NONE
+    return replace(finding, verdict=known) if unproven and known is not None else finding
 
 
 def _state(node: ir.Node, scope: Scope) -> Hashable:
-    """What the probe of a node is made of, if that is the node and its operands only."""
+    """Return what the probe of a node depends on, if that is the node and its operands only."""
     operands = tuple([value if value is None else (value, *_known(value, scope)) for value in node.inputs])
     results = tuple([(value.name == "", _is_used(value), *_known(value, scope)) for value in node.outputs])
     return operands, results, tuple(node.attributes.values()), tuple(scope.opset_imports.items())
@@ -154,7 +148,7 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
-    """For each node that a rule made, all nodes that it made for the same source nodes, in order; if several."""
+    """Return, for each node that a rule made, all nodes that it made for the same source nodes, if several."""
     by_origin: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
     for node in nodes:
         maker = node.metadata_props.get(lineage.PASS, "")
