@@ -91,7 +91,7 @@ def _lowered() -> Iterator[Bound]:
         started = time.perf_counter()
         lowered = onnx_bridge.lower(module, sample, target="ref", cache=cache)
         second = time.perf_counter() - started
-        (bundle,) = lowered.programs.bundles
+        bundle = lowered.programs.bundle
         given = {each.name: tensor.numpy() for each, tensor in zip(bundle.inputs, sample, strict=True)}
         beside = _median(lambda: bundle(given), 2000)
         call = _median(lambda: lowered(*sample), 2000)

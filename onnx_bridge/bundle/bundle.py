@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -221,16 +221,17 @@ class Bundle:
         if not self.manifest.dims:
             return self.programs[0](arrays)
         sample = samplers.validate(arrays, self.specs)
-        small = self._sizes(sample)
-        program = self.choose(small)
+        given = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
+        values = {name: int(given[name].item()) for name in self.manifest.exact if name in given}
+        small = {**self.sizes({name: array.shape for name, array in given.items()}), **values}
+        program = self.choose({name: small[name] for name in self.manifest.dims})
         large = program.info.dims
         padding = Padding(self.manifest.pad, self.manifest.pad_before)
         inputs, padded = {}, []
         for info in self.inputs:
-            array = sample[info.name]
-            assert isinstance(array, np.ndarray)
             if info.name in self.manifest.exact:
                 continue
+            array = given[info.name]
             inputs[info.name] = larger = padding.pad(array, info, small, large)
             if larger is not array:
                 padded.append(f"{info.name} {list(array.shape)} to {list(larger.shape)}")
@@ -238,9 +239,9 @@ class Bundle:
         self._choice = [f"run in the bucket {label(large)}{listed}"]
         outputs = program(inputs)
         for info in self.outputs if padded else ():
-            array = outputs[info.name]
-            if isinstance(array, np.ndarray):
-                outputs[info.name] = padding.cut(array, info.shape or (), small, large)
+            output = outputs[info.name]
+            if isinstance(output, np.ndarray):
+                outputs[info.name] = padding.cut(output, info.shape or (), small, large)
         return outputs
 
     def close(self) -> None:
@@ -251,17 +252,23 @@ class Bundle:
     def __repr__(self) -> str:
         return f"Bundle({str(self.path)!r}, target={self.manifest.target!r})"
 
-    def _sizes(self, sample: Mapping[str, Value]) -> dict[str, int]:
-        """Return the sizes of the symbols in a sample, and the values of selecting inputs."""
-        layout = self.manifest.decoder
+    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return the sizes that programs are chosen by, from the shapes of all inputs; selecting inputs have none.
+
+        Raises:
+            InputError: a shape does not fit; the error names the input.
+        """
         sizes: dict[str, int] = {}
+        layout = self.manifest.decoder
         for info in self.inputs:
-            array = sample[info.name]
-            assert isinstance(array, np.ndarray)
-            pairs = zip(info.shape or (), array.shape, strict=True)
-            sizes |= {axis: size for axis, size in pairs if isinstance(axis, str)}
-            if info.name in self.manifest.exact:
-                sizes[info.name] = int(array.item())
+            for axis, size in zip(info.shape or (), shapes[info.name], strict=False):
+                if isinstance(axis, str):
+                    sizes.setdefault(axis, size)
             if layout is not None and info.name == layout.ids:
-                sizes[WIDTH] = array.shape[1]
-        return {name: sizes[name] for name in self.manifest.dims}
+                sizes[WIDTH] = shapes[info.name][1]
+        for info in self.inputs:
+            expected = info.sizes_for(sizes)
+            if expected is not None and None not in expected and tuple(shapes[info.name]) != expected:
+                what = f"its shape is {list(shapes[info.name])}, and the programs take {list(info.shape or ())}"
+                raise InputError(what, where=f"input {info.name!r}")
+        return {name: sizes[name] for name in self.manifest.dims if name in sizes}

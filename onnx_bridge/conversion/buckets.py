@@ -11,20 +11,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.axes import EDGE
-from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
+from onnx_bridge.bundle.manifest.axes import EDGE, label
+from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.decoder import run_decoder
-from onnx_bridge.conversion.programs.instances import (
-    Instance,
-    check_place,
-    content_key,
-    convert_instances,
-    describe,
-    instance_staging,
-    write_manifest,
-)
+from onnx_bridge.conversion.programs.instances import Instance, check_place, content_key
+from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, required, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
@@ -153,49 +146,84 @@ def run_buckets(
 ) -> Bundle:
     """Convert a model for the buckets of a request; errors are those of `convert_buckets`."""
     with limited(Limits.of(request.timeout, request.memory)):
-        return _run_buckets(Source.of(model), out, request, progress or silent)
-
-
-def _run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
-    source.hash()
-    original = source.model()
-    key = content_key(source, request)
-    found = dict.fromkeys(selecting_inputs(original, request), VALUES)
-    request = replace(request, buckets={**found, **request.buckets})
-    _check(original, request)
-    progress(Stage.LOAD)
-    sizes = BucketSizes.of(original, request, lambda shapes: _refused(original, shapes, request))
-    instances = [Instance(each, sizes.request_of(original, each, request)) for each in sizes.buckets]
-    check_place(source, out, instances)
-    tried = Tried()
-    if request.prove != "never":
-        progress("trying with the reference whether padding changes outputs")
-        tried = try_padding(source, sizes, request)
-    conversion = _Conversion(source, original, request, key, sizes, tried)
-    with instance_staging(source, out, instances) as folder:
-        cleaned, infos = convert_instances(source, folder, instances, _cleaning(conversion), progress)
-        write_manifest(_describe(conversion, cleaned, infos, folder), folder)
-    return Bundle(out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+        return BucketConversion.of(Source.of(model), out, request, progress or silent).run(progress or silent)
 
 
 @dataclass(frozen=True)
-class _Conversion:
-    """A model that is converted for several buckets: as the user gave it, how, and what is known of it beforehand."""
+class BucketConversion(Several):
+    """The conversion of a model for several buckets: as the user gave it, how, and what is known of it beforehand.
+
+    Attributes:
+        source: the model.
+        out: the folder.
+        request: how it is converted, with the buckets of selecting inputs.
+        key: the content key of the request as it was given.
+        model: the model in memory.
+        sizes: of all dimensions, in each bucket.
+        tried: what trying to pad has shown.
+    """
 
     source: Source
-    model: ir.Model
+    out: Path
     request: ConvertRequest
     key: str | None
+    model: ir.Model
     sizes: BucketSizes
     tried: Tried
 
+    @classmethod
+    def of(cls, source: Source, out: Path, request: ConvertRequest, progress: Progress) -> BucketConversion:
+        """Find the sizes of all buckets, and try whether padding is harmless; raises InputError, ParityError."""
+        source.hash()
+        model, key = source.model(), content_key(source, request)
+        selecting = dict.fromkeys(selecting_inputs(model, request), VALUES)
+        request = replace(request, buckets={**selecting, **request.buckets})
+        _check(model, request)
+        progress(Stage.LOAD)
+        sizes = BucketSizes.of(model, request, lambda shapes: _refused(model, shapes, request))
+        check_place(source, out, list(map(label, sizes.buckets)))
+        tried = Tried()
+        if request.prove != "never":
+            progress("trying with the reference whether padding changes outputs")
+            tried = try_padding(source, sizes, request)
+        return cls(source, out, request, key, model, sizes, tried)
 
-def _cleaning(conversion: _Conversion) -> CleanRequest:
-    """How the model is cleaned that keeps its bucketed dimensions."""
-    request = conversion.request
-    names = {dim for value in required(conversion.model) for dim in dims_of(value) or () if isinstance(dim, str)}
-    fixed = {name: size for name, size in conversion.sizes.fixed.items() if name in names}
-    return CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)
+    @property
+    def folders(self) -> list[str]:
+        """The folders of all programs."""
+        return list(map(label, self.sizes.buckets))
+
+    def resolve(self, folder: Path, progress: Progress) -> Resolved:
+        """Return a program for each bucket; the whole keeps its bucketed dimensions."""
+        request = self.request
+        instances = [Instance(each, self.sizes.request_of(self.model, each, request)) for each in self.sizes.buckets]
+        names = {dim for value in required(self.model) for dim in dims_of(value) or () if isinstance(dim, str)}
+        fixed = {name: size for name, size in self.sizes.fixed.items() if name in names}
+        whole = CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)
+        return Resolved(self.source, instances, whole)
+
+    def describe(self, manifest: Manifest, converted: Converted) -> Manifest:
+        """Return the manifest, with inputs and outputs whose sizes are symbols."""
+        inputs = [value for value in required(self.model) if value.name not in self.request.freeze]
+        outputs = tuple(self._output(value, converted.manifests) for value in converted.cleaned.graph.outputs)
+        notes = [*self.sizes.left_out, *self.tried.notes, *manifest.notes]
+        if unknown := [info.name for info in outputs if None in (info.shape or ())]:
+            notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
+        return replace(
+            manifest,
+            inputs=tuple(_input(value, converted.manifests[0].inputs, self.sizes) for value in inputs),
+            outputs=outputs,
+            notes=list(dict.fromkeys(notes)),
+        )
+
+    def _output(self, value: ir.Value, manifests: Sequence[Manifest]) -> TensorInfo:
+        infos = [next(info for info in manifest.outputs if info.name == value.name) for manifest in manifests]
+        observed = [(dims, info.sizes or ()) for dims, info in zip(self.sizes.buckets, infos, strict=True)]
+        seen = self.tried.shapes.get(str(value.name), ())
+        declared = next(each for each in self.model.graph.outputs if each.name == value.name)
+        pairs = itertools.zip_longest(self.sizes.axes(value) or (), self.sizes.axes(declared) or ())
+        axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
+        return replace(infos[0], shape=axes)
 
 
 def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: ConvertRequest) -> str | None:
@@ -206,22 +234,6 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
     return error.what if error is not None and error.operator in BY_SIZES_ALONE else None
 
 
-def _describe(conversion: _Conversion, cleaned: ir.Model, infos: Sequence[ProgramInfo], out: Path) -> Manifest:
-    sizes, request = conversion.sizes, conversion.request
-    common, manifests = describe(conversion.source, request, conversion.key, infos, out)
-    inputs = [value for value in required(conversion.model) if value.name not in request.freeze]
-    outputs = tuple(_output(value, conversion, infos, manifests) for value in cleaned.graph.outputs)
-    notes = [*sizes.left_out, *conversion.tried.notes, *common.notes]
-    if unknown := [each.name for each in outputs if None in (each.shape or ())]:
-        notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
-    return replace(
-        common,
-        inputs=tuple(_input(value, manifests[0].inputs, sizes) for value in inputs),
-        outputs=outputs,
-        notes=list(dict.fromkeys(notes)),
-    )
-
-
 def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> TensorInfo:
     info = next((each for each in infos if each.name == value.name), None)
     if info is None:  # it selects a bucket by its value
@@ -229,18 +241,6 @@ def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> 
     known = sizes.axes(value) or (None,) * len(info.shape or ())
     shape = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
     return replace(info, shape=tuple(shape))
-
-
-def _output(
-    value: ir.Value, conversion: _Conversion, infos: Sequence[ProgramInfo], manifests: Sequence[Manifest]
-) -> TensorInfo:
-    all_ = [next(each for each in manifest.outputs if each.name == value.name) for manifest in manifests]
-    observed = [(info.dims, each.sizes or ()) for info, each in zip(infos, all_, strict=True)]
-    seen = conversion.tried.shapes.get(str(value.name), ())
-    claimed = next(each for each in conversion.model.graph.outputs if each.name == value.name)
-    pairs = itertools.zip_longest(conversion.sizes.axes(value) or (), conversion.sizes.axes(claimed) or ())
-    axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
-    return replace(all_[0], shape=axes)
 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:

@@ -60,11 +60,13 @@ class LowerRequest:
             return cache_dir() / "torch"
         return None if self.cache is False else Path(self.cache)
 
-    def conversion(self, sizes: Mapping[str, int]) -> ConvertRequest:
-        """How to convert the exported model for these sizes of open dimensions."""
+    @property
+    def conversion(self) -> ConvertRequest:
+        """How to convert the exported model."""
         return ConvertRequest(
             target=self.target,
-            dims=dict(sizes),
+            buckets=self.buckets,
+            pad_before=self.pad_before,
             host=self.host,
             timeout=self.timeout,
             memory=self.memory,

@@ -261,7 +261,7 @@ def test_it_is_registered_and_programs_outlive_the_process(runtime: Runtime, tmp
 
     def written() -> int:
         (entry,) = (each for each in tmp_path.iterdir() if each.is_dir())
-        return (entry / "entry.json").stat().st_mtime_ns
+        return (entry / "manifest.json").stat().st_mtime_ns
 
     torch._dynamo.reset()
     exec(script, {})
@@ -275,10 +275,10 @@ class TestProofs:
         model = nn.Linear(3, 2).eval()
         compiled = compiler(model, cache=False)
         compiled(x := torch.randn(2, 3))
-        proofs = [each.proof for each in compiler.graphs[0].programs]
+        proofs = [each.bundle.proof for each in compiler.graphs[0].programs]
         assert [each.level for each in proofs] == [Proof.RUN]
         compiled(x)
-        assert [each.proof for each in compiler.graphs[0].programs] == proofs
+        assert [each.bundle.proof for each in compiler.graphs[0].programs] == proofs
 
     @pytest.mark.parametrize("strict", [True, False])
     def test_a_difference_is_an_error_or_leaves_the_graph_to_pytorch(

@@ -1,43 +1,34 @@
 """Converting a decoder: programs for prompts and for single tokens, over a cache of fixed size, in one bundle.
 
-All programs are the same model with other sizes (`onnx_bridge.bundle.manifest.layout`); large weights of the
-cleaned
-models are written once. When they are there, they generate, beside the reference whose cache grows: the logits must be
-the same, at the width of each program and inside, where a prompt is padded. What of padding is not proven is not done.
+All programs are the same model with other sizes (`onnx_bridge.bundle.manifest.layout`); large weights of the cleaned
+models are written once. They generate beside the reference at the width of each program and inside, where a prompt is
+padded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.decoding.caches import StaticCache
-from onnx_bridge.bundle.decoding.trial import Original, edges, inside, trials
+from onnx_bridge.bundle.decoding.decoder import Decoder
+from onnx_bridge.bundle.decoding.trial import Original, Trial, edges, inside, trials
 from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
-from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import has_encoder
+from onnx_bridge.conversion.decoders.generating import GeneratingConversion
 from onnx_bridge.conversion.decoders.layout import BRANCH, recognize
 from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.programs.instances import (
-    Instance,
-    check_place,
-    content_key,
-    convert_instances,
-    instance_staging,
-    write_manifest,
-)
+from onnx_bridge.conversion.programs.instances import Instance, content_key
+from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
@@ -48,7 +39,6 @@ from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Decode
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.isolation.limits import Limits, limited
-from passes.rewriting.base import Proof
 
 
 def convert_decoder(  # noqa: PLR0913
@@ -137,15 +127,16 @@ def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress
     with limited(Limits.of(request.timeout, request.memory)):
         if has_encoder(models.load(model), request.freeze):
             return run_encoder_decoder(Files.beside(Path(model)), out, request, progress or silent)
-        return _Conversion.of(model, out, request).run(progress or silent)
+        return DecoderConversion.of(model, out, request).run(progress or silent)
 
 
 @dataclass(frozen=True)
-class _Conversion:
+class DecoderConversion(GeneratingConversion):
     """The conversion of a decoder.
 
     Attributes:
-        source: the model, and the same in memory.
+        source: the model.
+        model: the same in memory.
         out: the folder.
         request: with the values of all inputs that have no role.
         key: the content key of the request as it was given.
@@ -162,9 +153,11 @@ class _Conversion:
     layout: Layout
     widths: tuple[int, ...]
     programs: Mapping[int, Source]
+    shorter = "prompts"
 
     @classmethod
-    def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> _Conversion:
+    def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> DecoderConversion:
+        """Recognize a decoder; raises InputError."""
         sizes = request.decoder
         assert sizes is not None
         source = Source.of(model)
@@ -177,7 +170,17 @@ class _Conversion:
         layout, programs = positioned(source, request, layout, widths)
         return cls(source, original, out, request, key, layout, widths, programs)
 
-    def run(self, progress: Progress) -> Bundle:
+    @property
+    def folders(self) -> list[str]:
+        """The folders of all programs."""
+        return [label({WIDTH: width}) for width in self.widths]
+
+    def padded(self, layout: Layout) -> Layout:
+        """Return a layout with padding."""
+        return replace(layout, pads=True)
+
+    def resolve(self, folder: Path, progress: Progress) -> Resolved:
+        """Return a program for each width."""
         budget = self.request.prove_budget / len(self.widths)
         common = replace(self.request, dims={}, decoder=None, prove_budget=budget)
         if self.programs:  # frozen already
@@ -192,52 +195,20 @@ class _Conversion:
             for width in self.widths
         ]
         whole = CleanRequest(self.request.pipeline, freeze=self.request.freeze)
-        check_place(self.source, self.out, instances)
-        with instance_staging(self.source, self.out, instances) as folder:
-            cleaned, infos = convert_instances(self.source, folder, instances, whole, progress)
-            manifest = describe_decoder(
-                self.source, self.source.to_json(), self.request, self.key, self.layout, infos, folder
-            )
-            progress("generating beside the reference")
-            write_manifest(self._proven(manifest, cleaned, folder), folder)
-        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        return Bundle(self.out, runtime=self.request.runtime, **limits)
+        return Resolved(self.source, instances, whole, layout=self.layout)
+
+    def trials(self, decoder: Decoder, converted: Converted, *, shorter: bool) -> Iterable[Trial]:
+        """Generate behind prompts of the widths of programs, or of sizes between them."""
+        original = Original(Path(str(self.source.given)), self.request.freeze)
+        tolerances = computed_precision(self.model, converted.cleaned, self.request.precision).tolerances
+        lengths = inside(self.widths) if shorter else edges(self.widths)
+        return trials(decoder.cache, original, lengths, tolerances)
 
     def _sample(self, width: int) -> Sample:
-        """Tokens behind a full cache."""
+        """Return tokens behind a full cache."""
         (sample,) = suitable(self.model, self.layout.shapes(width))
         assert self.layout.mask is not None
         mask = sample[self.layout.mask]
         assert isinstance(mask, np.ndarray)
         length = {} if self.layout.length is None else {self.layout.length: np.array([self.layout.max_length - width])}
         return {**sample, self.layout.mask: np.ones_like(mask), **length}
-
-    def _proven(self, manifest: Manifest, cleaned: ir.Model, folder: Path) -> Manifest:
-        """The manifest of a decoder that has generated what the reference generates, padding included where it may."""
-        if manifest.proof.level is not Proof.RUN:
-            note = "generation was not compared with the reference, so that prompts are not padded"
-            return replace(manifest, notes=[*manifest.notes, f"{note}: {manifest.proof.unproven}"])
-        original = Original(Path(str(self.source.given)), self.request.freeze)
-        tolerances = computed_precision(self.model, cleaned, self.request.precision).tolerances
-        error = manifest.proof.error or 0.0
-        for each in trials(partial(self._cache, folder, self.layout), original, edges(self.widths), tolerances):
-            error = max(error, each.error)
-            refuse_difference(each, self.layout, Path(str(self.source.given)))
-        proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
-        padded = replace(self.layout, pads=True)
-        for each in trials(partial(self._cache, folder, padded), original, inside(self.widths), tolerances):
-            if each.reason is not None:
-                note = (
-                    f"prompts are not padded, since behind {each.prompt} tokens the model would compute something else"
-                )
-                return replace(manifest, proof=proof, notes=[*manifest.notes, f"{note}: {each.reason}"])
-        return replace(manifest, proof=proof, decoder=padded)
-
-    def _cache(self, folder: Path, layout: Layout) -> StaticCache:
-        """An empty cache of the programs."""
-        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        bundles = {
-            width: Bundle(folder / label({WIDTH: width}), runtime=self.request.runtime, **limits)
-            for width in self.widths
-        }
-        return StaticCache(layout, {each.name: each.numpy for each in bundles[1].inputs}, bundles)

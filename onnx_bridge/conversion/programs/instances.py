@@ -1,12 +1,10 @@
-"""One folder with several instances of a model: the same with other sizes, a bundle for each, weights written once.
+"""Instances of a model: the same with other sizes, a bundle for each in one folder, weights written once.
 
-They are converted in a staging folder, where those of an earlier conversion are kept if they are up to date; the caller
-writes the manifest of the whole.
+They are converted in a staging folder, where those of an earlier conversion are kept if they are up to date.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +21,6 @@ from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
 from onnx_bridge.conversion.clean import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
-from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
 from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
@@ -59,23 +56,16 @@ class Instance:
         return label(self.dims)
 
 
-def check_place(source: Source, out: Path, instances: Sequence[Instance]) -> None:
-    """Require that instances may be written into a folder; raises InputError."""
+def check_place(source: Source, out: Path, folders: Sequence[str]) -> None:
+    """Require that programs may be written into folders in a folder; raises InputError."""
     if out.suffix == ".mxr":
         raise InputError("several programs need a folder", where=str(out), hint="give a name without .mxr")
-    name, folders = source.name, [each.folder for each in instances]
-    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{each}.onnx" for each in folders), MANIFEST]
-    refuse_to_overwrite([out / each for each in written], source.given, out)
-    for each in folders:
+    name = source.name
+    written = [f"{name}.onnx", f"{name}.onnx.data", *(f"{folder}.onnx" for folder in folders), MANIFEST]
+    refuse_to_overwrite([out / file for file in written], source.given, out)
+    for folder in folders:
         files = [*(f"{name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")), MANIFEST]
-        refuse_to_overwrite([out / each / file for file in files], source.given, out / each)
-
-
-def instance_staging(
-    source: Source, out: Path, instances: Sequence[Instance]
-) -> contextlib.AbstractContextManager[Path]:
-    """The staging folder that replaces ``out`` (`onnx_bridge.conversion.programs.bucket_staging`)."""
-    return bucket_staging(out, [each.folder for each in instances], _weights(source))
+        refuse_to_overwrite([out / folder / file for file in files], source.given, out / folder)
 
 
 def convert_instances(
@@ -85,7 +75,7 @@ def convert_instances(
 
     Args:
         source: the model.
-        folder: `instance_staging`.
+        folder: the staging folder.
         instances: the sizes, each with another label.
         whole: how the model without these sizes is cleaned.
         progress: as for `onnx_bridge.convert`.
@@ -99,7 +89,7 @@ def convert_instances(
     progress(Stage.CLEAN)
     cleaned = rewrite(source.model(), whole, progress=progress).model
     infer(cleaned)
-    weights = SharedWeights(folder / _weights(source))
+    weights = SharedWeights(folder / f"{source.name}.onnx.data")
     # loaded while the weights are still those that they were saved with
     up_to_date = {
         each.folder: models.load(_model_path(folder / each.folder))
@@ -123,10 +113,10 @@ def convert_instances(
     return cleaned, infos
 
 
-def describe(
+def common_manifest(
     source: Source, request: ConvertRequest, key: str | None, infos: Sequence[ProgramInfo], folder: Path
 ) -> tuple[Manifest, list[Manifest]]:
-    """What holds for all instances in a folder, without inputs and outputs, and the manifest of each."""
+    """Return what holds for all programs in a folder, without inputs and outputs, and the manifest of each."""
     manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
     timings: dict[str, float] = {}
     for each in manifests:
@@ -166,7 +156,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def content_key(source: Source, request: ConvertRequest) -> str | None:
-    """The content key of one bundle, or of all; None for calibration samples in memory, which are not read yet."""
+    """Return the content key of one bundle, or of all; None for calibration samples in memory."""
     if not isinstance(request.calibration, (str, os.PathLike, type(None))):
         return None
     runtime = runtimes.find(request.runtime)
@@ -175,7 +165,7 @@ def content_key(source: Source, request: ConvertRequest) -> str | None:
 
 
 def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
-    """Whether there is an intact bundle with this key, proven as it should be."""
+    """Return whether there is an intact bundle with this key, proven as it should be."""
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
@@ -185,10 +175,5 @@ def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
 
 
 def _model_path(bundle: Path) -> Path:
-    """The cleaned model of a bundle in a folder, which always has one."""
+    """Return the cleaned model of a bundle in a folder, which always has one."""
     return bundle / Manifest.read(manifest_path(bundle)).model[0].file
-
-
-def _weights(source: Source) -> str:
-    """The name of the file of weights that the models share."""
-    return f"{source.name}.onnx.data"

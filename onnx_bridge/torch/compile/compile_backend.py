@@ -188,7 +188,7 @@ class CompiledGraph:
             inputs = {signature.names[i]: _padded(each, shapes[i]).clone() for i, each in given.items()}
             programs = obtain_programs(module, (), inputs, self._options.request()).programs
             self._programs[key] = programs
-            self._names[key] = dict(zip(wanted, (port.name for port in programs.entry.outputs), strict=True))
+            self._names[key] = dict(zip(wanted, (info.name for info in programs.bundle.outputs), strict=True))
         return _Plan(outcome, self._programs[key], shapes, self._names[key])
 
     def _sizes(self, given: Mapping[int, torch.Tensor]) -> dict[str, int]:
@@ -215,7 +215,7 @@ class CompiledGraph:
         """Whether padding to these sizes changes an output."""
         names, args = self._signature.names, call.args
         dims = {names[index]: self._dims(index, each) for index, each in call.given.items()}
-        shapes = {str(index): call.outcome.outputs[index].shape for index in call.wanted}  # type: ignore[union-attr]
+        dims |= {str(index): call.outcome.outputs[index].shape for index in call.wanted}  # type: ignore[union-attr]
         small = {symbol: args[i] for i, symbol in self._signature.symbols.items()} | call.sizes
 
         def run(tensors: padding.Tensors, sizes: padding.Sizes) -> dict[str, torch.Tensor]:
@@ -225,7 +225,7 @@ class CompiledGraph:
 
         tensors = {names[index]: each.detach().clone() for index, each in call.given.items()}
         try:
-            return padding.changed_output(run, tensors, dims, shapes, small, large) is not None
+            return padding.changed_output(run, tensors, dims, small, large) is not None
         except Exception:  # the graph does not run with such sizes
             return True
 
@@ -258,7 +258,7 @@ class CompiledGraph:
             match each:
                 case Computed(shape, is_complex):
                     tensor = found[plan.names[index]]
-                    leaves[index] = padding.cut(torch.view_as_complex(tensor) if is_complex else tensor, shape)
+                    leaves[index] = padding.cut(torch.view_as_complex(tensor) if is_complex else tensor, shape, {}, {})
                 case Argument(position):
                     leaves[index] = args[position]
                 case Fixed(value):
@@ -273,7 +273,8 @@ class CompiledGraph:
 
 
 def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    return padding.padded(tensor.detach(), padding.widths_to(shape, tensor))
+    widths = [(0, size - have) for have, size in zip(tensor.shape, shape, strict=True)]
+    return padding.padded_by(tensor.detach(), widths)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

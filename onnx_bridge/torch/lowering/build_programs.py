@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx_ir as ir
 import torch
 from torch import nn
 
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion import convert
+from onnx_bridge.conversion.buckets import run_buckets
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.requests.export import ExportRequest
 from onnx_bridge.requests.lowering import LowerRequest
-from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.roles import dims_of
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.torch.export.exporters import Dims
 from onnx_bridge.torch.export.samples import check_dynamic, resized, symbol_sizes
 from onnx_bridge.torch.export.try_exporters import try_exporters
 from onnx_bridge.torch.lowering import padding
 from onnx_bridge.torch.lowering.packed_folder import Folder
-from onnx_bridge.torch.lowering.programs import Entry, Port, Samples, write_samples
+from onnx_bridge.torch.lowering.programs import Samples, write_samples
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import inference_copy
 from onnx_bridge.torch.modules.structure import Structure
@@ -77,31 +79,18 @@ class LoweringCall:
         exported = try_exporters(self.module, how, progress)
         if exported.changing:
             raise InputError(exported.changing[0], where=type(self.module).__name__)
-        combined = padding.combinations(request.buckets)
-        self._check_padding(exported, combined)
-        notes = list(exported.notes)
-        for index, sizes in enumerate(combined):
-            path = folder.path / str(index)
-            conversion = request.conversion(sizes)
-            conversion = replace(conversion, prove_budget=conversion.prove_budget / len(combined))
-            given: list[Sample] = [] if sizes else [{**exported.samples[0]}]  # those of buckets have other sizes
-            bundle = convert.run(exported.model, path, conversion, _for_bucket(progress, sizes), given)
-            notes += [note for note in bundle.manifest.notes if note not in notes]
-        self._entry(exported, combined, notes).write(folder.path)
+        self._check_padding(exported)
+        conversion = request.conversion
+        if request.buckets:
+            bundle = run_buckets(exported.model, folder.path, conversion, progress)
+        else:
+            bundle = convert.run(exported.model, folder.path, conversion, progress, [{**exported.samples[0]}])
+        notes = list(dict.fromkeys((*exported.notes, *bundle.manifest.notes)))
+        replace(bundle.manifest, notes=notes).write(manifest_path(folder.path))
         write_samples(folder.path, _samples(exported))
         return exported.result
 
-    def _entry(self, exported: Exported, combined: Sequence[dict[str, int]], notes: Sequence[str]) -> Entry:
-        graph = exported.model.graph
-        dtypes = {name: str(each.dtype) for name, each in self.tensors.items()}
-        dtypes |= {name: str(to_tensor(array).dtype) for name, array in exported.expected[0].items()}
-        inputs, outputs = (
-            tuple(Port(str(value.name), dtypes[str(value.name)], _dims(value)) for value in values)
-            for values in (graph.inputs, graph.outputs)
-        )
-        return Entry(inputs, outputs, tuple(combined), exported.exporter, tuple(notes), self.request.pad_before)
-
-    def _check_padding(self, exported: Exported, combined: Sequence[Mapping[str, int]]) -> None:
+    def _check_padding(self, exported: Exported) -> None:
         """Check that padding changes no output.
 
         Raises:
@@ -109,34 +98,27 @@ class LoweringCall:
         """
         if not self.request.buckets:
             return
-        inputs = {str(value.name): _dims(value) for value in exported.model.graph.inputs}
-        outputs = {str(value.name): _dims(value) for value in exported.model.graph.outputs}
-        names = list(exported.expected[0])
-        given = symbol_sizes(self.tensors, self.dims)
+        graph = exported.model.graph
+        dims = {str(value.name): dims_of(value) or () for value in (*graph.inputs, *graph.outputs)}
+        names, given = list(exported.expected[0]), symbol_sizes(self.tensors, self.dims)
         with inference_copy(self.module) as copied, suppressed_output():
             flat = FlatModule(copied, self.call).eval()
 
             def run(tensors: padding.Tensors, _sizes: padding.Sizes) -> dict[str, torch.Tensor]:
                 return dict(zip(names, run_module(flat, tensors).tensors.values(), strict=True))
 
-            for large in combined:
+            for sizes in itertools.product(*map(sorted, self.request.buckets.values())):
+                large = dict(zip(self.request.buckets, sizes, strict=True))
                 small = {symbol: min(given[symbol], max(1, size - 1)) for symbol, size in large.items()}
                 if small == large:
                     continue
                 tensors = resized(self.tensors, self.dims, small)
-                before = self.request.pad_before
-                changed = padding.changed_output(run, tensors, inputs, outputs, small, large, before)
+                changed = padding.changed_output(run, tensors, dims, small, large, self.request.pad_before)
                 if changed is not None:
-                    sizes = ", ".join(f"{symbol} from {small[symbol]} to {size}" for symbol, size in large.items())
-                    what = f"the module returns something else when it is padded ({sizes}): {changed}"
+                    listed = ", ".join(f"{symbol} from {small[symbol]} to {size}" for symbol, size in large.items())
+                    what = f"the module returns something else when it is padded ({listed}): {changed}"
                     hint = "give it a mask that excludes padding, or lower it once for each size"
                     raise InputError(what, where=type(self.module).__name__, hint=hint)
-
-
-def _for_bucket(progress: Progress, sizes: Mapping[str, int]) -> Callable[[str], None]:
-    """Progress that adds the bucket to each stage."""
-    bucket = ", ".join(f"{symbol}={size}" for symbol, size in sizes.items())
-    return lambda stage: progress(f"{stage} ({bucket})" if bucket else stage)
 
 
 def _check_buckets(dims: Dims, buckets: Mapping[str, Sequence[int]], before: Sequence[str]) -> None:
@@ -165,7 +147,3 @@ def _samples(exported: Exported) -> Samples:
         )
         for given, expected in zip(exported.samples, exported.expected, strict=True)
     ]
-
-
-def _dims(value: ir.Value) -> padding.Dims:
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape or ())

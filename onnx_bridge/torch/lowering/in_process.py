@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.program import Program
 from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import atomic_file
@@ -21,7 +21,6 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.in_process_program import InProcessProgram
 from onnx_bridge.migraphx.targets import resolve_target
-from passes.isolation.limits import Limits
 
 _FILE = "resident.mxr"
 _HINT = "omit it: programs then run in a worker process"
@@ -47,34 +46,32 @@ def require_in_process(runtime: str | None, target: str) -> None:
 
 
 class InProcess:
-    """The program of one bundle."""
+    """A program of a bundle, in this process."""
 
-    def __init__(self, bundle: Bundle, runtime: str | None, limits: Limits) -> None:
+    def __init__(self, program: Program) -> None:
         """Load the program, compiled first if necessary.
 
         Raises:
-            InputError: a partition of the bundle runs on ONNX Runtime, or its program does not take addresses.
+            InputError: a partition of it runs on ONNX Runtime, or its program does not take addresses.
             RuntimeFailure: MIGraphX failed.
         """
-        if not bundle.wholly_on_migraphx or bundle.model_path is None:
+        if not program.info.wholly_on_migraphx or program.model_path is None:
             what = "a partition of the module runs on ONNX Runtime, on the CPU"
             raise InputError(what, where="in_process", hint=_HINT)
-        found = runtimes.find(runtime)
-        path = bundle.path / _FILE
+        runtime = runtimes.find(program.runtime_name)
+        path = program.path / _FILE
         if not path.exists():
-            _compile(bundle, bundle.model_path, found, limits, path)
-        self._program = InProcessProgram(found, path)
-        self._names = [each.name for each in bundle.outputs]
-        self._device = "cuda" if bundle.manifest.target == "gpu" else "cpu"
+            _compile(program, program.model_path, runtime, path)
+        self._program = InProcessProgram(runtime, path)
+        self._shapes = {info.name: tuple(size or 0 for size in info.sizes or ()) for info in program.outputs}
+        self._device = "cuda" if program.manifest.target == "gpu" else "cpu"
 
-    def run(
-        self, tensors: Mapping[str, torch.Tensor], outputs: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-    ) -> dict[str, torch.Tensor]:
+    def run(self, tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         """Compute the outputs by name, on the current stream.
 
         Args:
             tensors: by name, of the program's shapes.
-            outputs: the dtype and the shape of each.
+            dtypes: the dtype of each output.
 
         Raises:
             InputError: the tensors are not where the program runs.
@@ -85,23 +82,22 @@ class InProcess:
             raise InputError(what, where="in_process", hint=f"move them: .to('{self._device}')")
         dense = {name: each.contiguous() for name, each in tensors.items()}
         found = [
-            torch.empty_strided(shape.lens, shape.strides, dtype=outputs[name][0], device=device)
-            for name, shape in zip(self._names, self._program.outputs, strict=True)
+            torch.empty_strided(shape.lens, shape.strides, dtype=dtypes[name], device=device)
+            for name, shape in zip(self._shapes, self._program.outputs, strict=True)
         ]
         on_gpu = device.type == "cuda"
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
         with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
             addresses = {name: each.data_ptr() for name, each in dense.items()}
             self._program.run_async(addresses, [each.data_ptr() for each in found], stream)
-        return {name: each.reshape(outputs[name][1]) for name, each in zip(self._names, found, strict=True)}
+        return {name: tensor.reshape(self._shapes[name]) for name, tensor in zip(self._shapes, found, strict=True)}
 
 
-def _compile(bundle: Bundle, model: Path, runtime: runtimes.Runtime, limits: Limits, path: Path) -> None:
-    manifest = bundle.manifest
-    target = manifest.target
-    worker = workers.shared(runtime, manifest.program.environment)
-    with worker.limited(limits), atomic_file(path) as temporary:
-        program = parse(worker, model, {each.name: each.sizes for each in bundle.inputs})
-        compiling = CompileOptions.of(manifest.request.options, runtime, target).compile
-        program.compile(target, **{**compiling, "offload_copy": False})
-        program.save(temporary)
+def _compile(program: Program, model: Path, runtime: runtimes.Runtime, path: Path) -> None:
+    target = program.manifest.target
+    worker = workers.shared(runtime, program.info.environment)
+    with worker.limited(program.limits), atomic_file(path) as temporary:
+        parsed = parse(worker, model, {info.name: info.sizes for info in program.inputs})
+        compiling = CompileOptions.of(program.manifest.request.options, runtime, target).compile
+        parsed.compile(target, **{**compiling, "offload_copy": False})
+        parsed.save(temporary)

@@ -88,12 +88,12 @@ class Lowered(nn.Module):
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the lowering, in sentences."""
-        return self._programs.entry.notes
+        return tuple(self._programs.bundle.manifest.notes)
 
     @property
     def proof(self) -> BundleProof:
         """How far the numbers of its programs are known: what was compared with the reference, and how."""
-        return self._programs.proof
+        return self._programs.bundle.proof
 
     @property
     def programs(self) -> Programs:
@@ -104,7 +104,7 @@ class Lowered(nn.Module):
 
         That of the first program; those of other buckets differ only in sizes.
         """
-        path = self._programs.bundles[0].model_path
+        path = self._programs.bundle.programs[0].model_path
         assert path is not None  # always kept in these folders
         return forecast(path)
 
@@ -128,10 +128,10 @@ class Lowered(nn.Module):
 
     def extra_repr(self) -> str:
         """The module's name, its inputs and its target."""
-        entry = self._programs.entry
-        ports = ", ".join(f"{each.name}: {each.dtype.removeprefix('torch.')}{list(each.dims)}" for each in entry.inputs)
-        sizes = f", buckets={list(entry.buckets)}" if entry.buckets != ({},) else ""
-        return f"{self._interface.name}, {ports}, target={self._programs.bundles[0].manifest.target!r}{sizes}"
+        manifest = self._programs.bundle.manifest
+        inputs = ", ".join(f"{info.name}: {info.dtype}{list(info.shape or ())}" for info in manifest.inputs)
+        sizes = f", buckets={[program.dims for program in manifest.programs]}" if manifest.dims else ""
+        return f"{self._interface.name}, {inputs}, target={manifest.target!r}{sizes}"
 
     def get_extra_state(self) -> torch.Tensor:
         """The programs as uint8[n], for ``state_dict``."""
@@ -144,7 +144,8 @@ class Lowered(nn.Module):
             InputError: they are damaged, or have other inputs or outputs.
         """
         other = Programs(unpack(state), self._programs.request)
-        if (other.entry.inputs, other.entry.outputs) != (self._programs.entry.inputs, self._programs.entry.outputs):
+        bundle = self._programs.bundle
+        if (other.bundle.inputs, other.bundle.outputs) != (bundle.inputs, bundle.outputs):
             what = "its programs have other inputs or outputs than this module"
             raise InputError(what, where="the state", hint="lower that module for the same arguments first")
         self._programs = other

@@ -147,8 +147,7 @@ def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained 
             return None
         progress("load")
         found = _opened(call, folder, results[0])
-        proven = all(each.manifest.is_proven_for(call.request.prove) for each in found.programs.bundles)
-        return found if proven else None
+        return found if found.programs.bundle.manifest.is_proven_for(call.request.prove) else None
     except (BridgeError, OSError, ValueError, KeyError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
 

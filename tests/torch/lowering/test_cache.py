@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import shutil
 from pathlib import Path
 
 import pytest
@@ -86,16 +85,16 @@ def test_a_damaged_entry_is_rebuilt(runtime: Runtime, tmp_path: Path, harm: str)
     _lowered(runtime, tmp_path)
     (entry,) = entries(tmp_path)
     folder = tmp_path / entry
-    program = next(folder.glob("0/*.mxr"))
+    program = next(folder.glob("*.mxr"))
     match harm:
         case "program":
             program.write_bytes(program.read_bytes()[:-10])
         case "entry":
-            (folder / "entry.json").write_text("{")
+            (folder / "manifest.json").write_text("{")
         case "samples":
             (folder / "samples.pt").write_bytes(b"no archive")
         case "missing":
-            shutil.rmtree(folder / "0")
+            program.unlink()
     lowered = _lowered(runtime, tmp_path)
     assert_close(lowered(x()), Net().eval()(x()))
     assert entries(tmp_path) == {entry}

@@ -117,7 +117,7 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
         (lambda module, x, bias: module(x, None), "'pair': it is missing, but was"),
         (lambda module, x, bias: module(x, (bias["bias"],)), "'pair': it is nested differently"),
         (lambda module, x, bias: module(x.double(), bias), "'x': its dtype is torch.float64, but it was lowered for"),
-        (lambda module, x, bias: module(x[:1], bias), r"'x': its shape is \[1, 4\], but it was lowered for \[2, 4\]"),
+        (lambda module, x, bias: module(x[:1], bias), r"'x': its shape is \[1, 4\] .the model takes float32\[2, 4\]"),
         (lambda module, x, bias: module(x[0], bias), r"'x': its shape is \[4\]"),
         (lambda module, x, bias: module(x.to("meta"), bias), "'x': it is on the device meta"),
     ],
@@ -283,14 +283,14 @@ def test_buckets_pad_inputs_and_cut_outputs(make: Make) -> None:
     module = Averages().eval()
     sample = {"x": torch.randn(2, 3, 4), "mask": torch.ones(2, 3)}
     lowered = make(module, sample, dynamic=_OPEN, buckets={"batch": [2], "seq": [4, 6]})
-    assert [len(each.inputs) for each in lowered.programs.bundles] == [2, 2]
+    assert [len(each.inputs) for each in lowered.programs.bundle.programs] == [2, 2]
     for batch, seq in ((2, 4), (1, 3), (2, 5), (2, 6), (1, 1)):
         x, mask = torch.randn(batch, seq, 4), torch.ones(batch, seq)
         # a row of padding alone is 0 / 0, and cut off
         assert_close(lowered(x, mask), module(x, mask))
-    with pytest.raises(InputError, match="'seq': its size is 7, but the buckets are 4, 6"):
+    with pytest.raises(InputError, match="no bucket holds batch=2,seq=7.*there are batch=2,seq=4; batch=2,seq=6"):
         lowered(torch.randn(2, 7, 4), torch.ones(2, 7))
-    with pytest.raises(InputError, match=r"'mask': its shape is \[2, 4\], but it was lowered for \[batch, seq\]"):
+    with pytest.raises(InputError, match="'mask'.*seq"):
         lowered(torch.randn(2, 5, 4), torch.ones(2, 4))
 
 

@@ -9,49 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.decoding.caches import StaticCache
-from onnx_bridge.bundle.decoding.encoding import Encoding
+from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Trial, trials
+from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.convert import run
-from onnx_bridge.conversion.decoders.decoder_manifest import describe_decoder, refuse_difference
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import Parts
 from onnx_bridge.conversion.decoders.encoder_decoder.static_step import sized, static_step
+from onnx_bridge.conversion.decoders.generating import GeneratingConversion
 from onnx_bridge.conversion.decoders.layout import cache_shape
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
-from onnx_bridge.conversion.programs.instances import (
-    Instance,
-    check_place,
-    content_key,
-    convert_instances,
-    program_in,
-    write_manifest,
-)
+from onnx_bridge.conversion.programs.instances import Instance, content_key
+from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Value
-from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Dim, dims_of
 from onnx_bridge.samples.suitable import suitable
-from passes.rewriting.base import Proof
 
 PROMPTS = (1, 2)
 """The lengths of prompts behind which a converted model generates to be proven."""
@@ -64,62 +54,86 @@ def run_encoder_decoder(files: Files, out: Path, request: ConvertRequest, progre
     if sizes.prefill:
         what = "the decoder of an encoder takes its tokens one at a time"
         raise InputError(what, where="prefill", hint="leave it out: texts begin with few tokens")
-    return _Conversion(files, out, request, sizes.max_length).run(progress)
+    return EncoderDecoderConversion.of(files, out, request, sizes.max_length).run(progress)
 
 
 @dataclass(frozen=True)
-class _Conversion:
-    """The conversion of one model.
+class EncoderDecoderConversion(GeneratingConversion):
+    """The conversion of a model of an encoder and a decoder.
 
     Attributes:
-        files: of the model.
+        source: the step, which the bundle is named after.
         out: the folder.
         request: as it was given.
+        key: the content key.
+        files: of the model.
+        parts: the models behind the encoder.
         length: the most tokens of a text.
     """
 
-    files: Files
+    source: Source
     out: Path
     request: ConvertRequest
+    key: str | None
+    files: Files
+    parts: Parts
     length: int
+    shorter = "shorter sources"
 
-    @cached_property
-    def parts(self) -> Parts:
-        return Parts.of(self.files, self.request.freeze)
-
-    @cached_property
-    def _source(self) -> Source:
-        """The step, which the bundle is named after."""
-        return Source(self.parts.step, name=self.files.given.stem, digest=self.files.digest())
-
-    def run(self, progress: Progress) -> Bundle:
-        encoder = Source(self.files.encoder)
-        shapes = self._encoder_shapes(encoder)
-        placeholder = Instance({WIDTH: 1}, self.request)
-        check_place(Source(self.files.given), self.out, [placeholder])
-        folders = [ENCODER, MEMORY, placeholder.folder]
-        with bucket_staging(self.out, folders, f"{self._source.name}.onnx.data") as folder:
-            run(encoder, folder / ENCODER, self._request(shapes), progress)
-            layout = self._convert_memory(folder, shapes, progress)
-            step = static_step(self.parts.step, partial(self._step_shapes, layout), layout.batch, self.length)
-            layout = replace(layout, mask=step.mask, length=step.length)
-            source = self._derived(step.model, "step", layout)
-            (sample,) = suitable(step.model, layout.shapes(1))
-            sample[step.mask] = np.ones((layout.batch, self.length), np.int64)
-            instance = Instance({WIDTH: 1}, self._request(layout.shapes(1)), [sample])
-            whole = CleanRequest(self.request.pipeline)
-            cleaned, infos = convert_instances(source, folder, [instance], whole, progress)
-            infos += [program_in(folder, each, {}) for each in (ENCODER, MEMORY)]
-            key = content_key(self._source, self.request)
-            manifest = describe_decoder(self._source, self._origin, self.request, key, layout, infos, folder)
-            progress("generating beside the reference")
-            tolerances = computed_precision(step.model, cleaned, self.request.precision).tolerances
-            write_manifest(self._proven(manifest, tolerances, folder), folder)
-        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        return Bundle(self.out, runtime=self.request.runtime, **limits)
+    @classmethod
+    def of(cls, files: Files, out: Path, request: ConvertRequest, length: int) -> EncoderDecoderConversion:
+        """Take a model apart; raises InputError."""
+        parts = Parts.of(files, request.freeze)
+        source = Source(parts.step, name=files.given.stem, digest=files.digest())
+        return cls(source, out, request, content_key(source, request), files, parts, length)
 
     @property
-    def _origin(self) -> dict[str, str | None]:
+    def given(self) -> Source:
+        """The file that the user named."""
+        return Source(self.files.given)
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of all programs."""
+        return [label({WIDTH: 1}), ENCODER, MEMORY]
+
+    def padded(self, layout: Layout) -> Layout | None:
+        """Return a layout with padding behind shorter sources; None if the encoder takes no mask."""
+        encoder = layout.encoder
+        if encoder is None or encoder.mask is None or encoder.shape[1] < 2:
+            return None
+        return replace(layout, encoder=replace(encoder, pads=True))
+
+    def resolve(self, folder: Path, progress: Progress) -> Resolved:
+        """Convert the encoder and the memory, and return the step over what they give."""
+        encoder = Source(self.files.encoder)
+        shapes = self._encoder_shapes(encoder)
+        run(encoder, folder / ENCODER, self._request(shapes), progress)
+        layout = self._convert_memory(folder, shapes, progress)
+        step = static_step(self.parts.step, partial(self._step_shapes, layout), layout.batch, self.length)
+        layout = replace(layout, mask=step.mask, length=step.length)
+        (sample,) = suitable(step.model, layout.shapes(1))
+        sample[step.mask] = np.ones((layout.batch, self.length), np.int64)
+        instance = Instance({WIDTH: 1}, self._request(layout.shapes(1)), [sample])
+        source = self._derived(step.model, "step", layout)
+        whole = CleanRequest(self.request.pipeline)
+        return Resolved(source, [instance], whole, [ENCODER, MEMORY], layout)
+
+    def trials(self, decoder: Decoder, converted: Converted, *, shorter: bool) -> Iterable[Trial]:
+        """Generate from a source of the encoder's size, or from one of half of it."""
+        original = EncoderDecoderOriginal(self.files, self.request.freeze)
+        encoder = decoder.layout.encoder
+        assert encoder is not None
+        source = original.source(encoder, encoder.shape[1] // 2 if shorter else encoder.shape[1])
+        tokens = source[encoder.source]
+        assert isinstance(tokens, np.ndarray)
+        tolerances = computed_precision(
+            converted.resolved.source.model(), converted.cleaned, self.request.precision
+        ).tolerances
+        return trials(partial(decoder.cache, tokens), original.of(decoder.layout, source), PROMPTS, tolerances)
+
+    @property
+    def origin(self) -> dict[str, str | None]:
         """The file that the user named, and the digests of all files."""
         digests = self.files.digests()
         given = {"path": str(self.files.given.absolute()), "sha256": digests[self.files.given.name]}
@@ -197,52 +211,6 @@ class _Conversion:
         for each in layout.cache:
             shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
         return shapes
-
-    def _proven(self, manifest: Manifest, tolerances: Tolerances, folder: Path) -> Manifest:
-        """The manifest of a model that has generated what the reference generates, from shorter sources as well."""
-        layout = manifest.decoder
-        assert layout is not None
-        assert layout.encoder is not None
-        if manifest.proof.level is not Proof.RUN:
-            note = "generation was not compared with the reference, so that sources are not padded"
-            return replace(manifest, notes=[*manifest.notes, f"{note}: {manifest.proof.unproven}"])
-        original = EncoderDecoderOriginal(self.files, self.request.freeze)
-        error = manifest.proof.error or 0.0
-        for each in self._trials(folder, layout, original, layout.encoder.shape[1], tolerances):
-            error = max(error, each.error)
-            refuse_difference(each, layout, self.files.given)
-        proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
-        manifest = replace(manifest, proof=proof)
-        if layout.encoder.mask is None or layout.encoder.shape[1] < 2:
-            return manifest
-        padded = replace(layout, encoder=replace(layout.encoder, pads=True))
-        for each in self._trials(folder, padded, original, layout.encoder.shape[1] // 2, tolerances):
-            if each.reason is not None:
-                note = "shorter sources are not padded, since the model would compute something else"
-                return replace(manifest, notes=[*manifest.notes, f"{note}: {each.reason}"])
-        return replace(manifest, decoder=padded)
-
-    def _trials(
-        self, folder: Path, layout: Layout, original: EncoderDecoderOriginal, count: int, tolerances: Tolerances
-    ) -> Iterable[Trial]:
-        """Generate from a source of some size."""
-        assert layout.encoder is not None
-        source = original.source(layout.encoder, count)
-        cache = partial(self._cache, folder, layout, source)
-        return trials(cache, original.of(layout, source), PROMPTS, tolerances)
-
-    def _cache(self, folder: Path, layout: Layout, source: Mapping[str, Value]) -> StaticCache:
-        """An empty cache of the programs."""
-        assert layout.encoder is not None
-        limits = {"timeout": self.request.timeout, "memory": self.request.memory}
-        names = (ENCODER, MEMORY, f"{WIDTH}=1")
-        encoder, memory, step = (
-            Bundle(folder / each, runtime=self.request.runtime, **limits).program for each in names
-        )
-        tokens = source[layout.encoder.source]
-        assert isinstance(tokens, np.ndarray)
-        given = Encoding(layout.encoder, encoder, memory)(tokens)
-        return StaticCache(layout, {each.name: each.numpy for each in step.inputs}, {1: step}, given)
 
 
 def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
