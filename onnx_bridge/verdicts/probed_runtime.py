@@ -1,5 +1,6 @@
-"""A runtime as the target of passes: nodes are judged by probes, large ones by their witnesses; verdicts are cached on
-disk.
+"""A runtime as the target of passes, which gives verdicts on probes, on large ones by their witnesses.
+
+Verdicts are cached on disk.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.verdicts.answers import Answer
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
-from onnx_bridge.verdicts.judge import Judgement
 from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
@@ -33,7 +34,7 @@ BUDGET = 2.0
 """The default budget of estimated seconds for runs at real size."""
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
-_UNCOMPILED = Judgement(Verdict(Status.OK))
+_UNCOMPILED = Answer(Verdict(Status.OK))
 """Of a probe that takes too long to compile, before its witness is looked at."""
 _MOST_NODES = 4000
 """The most nodes of a probe, with those in subgraphs, that is compiled: MIGraphX takes 40 seconds for 5,000, and many
@@ -48,7 +49,7 @@ class ProbedRuntime:
     Args:
         runtime: the runtime.
         cache: whether to use the verdicts on disk.
-        progress: called as batches of probes are judged.
+        progress: called as batches of probes are answered.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
         budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`; default:
             `BUDGET`.
@@ -80,28 +81,28 @@ class ProbedRuntime:
         self._cache.refresh()
 
     def launch(self) -> None:
-        """Start the processes that judge, if no verdicts are known: otherwise there may be nothing to judge."""
+        """Start the processes that are asked, if no verdicts are known: otherwise there may be nothing to ask."""
         if self._cache.is_empty:
             self._prober.launch()
 
     def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
-        """The verdict of each probe, in their order; equal probes are judged once.
+        """Return the verdict on each probe, in their order; equal probes are asked about once.
 
         Args:
-            probes: one with a ``problem`` is rejected for that.
+            probes: the probes; one with a ``problem`` is rejected for that.
 
         Raises:
             RuntimeFailure: the runtime cannot be loaded.
         """
         clear = {probe: verdict for probe in probes if (verdict := self._clear_verdict(probe)) is not None}
         by_signature = {probe.signature: probe for probe in probes if probe not in clear}
-        found = self._known(by_signature)
-        new = [probe for signature, probe in by_signature.items() if signature not in found]
-        found |= {probe.signature: judgement.verdict for probe, judgement in self._judge(new).items()}
-        return [clear[probe] if probe in clear else found[probe.signature] for probe in probes]
+        known = self._known(by_signature)
+        new = [probe for signature, probe in by_signature.items() if signature not in known]
+        known |= {probe.signature: answer.verdict for probe, answer in self._ask(new).items()}
+        return [clear[probe] if probe in clear else known[probe.signature] for probe in probes]
 
     def _clear_verdict(self, probe: Probe) -> Verdict | None:
-        """The verdict of a probe that need not be sent to MIGraphX; None for the others."""
+        """Return the verdict on a probe that need not be sent to MIGraphX; None for the others."""
         if probe.problem is not None:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
@@ -112,158 +113,192 @@ class ProbedRuntime:
         return None if race is None else Verdict(Status.WRONG, race)
 
     def _known(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
-        """The verdicts in the cache, of probes by signature."""
-        found = self._look_up(probes)
-        missing = {signature: probe for signature, probe in probes.items() if signature not in found}
+        """Return the verdicts in the cache, of probes by signature."""
+        known = self._look_up(probes)
+        missing = {signature: probe for signature, probe in probes.items() if signature not in known}
         if missing:
             self._cache.refresh()
-            found |= self._look_up(missing)
-        return found
+            known |= self._look_up(missing)
+        return known
 
     def _look_up(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
-        found: dict[str, Verdict] = {}
+        verdicts: dict[str, Verdict] = {}
         for signature, probe in probes.items():
-            known = self._cache.get(signature, self.budget)
-            if known is not None and known.by_constants:
-                known = self._cache.get(_own_signature(probe), self.budget)
+            cached = self._cache.get(signature, self.budget)
+            if cached is not None and cached.by_constants:
+                cached = self._cache.get(_own_signature(probe), self.budget)
                 self._by_constants.add(signature)
-            if known is not None:
-                found[signature] = known.verdict
-        return found
+            if cached is not None:
+                verdicts[signature] = cached.verdict
+        return verdicts
 
-    def _judge(self, probes: Sequence[Probe]) -> dict[Probe, Judgement]:
-        """Judge probes that are not in the cache, after their witnesses, and add the verdicts to it.
-
-        A large probe has the edge cases tried by its witness alone, unless that proves nothing.
-        """
+    def _ask(self, probes: Sequence[Probe]) -> dict[Probe, Answer]:
+        """Ask about probes that are not in the cache, after their witnesses, and add the verdicts to it."""
         if not probes:
             return {}
-        large = {probe: seconds for probe in probes if (seconds := self._seconds(probe)) > _SHORT}
-        witnesses = {probe: _witness(probe, self.runtime) for probe in large}
-        not_run = self._beyond_budget(large, witnesses)
-        by_signature = {each.signature: each for each in witnesses.values() if not isinstance(each, Skip)}
-        known = {signature: Judgement(verdict) for signature, verdict in self._known(by_signature).items()}
-        new = {each for signature, each in by_signature.items() if signature not in known}
-        judged: dict[Probe, Judgement] = {}
-
-        def of_witness(probe: Probe) -> Judgement | Skip:
-            small = witnesses[probe]
-            return small if isinstance(small, Skip) else known[small.signature]
-
-        def judge(questions: Sequence[Question]) -> None:
-            again: list[Question] = []
-            without_edges = {each.probe for each in questions if each.run and not each.edge_cases}
-            for batch in self._prober.judge(questions):
-                known.update((each.signature, _without_untried_loop(each, batch[each])) for each in batch.keys() & new)
-                for probe in batch.keys() & not_run:
-                    batch[probe] = _with_witness(batch[probe], of_witness(probe))
-                for probe in batch.keys() & without_edges:
-                    if batch[probe].verdict.status is Status.OK and not _proves(of_witness(probe)):
-                        del batch[probe]
-                        again.append(Question(probe, run=True))
-                batch = {probe: _without_untried_loop(probe, each) for probe, each in batch.items()}
-                self._store(batch)
-                judged.update(batch)
-            if again:
-                judge(again)
-
-        def question(probe: Probe) -> Question:
-            return Question(probe, probe not in not_run, isinstance(witnesses.get(probe, Skip("small")), Skip))
-
-        slow = {probe for probe in not_run if compile_seconds(probe) > self.budget}
-        first = [Question(each, run=True) for each in by_signature.values() if each in new]
+        cases = {case.probe: case for case in self._cases(probes)}
+        small = [case.witness for case in cases.values() if not isinstance(case.witness, Skip)]
+        witnesses = {witness.signature: witness for witness in small}
+        known = {signature: Answer(verdict) for signature, verdict in self._known(witnesses).items()}
+        slow = [case for case in cases.values() if not case.run and compile_seconds(case.probe) > self.budget]
         # the longest first, so that no core waits for the last of them; those that are only compiled take no time
-        rest = sorted(
-            (question(probe) for probe in probes if probe not in slow),
-            key=lambda each: -large.get(each.probe, 0.0) if each.run else 0.0,
-        )
-        judge([*first, *rest])
-        passed = {probe: _with_witness(_UNCOMPILED, of_witness(probe)) for probe in slow if _passes(of_witness(probe))}
-        self._store(passed)
-        judged |= passed
-        judge([Question(probe, run=False) for probe in probes if probe in slow - passed.keys()])
-        return judged
+        rest = sorted((case for case in cases.values() if case not in slow), key=lambda case: -case.run_seconds)
+        questions = [Question(each, run=True) for signature, each in witnesses.items() if signature not in known]
+        answers = self._answers([*questions, *(case.question for case in rest)], cases, known)
+        decided = {case.probe: case.answer(_UNCOMPILED, known) for case in slow if case.witness_passes(known)}
+        self._store(decided)
+        undecided = [case.question for case in slow if case.probe not in decided]
+        return {**answers, **decided, **self._answers(undecided, cases, known)}
 
-    def _beyond_budget(self, large: Mapping[Probe, float], witnesses: Mapping[Probe, Probe | Skip]) -> set[Probe]:
-        """The probes that are not run at real size, of those that take so many seconds; the others are paid for."""
+    def _answers(
+        self, questions: Sequence[Question], cases: dict[Probe, _Case], known: dict[str, Answer]
+    ) -> dict[Probe, Answer]:
+        """Ask questions, and store the answers; those of witnesses are added to ``known``, by signature."""
+        answers: dict[Probe, Answer] = {}
+        while questions:
+            again: list[Question] = []
+            for batch in self._prober.ask(questions):
+                final = {probe: _without_untried_loop(probe, answer) for probe, answer in batch.items()}
+                known |= {probe.signature: answer for probe, answer in final.items() if probe not in cases}
+                for probe in batch.keys() & cases.keys():
+                    case = cases[probe]
+                    if case.needs_edge_cases(batch[probe], known):
+                        cases[probe] = replace(case, witness=Skip("its witness proves nothing"))
+                        again.append(cases[probe].question)
+                        del final[probe]
+                    else:
+                        final[probe] = case.answer(batch[probe], known)
+                self._store(final)
+                answers |= final
+            questions = again
+        return answers
+
+    def _cases(self, probes: Sequence[Probe]) -> list[_Case]:
+        """Decide how to ask about probes: those that the budget does not pay for are not run at real size."""
+        cases = [self._case(probe) for probe in probes]
+        large = [case for case in cases if not case.is_small]
         # first those without a witness, except replacements, of which the legalizer has one
-        doubted = {probe for probe, each in witnesses.items() if isinstance(each, Skip) and probe.replaces is None}
-        not_run = set(large)
-        for probe in sorted(large, key=lambda each: (each not in doubted, large[each])):
-            if large[probe] <= self._left:
-                self._left -= large[probe]
-                not_run.remove(probe)
-        return not_run
+        large.sort(key=lambda case: (case.has_witness or case.probe.replaces is not None, case.seconds))
+        paid = set()
+        for case in large:
+            if case.seconds <= self._left:
+                self._left -= case.seconds
+                paid.add(case)
+        return [replace(case, run=True) if case in paid else case for case in cases]
 
-    def _store(self, judged: Mapping[Probe, Judgement]) -> None:
+    def _case(self, probe: Probe) -> _Case:
+        seconds = run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
+        if seconds <= _SHORT:
+            return _Case(probe, seconds, Skip("it is small itself"), run=True)
+        return _Case(probe, seconds, _witness(probe, self.runtime), run=False)
+
+    def _store(self, answers: Mapping[Probe, Answer]) -> None:
         lasting: dict[str, CachedVerdict] = {}
-        for probe, each in judged.items():
-            if not each.transient:
-                lasting[probe.signature] = CachedVerdict(each.verdict, self.budget, each.by_constants)
-                if each.by_constants or probe.signature in self._by_constants:
-                    lasting[_own_signature(probe)] = CachedVerdict(each.verdict, self.budget)
+        for probe, answer in answers.items():
+            if not answer.transient:
+                lasting[probe.signature] = CachedVerdict(answer.verdict, self.budget, answer.by_constants)
+                if answer.by_constants or probe.signature in self._by_constants:
+                    lasting[_own_signature(probe)] = CachedVerdict(answer.verdict, self.budget)
         self._cache.add(lasting)
 
-    def _seconds(self, probe: Probe) -> float:
-        """The estimated seconds of a run; infinite if it would need too much memory."""
-        return run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A probe that is not in the cache, and how it is asked about.
+
+    Attributes:
+        probe: the probe.
+        seconds: the estimated seconds of its run; infinite if it would need too much memory.
+        witness: its witness if it is large, or why there is none.
+        run: whether it is run at real size. A large one is run on edge cases only if its witness proves nothing.
+    """
+
+    probe: Probe
+    seconds: float
+    witness: Probe | Skip
+    run: bool
+
+    @property
+    def is_small(self) -> bool:
+        return self.seconds <= _SHORT
+
+    @property
+    def has_witness(self) -> bool:
+        return not isinstance(self.witness, Skip)
+
+    @property
+    def run_seconds(self) -> float:
+        return self.seconds if self.run and not self.is_small else 0.0
+
+    @property
+    def question(self) -> Question:
+        return Question(self.probe, self.run, edge_cases=not self.has_witness)
+
+    def needs_edge_cases(self, answer: Answer, known: Mapping[str, Answer]) -> bool:
+        """Return whether a run without edge cases was right, and the witness, which has some, proves nothing."""
+        if not self.run or isinstance(self.witness, Skip) or answer.verdict.status is not Status.OK:
+            return False
+        small = known[self.witness.signature].verdict
+        return (small.status, small.proof) != (Status.OK, Proof.RUN)
+
+    def witness_passes(self, known: Mapping[str, Answer]) -> bool:
+        return not isinstance(self.witness, Skip) and known[self.witness.signature].verdict.status is Status.OK
+
+    def answer(self, answer: Answer, known: Mapping[str, Answer]) -> Answer:
+        """Return the answer; if the probe was only compiled, with the proof that its witness gives.
+
+        Args:
+            answer: the answer on the probe.
+            known: the answers on witnesses, by signature.
+        """
+        if not self.run and answer.verdict.status is Status.OK:
+            answer = self._witnessed(answer, known)
+        return _without_untried_loop(self.probe, answer)
+
+    def _witnessed(self, answer: Answer, known: Mapping[str, Answer]) -> Answer:
+        if isinstance(self.witness, Skip):
+            return _unproven(answer, self.witness.reason)
+        small = known[self.witness.signature]
+        verdict, transient = small.verdict, answer.transient or small.transient
+        if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
+            why = verdict.message or str(verdict.unproven)
+            return _unproven(replace(answer, transient=transient), f"its witness: {why}")
+        verdict = replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
+        return Answer(verdict, transient, small.by_constants)
 
 
 def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
-    """The witness of a probe, if it is small."""
+    """Return the witness of a probe, if it is small enough to be run."""
     if probe.replaces is not None:
         return Skip("a replacement has no witness of its own")
-    found = witness(probe)
-    if not isinstance(found, Skip) and run_seconds(found, runtime) > _LARGEST_WITNESS:
+    small = witness(probe)
+    if not isinstance(small, Skip) and run_seconds(small, runtime) > _LARGEST_WITNESS:
         return Skip("its witness is too large as well")
-    return found
+    return small
 
 
-def _passes(small: Judgement | Skip) -> bool:
-    return not isinstance(small, Skip) and small.verdict.status is Status.OK
-
-
-def _proves(small: Judgement | Skip) -> bool:
-    """Whether a witness was run, and is right."""
-    return not isinstance(small, Skip) and (small.verdict.status, small.verdict.proof) == (Status.OK, Proof.RUN)
-
-
-def _with_witness(judgement: Judgement, small: Judgement | Skip) -> Judgement:
-    """The judgement of a probe that was only compiled, with that of its witness, or why there is none."""
-    if judgement.verdict.status is not Status.OK:
-        return judgement
-    if isinstance(small, Skip):
-        return _unproven(judgement, small.reason)
-    verdict, transient = small.verdict, judgement.transient or small.transient
-    if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
-        why = verdict.message or str(verdict.unproven)
-        return _unproven(replace(judgement, transient=transient), f"its witness: {why}")
-    verdict = replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
-    return Judgement(verdict, transient, small.by_constants)
-
-
-def _without_untried_loop(probe: Probe, judgement: Judgement) -> Judgement:
-    """The judgement; of a Loop that was never run, that it is rejected: MIGraphX compiles some that it cannot run."""
-    found = judgement.verdict
-    tried = found.status is not Status.OK or found.proof is not Proof.NONE or found.unproven is None
+def _without_untried_loop(probe: Probe, answer: Answer) -> Answer:
+    """Return the answer; a rejection if a Loop was never run: MIGraphX compiles some that it cannot run."""
+    verdict = answer.verdict
+    tried = verdict.status is not Status.OK or verdict.proof is not Proof.NONE or verdict.unproven is None
     if tried or ("", "Loop") not in probe.operators:
-        return judgement
+        return answer
     return replace(
-        judgement, verdict=Verdict(Status.REJECTED, f"it may not run a Loop that it accepts: {found.unproven}")
+        answer, verdict=Verdict(Status.REJECTED, f"it may not run a Loop that it accepts: {verdict.unproven}")
     )
 
 
-def _unproven(judgement: Judgement, why: str) -> Judgement:
-    return replace(judgement, verdict=replace(judgement.verdict, unproven=Unproven(Obstacle.SIZE, why)))
+def _unproven(answer: Answer, why: str) -> Answer:
+    return replace(answer, verdict=replace(answer.verdict, unproven=Unproven(Obstacle.SIZE, why)))
 
 
 def _own_signature(probe: Probe) -> str:
-    """A signature that covers the elements of all constants as well."""
+    """Return a signature that covers the elements of all constants as well."""
     return f"{probe.signature}-{probe.constants_digest}"
 
 
 def _cache_file(runtime: Runtime, timeout: float, target: str, rehearsal: Rehearsal | None) -> Path:
-    """The cache of a runtime, an environment, the code that decides on verdicts, a time limit, a target, and passes."""
+    """Return the cache file for a runtime, an environment, the code that decides on verdicts, and its settings."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("MIGRAPHX_"))
     decides = f"{settings}{code_digest(__name__)}{timeout}{target}{rehearsal.key if rehearsal else ''}"
     state = hashlib.blake2b(decides.encode(), digest_size=8).hexdigest()

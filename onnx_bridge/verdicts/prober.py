@@ -1,6 +1,6 @@
 """Sending probes to MIGraphX's worker, in batches, and making sure of each failure.
 
-Probes are parsed, compiled and run in forks of a worker whose heap checks itself where the runtime has glibc's
+Probes are parsed, compiled and run in forks of a worker whose heap checks itself if the runtime has glibc's
 debugging library. ``ok`` is certain also in a fork with other probes; any other verdict is given only to a probe that
 was alone in its fork, so that a crash or a corrupted heap is attributed to the probe that caused it. Large constants
 are sent only to confirm a rejection.
@@ -23,7 +23,7 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference import evaluations
-from onnx_bridge.verdicts.judge import Judgement, judge
+from onnx_bridge.verdicts.answers import Answer, answer_of
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.run_time import longest_seconds
 from passes.isolation.limits import Limits
@@ -59,14 +59,14 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Prober:
-    """Sends probes to a runtime, and judges its answers.
+    """Asks a runtime about probes.
 
     Attributes:
         runtime: the runtime.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
         rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
-        progress: called as batches of probes are judged.
+        progress: called as batches of probes are answered.
     """
 
     runtime: Runtime
@@ -75,68 +75,70 @@ class Prober:
     rehearsal: Rehearsal | None
     progress: Callable[[str], None] | None
 
-    def judge(self, questions: Sequence[Question]) -> Iterator[dict[Probe, Judgement]]:
-        """Judge probes in batches, in their order: MIGraphX has one while the one before is compared, and the next is
-        prepared.
+    def ask(self, questions: Sequence[Question]) -> Iterator[dict[Probe, Answer]]:
+        """Yield answers in batches, in the order of the questions.
+
+        MIGraphX has one batch while the one before is compared, and the next is prepared.
         """
         if not questions:
             return
         self.launch()
         countdown = Countdown(self.progress or silent, "judging", len(questions), step_name="kind of node")
         with Background() as one, Background() as other:
-            sent: deque[Future[dict[Probe, Judgement]]] = deque()
+            sent: deque[Future[dict[Probe, Answer]]] = deque()
             for batch in _batches(questions, lambda each: each.probe.bytes if each.run else 0):
                 requests = [prepare(each.probe, run=each.run, edge_cases=each.edge_cases) for each in batch]
                 if len(sent) == 2:
                     yield self._told(sent.popleft().result(), countdown)
-                sent.append(one.submit(self._judge_requests, requests))
+                sent.append(one.submit(self._answers, requests))
                 one, other = other, one
             while sent:
                 yield self._told(sent.popleft().result(), countdown)
 
     @staticmethod
-    def _told(judged: dict[Probe, Judgement], countdown: Countdown) -> dict[Probe, Judgement]:
-        countdown.step(len(judged))
-        return judged
+    def _told(answers: dict[Probe, Answer], countdown: Countdown) -> dict[Probe, Answer]:
+        countdown.step(len(answers))
+        return answers
 
     def launch(self) -> None:
-        """Start the processes that `judge` needs, without waiting until they are ready."""
+        """Start the processes that `ask` needs, without waiting until they are ready."""
         workers.shared_with_heap_checks(self.runtime).launch()
         evaluations.launch()
 
-    def _judge_requests(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Judgement]:
-        found = self._certain(requests)
+    def _answers(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Answer]:
+        answers = self._certain(requests)
         if self.rehearsal is None:
-            return found
-        right = [each for each in requests if found[each.probe].verdict.status is Status.OK]
+            return answers
+        right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]
         rehearsed = self._certain(right, len(self.rehearsal.groups))
         for request in right:
-            if rehearsed[request.probe].verdict.status is not Status.OK:
-                found[request.probe] = self._attributed(request, rehearsed[request.probe], self.rehearsal.groups)
-        return found
+            answer = rehearsed[request.probe]
+            if answer.verdict.status is not Status.OK:
+                answers[request.probe] = self._attributed(request, answer, self.rehearsal.groups)
+        return answers
 
-    def _attributed(self, request: ProbeRequest, after_all: Judgement, groups: Sequence[str]) -> Judgement:
-        """The judgement of a probe that is right on ``ref``, and not after all groups of passes: after the first."""
-        judged = {len(groups): after_all}
-        # what does not end is not waited for as long again, several times
+    def _attributed(self, request: ProbeRequest, after_all: Answer, groups: Sequence[str]) -> Answer:
+        """Return the answer after the first group of passes after which a probe that is right on ``ref`` is not."""
+        answers = {len(groups): after_all}
+        # a probe that hangs is not waited for as long again, several times
         hangs = after_all.verdict.status is Status.HANGS
         prober = replace(self, timeout=self.timeout / _REHEARSED) if hangs else self
 
         def fails(count: int) -> bool:
-            judged[count] = prober._certain([request], count)[request.probe]
-            return judged[count].verdict.status is not Status.OK
+            answers[count] = prober._certain([request], count)[request.probe]
+            return answers[count].verdict.status is not Status.OK
 
         first = bisect_first(range(1, len(groups) + 1), fails)
-        found, group = judged[first], groups[first - 1]
-        message = f"rehearsed as gpu, after {group}: {found.verdict.message}"
-        return replace(found, verdict=replace(found.verdict, message=message, group=group))
+        answer, group = answers[first], groups[first - 1]
+        message = f"rehearsed as gpu, after {group}: {answer.verdict.message}"
+        return replace(answer, verdict=replace(answer.verdict, message=message, group=group))
 
-    def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Judgement]:
-        """Judge probes, after some groups of passes of the gpu target; failures are judged alone, and confirmed."""
+    def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Answer]:
+        """Return answers after some groups of passes of the gpu target, with failures confirmed by asking alone."""
         if len(requests) == 1:
             return self._confirmed(requests, self._alone(requests, groups), groups)
         together = self._send(requests, alone=False, groups=groups)
-        # in a common fork another probe may be the cause; rejections are certain where all probes were answered
+        # in a common fork another probe may be the cause; rejections are certain if all probes were answered
         certain = {Status.OK} if any(map(_ends_fork, together)) else {Status.OK, Status.REJECTED}
         found = {
             request.probe: each
@@ -147,9 +149,9 @@ class Prober:
         return self._confirmed(requests, found, groups)
 
     def _confirmed(
-        self, requests: Sequence[ProbeRequest], found: dict[Probe, Judgement], groups: int
-    ) -> dict[Probe, Judgement]:
-        """The judgements; failures judged again with all constants of the probe, and with another reference."""
+        self, requests: Sequence[ProbeRequest], found: dict[Probe, Answer], groups: int
+    ) -> dict[Probe, Answer]:
+        """Return the answers; those on failures with all constants of the probe, and with another reference."""
         failed = [
             each.probe
             for each in requests
@@ -172,13 +174,13 @@ class Prober:
             for probe, each in found.items()
         }
 
-    def _alone(self, requests: Sequence[ProbeRequest], groups: int) -> dict[Probe, Judgement]:
-        """Judge probes, each in a fork of its own."""
-        judged = self._send(requests, alone=True, groups=groups)
-        return {request.probe: each for request, each in zip(requests, judged, strict=True) if each is not None}
+    def _alone(self, requests: Sequence[ProbeRequest], groups: int) -> dict[Probe, Answer]:
+        """Return the answers on probes, each in a fork of its own."""
+        answers = self._send(requests, alone=True, groups=groups)
+        return {request.probe: each for request, each in zip(requests, answers, strict=True) if each is not None}
 
-    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, groups: int) -> list[Judgement | None]:
-        """Judge probes, each in a fork of its own, or several in one, which may end before all are answered."""
+    def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, groups: int) -> list[Answer | None]:
+        """Return the answers on probes, each in a fork of its own, or in one, which may end before all are answered."""
         if not requests:
             return []
         tensors: dict[str, Tensor] = {}
@@ -200,27 +202,27 @@ class Prober:
             message["timeout"] *= _REHEARSED
         worker = workers.shared_with_heap_checks(runtime)
         with worker.limited(Limits(growth=_MEMORY)):
-            answer, outputs = worker.request("probing", message, tensors)
-        found: list[Judgement | None] = []
-        for index, (request, each) in enumerate(zip(requests, answer["answers"], strict=True)):
+            replies, outputs = worker.request("probing", message, tensors)
+        answers: list[Answer | None] = []
+        for index, (request, reply) in enumerate(zip(requests, replies["answers"], strict=True)):
             prefix = f"{index}:"
-            own = {name.removeprefix(prefix): each for name, each in outputs.items() if name.startswith(prefix)}
-            found.append(None if each is None else judge(request, each, own, stands_in=stands_in))
-        return found
+            own = {name.removeprefix(prefix): array for name, array in outputs.items() if name.startswith(prefix)}
+            answers.append(None if reply is None else answer_of(request, reply, own, stands_in=stands_in))
+        return answers
 
 
-def _ends_fork(judgement: Judgement | None) -> bool:
-    """Whether a fork ended with, or before, the probe."""
-    return judgement is None or judgement.verdict.status in (Status.CRASHES, Status.HANGS)
+def _ends_fork(answer: Answer | None) -> bool:
+    """Return whether a fork ended with, or before, the probe."""
+    return answer is None or answer.verdict.status in (Status.CRASHES, Status.HANGS)
 
 
 def _runs(request: ProbeRequest) -> bool:
-    """Whether the probe is not too large to run."""
+    """Return whether the probe is not too large to run."""
     return request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
 
 
 def _batches(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Batches of a limited number of items and bytes."""
+    """Yield batches of a limited number of items and bytes."""
     batch: list[_T] = []
     total = 0
     for item in items:

@@ -315,7 +315,7 @@ class TestBudget:
         for _ in range(2):
             statuses = [judged(ProbedRuntime(runtime), probe(scale)).status for scale in (1.0, 0.01)]
             assert statuses == [Status.WRONG, Status.OK]
-            monkeypatch.setattr(ProbedRuntime, "_judge", lambda *_: {})  # the second time all is in the cache
+            monkeypatch.setattr(ProbedRuntime, "_ask", lambda *_: {})  # the second time all is in the cache
 
     def test_too_much_memory_is_never_run(self, runtime: Runtime) -> None:
         huge = last_node("(float[300,1000,1000] x) => (y) { y = Abs(x) }")

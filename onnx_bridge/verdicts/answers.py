@@ -1,7 +1,7 @@
-"""From MIGraphX's answer to a probe to a verdict.
+"""From what MIGraphX's worker replies to a probe to a verdict.
 
 Accepting is not enough: the number, dtypes and shapes of the outputs must be those that the model declares, and the
-outputs must be those of the reference, where there are any.
+outputs must be those of the reference, if there are any.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Answer:
     """A verdict, and how far it holds.
 
     Attributes:
-        verdict: of a probe.
+        verdict: the verdict on a probe.
         transient: whether it is due to the state of the machine: then it must not be cached.
         by_constants: whether it holds for the constants of the probe alone, and not for others of the same types.
     """
@@ -41,43 +41,43 @@ class Judgement:
     by_constants: bool = False
 
 
-def judge(
-    request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor], *, stands_in: bool = False
-) -> Judgement:
-    """Judge the answer to a request.
+def answer_of(
+    request: ProbeRequest, reply: Mapping[str, Any], outputs: Mapping[str, Tensor], *, stands_in: bool = False
+) -> Answer:
+    """Return the answer to a request.
 
     Args:
         request: the request.
-        answer: the worker's answer.
+        reply: the worker's reply.
         outputs: MIGraphX's outputs, as ``sample:output``.
         stands_in: whether the probe ran on another target than the model will.
     """
     # the system kills processes when memory is short
-    return Judgement(_verdict(request, answer, outputs, stands_in), transient=answer.get("died") == -signal.SIGKILL)
+    return Answer(_verdict(request, reply, outputs, stands_in), transient=reply.get("died") == -signal.SIGKILL)
 
 
 def _verdict(
-    request: ProbeRequest, answer: Mapping[str, Any], outputs: Mapping[str, Tensor], stands_in: bool
+    request: ProbeRequest, reply: Mapping[str, Any], outputs: Mapping[str, Tensor], stands_in: bool
 ) -> Verdict:
-    if "timeout" in answer:
-        return Verdict(Status.HANGS, f"no answer within {answer['timeout']:g} s")
-    if "died" in answer:
-        return Verdict(Status.CRASHES, _crash(answer["died"], answer["printed"]))
-    if "error" in answer:
-        return Verdict(Status.REJECTED, answer["error"]["what"])
-    mismatch = _wrong_description(request.probe, answer["ok"]["outputs"])
+    if "timeout" in reply:
+        return Verdict(Status.HANGS, f"no answer within {reply['timeout']:g} s")
+    if "died" in reply:
+        return Verdict(Status.CRASHES, _crash(reply["died"], reply["printed"]))
+    if "error" in reply:
+        return Verdict(Status.REJECTED, reply["error"]["what"])
+    mismatch = _wrong_description(request.probe, reply["ok"]["outputs"])
     if mismatch is not None:
         return Verdict(Status.WRONG, mismatch)
     if request.samples:
         verdict = _compare(request, outputs, stands_in)
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
-    fixed = _fixed_size(request.probe, answer["ok"]["outputs"])
+    fixed = _fixed_size(request.probe, reply["ok"]["outputs"])
     return Verdict(Status.OK if fixed is None else Status.WRONG, fixed or "", unproven=request.unproven)
 
 
 def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | None:
-    """How the outputs differ from what the model declares; None if they do not."""
+    """Return how the outputs differ from what the model declares; None if they do not."""
     if len(shapes) != len(probe.outputs):
         return f"accepted, but with {len(shapes)} of {len(probe.outputs)} outputs"
     for index, (value, (kind, lens, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
@@ -92,14 +92,14 @@ def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | Non
 
 
 def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
-    """Whether MIGraphX's sizes are the declared ones; it has scalars as (1,)."""
+    """Return whether MIGraphX's sizes are the declared ones; it has scalars as (1,)."""
     if not shape:
         return list(lens) in ([], [1])
     return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
 
 
 def _fixed_size(probe: Probe, shapes: Sequence[Description]) -> str | None:
-    """Which size MIGraphX fixes though it depends on the data; None if none is."""
+    """Return which size MIGraphX fixes though it depends on the data; None if it fixes none."""
     if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
         return None  # ONNX does not infer their shapes
     for index, (value, (_, _, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
@@ -141,7 +141,7 @@ def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np
 
 
 def _crash(status: int, printed: str) -> str:
-    """The signal or status that a process ended with, and the last line that it printed."""
+    """Return the signal or status that a process ended with, and the last line that it printed."""
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     last = re.sub(r"^.*?(?=Assertion )", "", lines[-1]) if lines else ""
