@@ -45,13 +45,14 @@ def evaluate(model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: b
         samples: inputs by name.
         by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
     """
-    request = {"do": "evaluate", "by_onnx": by_onnx, "samples": [list(sample) for sample in samples]}
-    arrays = {"model": value_messages.from_bytes(model), **flatten(samples)}
+    entries, arrays = value_messages.pack(samples)
+    request = {"do": "evaluate", "by_onnx": by_onnx, "samples": entries}
+    arrays["model"] = value_messages.from_bytes(model)
     try:
         (answer, outputs), _ = called(request, arrays, at_most(_SECONDS, _MEMORY))
     except NativeFailure:
         return [None] * len(samples)
-    return nest(outputs, answer["samples"])
+    return [entry and {name: outputs[str(index)] for name, index in entry.items()} for entry in answer["samples"]]
 
 
 def run_file(
@@ -84,16 +85,3 @@ def run_file(
     except NativeFailure as failure:
         raise NoReference(failure.what, is_limit=failure.reason is not Reason.DIED) from None
     return value_messages.unpack(answer["samples"], outputs)
-
-
-def flatten(samples: Sequence[Mapping[str, Array]]) -> Values:
-    """Arrays by sample and name, as ``sample:name``."""
-    return {f"{index}:{name}": array for index, sample in enumerate(samples) for name, array in sample.items()}
-
-
-def nest(arrays: Mapping[str, Array], samples: Sequence[Sequence[str] | None]) -> list[Values | None]:
-    """The inverse of `flatten`, by the names in each sample; None for a sample that is None."""
-    return [
-        None if names is None else {name: arrays[f"{index}:{name}"] for name in names}
-        for index, names in enumerate(samples)
-    ]

@@ -18,7 +18,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
-from onnx_bridge.reference.evaluations import Values, flatten, nest
+from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.quark import library as quark_library
 from onnx_bridge.reference.session import Session
@@ -98,11 +98,11 @@ def _drop(request: dict[str, Any]) -> None:
 
 def _evaluate_samples(request: dict[str, Any], arrays: Values) -> Message:
     """What `onnx_bridge.reference.evaluations.run` asks for."""
-    samples = [_writable(sample or {}) for sample in nest(arrays, request["samples"])]
+    samples = [_writable(sample) for sample in value_messages.unpack(request["samples"], arrays)]
     evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
     found = evaluate(arrays["model"].tobytes(), samples)
-    names = [None if outputs is None else list(outputs) for outputs in found]
-    return {"samples": names}, flatten([outputs or {} for outputs in found])
+    entries, results = value_messages.pack([outputs or {} for outputs in found])
+    return {"samples": [entry or None for entry in entries]}, results
 
 
 def _run_file(request: dict[str, Any], arrays: Values) -> Message:

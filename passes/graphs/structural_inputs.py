@@ -13,43 +13,23 @@ import onnx_ir as ir
 from passes.graphs.scopes import Scope
 from passes.operators import REDUCTIONS
 
+_BY_INDICES = {
+    (0,): "BlackmanWindow ConstantOfShape HammingWindow HannWindow",
+    (1,): "AffineGrid CenterCropPad Compress CumProd CumSum Expand OneHot Reshape SequenceAt SequenceErase Split "
+    "SplitToSequence Squeeze Tile TopK Trilu Unsqueeze Upsample",
+    (2,): "MaxUnpool SequenceInsert",
+    (0, 1): "Loop",
+    (1, 2): "Col2Im DFT Dropout",
+    (1, 3): "STFT",
+    (0, 1, 2): "Range",
+    (1, 2, 3): "Pad Resize",
+    (2, 3, 4): "NonMaxSuppression",
+    (1, 2, 3, 4): "Slice",
+    (0, 1, 2, 3, 4): "MelWeightMatrix",
+}
 OPERANDS: Mapping[str, tuple[int, ...]] = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "Compress": (1,),
-    "ConstantOfShape": (0,),
-    "CumProd": (1,),
-    "CumSum": (1,),
-    "DFT": (1, 2),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "Loop": (0, 1),
-    "MaxUnpool": (2,),
-    "MelWeightMatrix": (0, 1, 2, 3, 4),
-    "NonMaxSuppression": (2, 3, 4),
-    "OneHot": (1,),
-    "Pad": (1, 2, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "STFT": (1, 3),
-    "SequenceAt": (1,),
-    "SequenceErase": (1,),
-    "SequenceInsert": (2,),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "SplitToSequence": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
     **dict.fromkeys(REDUCTIONS, (1,)),
+    **{name: indices for indices, names in _BY_INDICES.items() for name in names.split()},
 }
 """The indices of structural operands, by operator."""
 _ARITHMETIC = frozenset(

@@ -12,7 +12,6 @@ from passes.probing.shrinking.families import FAMILIES
 from passes.probing.shrinking.operands import Operands, Shrinking
 from passes.probing.shrinking.shapes import FEATURES, SHAPE_RULES
 from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
-from passes.probing.shrinking.words import Family
 
 
 def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
@@ -22,7 +21,6 @@ def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
     if node.domain == "ai.onnx.ml":
         FEATURES(operands, sizes, found)
     families = FAMILIES.get(node.op_type, ())
-    families = (families,) if isinstance(families, Family) else families
     if families and not any(family.shrink(operands, sizes, found) for family in families):
         return keep(operands)
     rule = SHAPE_RULES.get(node.op_type)

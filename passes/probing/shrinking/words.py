@@ -33,17 +33,17 @@ class Family:
     """Operators whose axes mean the same.
 
     Attributes:
-        axes: those of each input, in words.
-        results: those of each output, where neither ONNX nor ONNX Runtime infers them.
-        rules: those of sizes, by letter, where the default does not do.
-        kinds: of letters, where sizes of other kinds may have other sizes though they are the same.
+        axes: the axes of each input, in words; a semicolon ends an input.
+        results: the axes of each output, if neither ONNX nor ONNX Runtime infers them.
+        rules: the rules of sizes, by letter, if the default does not do.
+        kinds: the kinds of letters; equal sizes of different kinds may become different sizes.
         attributes: attributes that are sizes, in words.
-        numbers: more numbers that words use, beside the attributes.
-        defaults: of attributes that words use.
+        numbers: numbers that words use, beside the attributes.
+        defaults: the defaults of attributes that words use.
     """
 
-    axes: tuple[str, ...]
-    results: tuple[str, ...] = ()
+    axes: str
+    results: str = ""
     rules: Callable[[Operands], Mapping[str, Rule]] = _no_rules
     kinds: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -83,10 +83,10 @@ class Family:
         return True
 
 
-def _located(texts: Sequence[str], shapes: Sequence[Dims | None]) -> dict[tuple[int, int], tuple[str, int]]:
-    """The word and the size of each axis that has a word."""
+def _located(texts: str, shapes: Sequence[Dims | None]) -> dict[tuple[int, int], tuple[str, int]]:
+    """Return the word and the size of each axis that has a word."""
     found = {}
-    for index, (text, shape) in enumerate(zip(texts, shapes, strict=False)):
+    for index, (text, shape) in enumerate(zip(texts.split(";"), shapes, strict=False)):
         for axis, (word, size) in enumerate(zip(_words(text, len(shape)), shape, strict=True) if shape else ()):
             if word != ".":
                 found[index, axis] = word, size
