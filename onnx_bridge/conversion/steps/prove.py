@@ -4,9 +4,6 @@ The bundle is what users get: programs are read back from their files, host part
 its worker, ONNX Runtime in the process of the reference, both with limits. What cannot be compared is no error: the
 manifest says what the numbers rest on. A difference is an error, unless the reference itself moves as far when its
 inputs move by one unit in the last place (`onnx_bridge.reference.comparison.conditioning`).
-
-A witness is the same model with smaller inputs: open dimensions are smaller, or, if it has none, fixed ones. It proves
-something only if it is converted by the same decisions (`onnx_bridge.conversion.proving.decisions`).
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,25 +31,18 @@ from onnx_bridge.conversion.proving.comparison import (
     TooLarge,
     Unprovable,
     compare_with_reference,
-    runs_on_reference,
 )
-from onnx_bridge.conversion.proving.decisions import different_decision
-from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
-from onnx_bridge.conversion.source import Source
-from onnx_bridge.conversion.steps.clean import clean
-from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
+from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.conversion.steps.describe import describe
-from onnx_bridge.conversion.steps.resolve import Plan, resolve
-from onnx_bridge.core.errors import BridgeError, ParityError
+from onnx_bridge.conversion.steps.resolve import Plan
+from onnx_bridge.conversion.steps.witness import OutOfTime, Witnesses, run_seconds
+from onnx_bridge.core.errors import ParityError
 from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
-from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.verdicts.run_time import work_seconds
-from passes.graphs.cost import Work, work
 from passes.graphs.randomness import is_random
 from passes.graphs.scopes import scopes
 from passes.isolation.limits import Limits
@@ -60,12 +50,6 @@ from passes.rewriting.base import Proof
 
 _SLACK = 2.0
 """How many times the budget a run may take that was estimated to fit."""
-_WITNESS_SHARE = 6
-"""A witness should take at most this part of the budget."""
-_WITNESS_SECONDS = 30.0
-"""How long the conversions and runs of witnesses may take, at least."""
-_WITNESSES = 2
-"""How many sizes are tried."""
 
 
 def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()) -> Manifest:
@@ -88,10 +72,6 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
     with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
         proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
     return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4), nodes=nodes))
-
-
-class _OutOfTime(Exception):
-    """The search for a witness has taken as long as it may."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +111,14 @@ class _Prover:
                     raise Unprovable(f"{node.op_type} {node.name} draws new numbers in each run")
 
     def _at_real_size(self) -> BundleProof:
-        seconds = self._seconds(self.compiled) * (len(self.samples) or SAMPLES)
+        seconds = run_seconds(self.compiled) * (len(self.samples) or SAMPLES)
         budget = self.request.prove_budget
         unlimited = self.request.prove == "always" or self.plan.target == "gpu"
         if seconds > budget and not unlimited:
             raise TooLarge(f"a run would take about {seconds:.3g} s, and the budget is {budget:g} s")
         if seconds > 1:
             self.plan.stopwatch.progress(TimedProgress("comparing with the reference at real size", seconds))
-        original = Original(self._path, self._model, self.request.freeze, samples=self.samples)
+        original = replace(self._original, samples=self.samples)
         timeout = self.request.timeout if unlimited else min(self.request.timeout or budget * _SLACK, budget * _SLACK)
         error = self._compare(self.compiled, self.manifest, original, timeout)
         return BundleProof(Proof.RUN, "compared with ONNX Runtime at real size", error, len(self.samples) or SAMPLES)
@@ -147,97 +127,21 @@ class _Prover:
         if self.request.precision in BY_CALIBRATION and self.request.calibration is not None:
             raise Unprovable("no witness: the calibration data have the sizes of the model")
         reasons: list[str] = []
-        deadline = time.monotonic() + max(_WITNESS_SECONDS, self.request.prove_budget)
-        for witness in self._witnesses():
-            listed = ", ".join(f"{name} {list(shape)}" for name, shape in witness.shapes.items())
-            self.plan.stopwatch.progress(f"converting a witness with {listed}")
+        witnesses = Witnesses.of(self.compiled, self._original, self.scratch)
+        for witness in witnesses.candidates(self.manifest):
+            self.plan.stopwatch.progress(f"converting a witness with {witness}")
             try:
-                error = self._compare_witness(witness, deadline)
+                with witnesses.converted(witness) as (compiled, original):
+                    error = self._compare(compiled, describe(compiled), original, witnesses.left)
             except Unprovable as why:
-                reasons.append(f"with {listed}: {why}")
-            except _OutOfTime:
-                reasons.append(f"with {listed}: its conversion takes too long")
+                reasons.append(f"with {witness}: {why}")
+            except OutOfTime:
+                reasons.append(f"with {witness}: its conversion takes too long")
                 break
             else:
-                what = f"the whole model was compared with ONNX Runtime by a witness with {listed}"
+                what = f"the whole model was compared with ONNX Runtime by a witness with {witness}"
                 return BundleProof(Proof.WITNESS, what, error, SAMPLES)
         raise Unprovable(f"no witness {reasons[0]}" if reasons else "no input of the model can be smaller")
-
-    def _witnesses(self) -> Iterator[_Witness]:
-        """Those to try, the one that should take a share of the budget first, then the next larger and smaller."""
-        shapes = {each.name: each.sizes for each in self.manifest.inputs}
-        if any(shape is None or None in shape for shape in shapes.values()):
-            return
-        real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}
-        free = open_axes(self._model, real)
-        axes = free or fixed_axes(real, self._runs)
-        seconds, budget = self._seconds(self.compiled), self.request.prove_budget
-        found = [(seconds * share(each, real), each) for each in smaller_shapes(real, axes)]
-        fitting = sorted((pair for pair in found if pair[0] <= budget), key=lambda pair: -pair[0])
-        quick = [pair for pair in fitting if pair[0] <= budget / _WITNESS_SHARE]
-        larger = [pair for pair in fitting if pair not in quick]
-        for _, small in [*quick[:1], *larger[-1:], *quick[1:2], *larger[-2:-1]][:_WITNESSES]:
-            yield _Witness(small, bool(free))
-
-    def _runs(self, shapes: Shapes) -> bool:
-        """Whether the reference runs the model with other shapes."""
-        original = Original(self._path, self._model, self.request.freeze, shapes)
-        return runs_on_reference(original, Limits(_WITNESS_SECONDS, Limits.of(None, self.request.memory).memory))
-
-    def _compare_witness(self, witness: _Witness, deadline: float) -> float | None:
-        plan = self.plan
-
-        def progress(message: str) -> None:
-            if time.monotonic() > deadline:
-                raise _OutOfTime
-            plan.stopwatch.progress(f"witness: {message}")
-
-        source, request = self._witness_source(witness), self._witness_request(witness, deadline)
-        try:
-            with resolve(source, self.scratch / "witness", request, progress) as small:
-                compiled = partition_and_compile(clean(small))
-                difference = different_decision(
-                    *((each.cleaned.model, each.partitioned) for each in (self.compiled, compiled))
-                )
-                if difference is not None:
-                    raise Unprovable(f"it is not converted by the same decisions: {difference}")
-                seconds = self._seconds(compiled)
-                if seconds > self.request.prove_budget:
-                    raise Unprovable(f"a run would take about {seconds:.3g} s")
-                shapes = {} if witness.open else witness.shapes
-                original = Original(self._path, self._model, self.request.freeze, shapes)
-                return self._compare(compiled, describe(compiled), original, max(1.0, deadline - time.monotonic()))
-        except ParityError:
-            raise
-        except BridgeError as error:
-            if time.monotonic() > deadline:  # passes report whatever stops them as an error of their own
-                raise _OutOfTime from None
-            raise Unprovable(f"it cannot be converted: {error.what}") from None
-
-    def _witness_source(self, witness: _Witness) -> Source:
-        if witness.open:
-            return self.plan.source
-        model = resize(self.plan.source.model(), witness.shapes)
-        model.graph.name = self.plan.source.name
-        return Source(model)
-
-    def _witness_request(self, witness: _Witness, deadline: float) -> ConvertRequest:
-        left = max(1.0, deadline - time.monotonic())
-        timeout = min(self.request.timeout or left, left)
-        dims: dict[str, int] = {}
-        shapes: Mapping[str, tuple[int, ...]] = {}
-        if witness.open:
-            dims, shapes = as_sizes(self._model, witness.shapes)
-        return replace(
-            self.request,
-            dims=dims,
-            shapes=shapes,
-            target=self.plan.target,
-            reuse=False,
-            timeout=timeout,
-            prove="never",
-            probe_budget=0.0,  # the whole is compared
-        )
 
     def _compare(
         self, compiled: Compiled, manifest: Manifest, original: Original, timeout: float | None
@@ -283,10 +187,9 @@ class _Prover:
         words += [] if request.host else ["--no-host"]
         return shlex.join(words)
 
-    def _seconds(self, compiled: Compiled) -> float:
-        """The estimated seconds of a run."""
-        total = sum((work(node) for node in compiled.cleaned.model.graph), Work())
-        return work_seconds(total, self.plan.runtime)
+    @property
+    def _original(self) -> Original:
+        return Original(self._path, self._model, self.request.freeze)
 
     @cached_property
     def _model(self) -> ir.Model:
@@ -302,11 +205,3 @@ class _Prover:
         path = self.scratch / "original.onnx"
         models.save(given, path)
         return path
-
-
-@dataclass(frozen=True)
-class _Witness:
-    """A smaller instance of a model: the shapes of its inputs, and whether the model leaves their sizes open."""
-
-    shapes: Shapes
-    open: bool

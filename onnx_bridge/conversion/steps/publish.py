@@ -1,4 +1,4 @@
-"""Step 5: move the files into place."""
+"""Step 6: move the files into place."""
 
 from __future__ import annotations
 

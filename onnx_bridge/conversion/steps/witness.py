@@ -1,0 +1,166 @@
+"""The witnesses of a model: the same model with smaller inputs, converted by the steps of any conversion.
+
+Open dimensions are smaller, or, if it has none, fixed ones. A witness proves something only if it is converted by the
+same decisions (`onnx_bridge.conversion.proving.decisions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.conversion.proving.comparison import Original, Unprovable, runs_on_reference
+from onnx_bridge.conversion.proving.decisions import different_decision
+from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
+from onnx_bridge.conversion.source import Source
+from onnx_bridge.conversion.steps.clean import clean
+from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
+from onnx_bridge.conversion.steps.resolve import resolve
+from onnx_bridge.core.errors import BridgeError, ParityError
+from onnx_bridge.model.resized import resize
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.verdicts.run_time import work_seconds
+from passes.graphs.cost import Work, work
+from passes.isolation.limits import Limits
+
+_SHARE = 6
+"""A witness should take at most this part of the budget."""
+_SECONDS = 30.0
+"""How long the conversions and runs of witnesses may take, at least."""
+_MOST = 2
+"""How many sizes are tried."""
+
+
+class OutOfTime(Exception):
+    """The search for a witness has taken as long as it may."""
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A smaller instance of a model.
+
+    Attributes:
+        shapes: of its inputs.
+        open: whether the model leaves their sizes open.
+    """
+
+    shapes: Shapes
+    open: bool
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
+
+
+def run_seconds(compiled: Compiled) -> float:
+    """Return the estimated seconds of a run."""
+    total = sum((work(node) for node in compiled.cleaned.model.graph), Work())
+    return work_seconds(total, compiled.cleaned.plan.runtime)
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """The witnesses of a compiled model.
+
+    Attributes:
+        compiled: the model.
+        original: the model as the user gave it.
+        folder: where they are converted.
+        deadline: when that has to end, by the monotonic clock.
+    """
+
+    compiled: Compiled
+    original: Original
+    folder: Path
+    deadline: float
+
+    @classmethod
+    def of(cls, compiled: Compiled, original: Original, folder: Path) -> Witnesses:
+        """Return those that are converted from now on."""
+        budget = compiled.cleaned.plan.request.prove_budget
+        return cls(compiled, original, folder, time.monotonic() + max(_SECONDS, budget))
+
+    @property
+    def left(self) -> float:
+        """The seconds until the deadline, at least one."""
+        return max(1.0, self.deadline - time.monotonic())
+
+    def candidates(self, manifest: Manifest) -> Iterator[Witness]:
+        """Yield the one that should take a share of the budget, then the next larger and smaller."""
+        shapes = {info.name: info.sizes for info in manifest.inputs}
+        if any(shape is None or None in shape for shape in shapes.values()):
+            return
+        real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}
+        free = open_axes(self.original.model, real)
+        axes = free or fixed_axes(real, self._runs)
+        seconds, budget = run_seconds(self.compiled), self.compiled.cleaned.plan.request.prove_budget
+        estimates = [(seconds * share(small, real), small) for small in smaller_shapes(real, axes)]
+        fitting = sorted((pair for pair in estimates if pair[0] <= budget), key=lambda pair: -pair[0])
+        quick = [pair for pair in fitting if pair[0] <= budget / _SHARE]
+        larger = [pair for pair in fitting if pair not in quick]
+        for _, small in [*quick[:1], *larger[-1:], *quick[1:2], *larger[-2:-1]][:_MOST]:
+            yield Witness(small, bool(free))
+
+    @contextlib.contextmanager
+    def converted(self, witness: Witness) -> Iterator[tuple[Compiled, Original]]:
+        """Convert a witness, and yield it with its original, to be compared.
+
+        Raises:
+            Unprovable: it cannot be converted, or proves nothing.
+            OutOfTime: the deadline has passed.
+        """
+        plan = self.compiled.cleaned.plan
+
+        def progress(message: str) -> None:
+            if time.monotonic() > self.deadline:
+                raise OutOfTime
+            plan.stopwatch.progress(f"witness: {message}")
+
+        try:
+            with resolve(self._source(witness), self.folder / "witness", self._request(witness), progress) as small:
+                compiled = partition_and_compile(clean(small))
+                conversions = ((each.cleaned.model, each.partitioned) for each in (self.compiled, compiled))
+                if (difference := different_decision(*conversions)) is not None:
+                    raise Unprovable(f"it is not converted by the same decisions: {difference}")
+                if (seconds := run_seconds(compiled)) > plan.request.prove_budget:
+                    raise Unprovable(f"a run would take about {seconds:.3g} s")
+                yield compiled, replace(self.original, shapes={} if witness.open else witness.shapes)
+        except ParityError:
+            raise
+        except BridgeError as error:
+            if time.monotonic() > self.deadline:  # passes report whatever stops them as an error of their own
+                raise OutOfTime from None
+            raise Unprovable(f"it cannot be converted: {error.what}") from None
+
+    def _runs(self, shapes: Shapes) -> bool:
+        """Return whether the reference runs the model with other shapes."""
+        memory = Limits.of(None, self.compiled.cleaned.plan.request.memory).memory
+        return runs_on_reference(replace(self.original, shapes=shapes), Limits(_SECONDS, memory))
+
+    def _source(self, witness: Witness) -> Source:
+        source = self.compiled.cleaned.plan.source
+        if witness.open:
+            return source
+        model = resize(source.model(), witness.shapes)
+        model.graph.name = source.name
+        return Source(model)
+
+    def _request(self, witness: Witness) -> ConvertRequest:
+        plan = self.compiled.cleaned.plan
+        dims: dict[str, int] = {}
+        shapes: Mapping[str, tuple[int, ...]] = {}
+        if witness.open:
+            dims, shapes = as_sizes(self.original.model, witness.shapes)
+        return replace(
+            plan.request,
+            dims=dims,
+            shapes=shapes,
+            target=plan.target,
+            reuse=False,
+            timeout=min(plan.request.timeout or self.left, self.left),
+            prove="never",
+            probe_budget=0.0,  # the whole is compared
+        )
