@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
     from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
-    from onnx_bridge.conversion.clean import clean as clean
+    from onnx_bridge.conversion.cleaning import clean as clean
     from onnx_bridge.conversion.convert import convert as convert
     from onnx_bridge.conversion.decoders.decoder import convert_decoder as convert_decoder
     from onnx_bridge.conversion.diagnosis.doctor import doctor as doctor
@@ -52,7 +52,7 @@ _MODULES = {
     "bisect": "onnx_bridge.parity.bisect.bisect",
     "check": "onnx_bridge.parity.checking.check",
     "check_data": "onnx_bridge.parity.checking.check_data",
-    "clean": "onnx_bridge.conversion.clean",
+    "clean": "onnx_bridge.conversion.cleaning",
     "convert": "onnx_bridge.conversion.convert",
     "convert_all": "onnx_bridge.batch.convert_all",
     "convert_buckets": "onnx_bridge.conversion.buckets",

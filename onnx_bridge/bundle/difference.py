@@ -129,7 +129,7 @@ def _differences(before: ir.Node, after: ir.Node) -> list[str]:
 
 
 def _attribute(attribute: ir.Attr | None) -> str:
-    """The value of an attribute as text; graphs are equal here, since their nodes are compared separately."""
+    """Return the value of an attribute as text; graphs are equal here, since their nodes are compared separately."""
     if attribute is None:
         return "(none)"
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):

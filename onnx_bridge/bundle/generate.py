@@ -80,7 +80,7 @@ def generate(  # noqa: PLR0913
 
 
 def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLike[str] | None) -> Array:
-    """What to generate from; raises InputError."""
+    """Return what to generate from; raises InputError."""
     hint = "give ids; or inputs, of a model with an encoder"
     if (ids is None) is (inputs is None):
         raise InputError("there is nothing to generate from" if ids is None else "there are two sources", hint=hint)

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.entries import PartitionInfo
-from onnx_bridge.bundle.partitions import CutModel, DevicePartition
+from onnx_bridge.bundle.partitions import CutModel, DevicePartition, parse
 from onnx_bridge.bundle.program import Program
-from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes

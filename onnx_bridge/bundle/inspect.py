@@ -128,5 +128,5 @@ def _value(value: ir.Value) -> dict[str, Any]:
 
 
 def _dtype(dtype: ir.DataType) -> str:
-    """Its name in numpy or ml_dtypes."""
+    """Return its name in numpy or ml_dtypes."""
     return "string" if dtype == ir.DataType.STRING else dtype.numpy().name

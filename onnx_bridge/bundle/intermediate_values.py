@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.partitions import parse
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
-from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.migraphx.compile_options import CompileOptions
@@ -63,7 +63,7 @@ class InsideProgram:
         return frozenset(name for name, value in self._made.items() if _can_fetch(value))
 
     def values(self, sample: Values, names: Sequence[str]) -> dict[str, Value]:
-        """Some values, and the outputs.
+        """Return some values, and the outputs.
 
         Args:
             sample: the inputs.
@@ -82,7 +82,7 @@ class InsideProgram:
         return {name: value for name, value in values.items() if name not in sample or name in wanted}
 
     def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
-        """The inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
+        """Yield the inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
         for info in self.program.info.partitions:
             inputs, outputs = [each.name for each in info.inputs], [each.name for each in info.outputs]
             nodes = list(extract(self.model, inputs, outputs).graph)
@@ -120,7 +120,7 @@ class InsideProgram:
 
 
 def _can_fetch(value: ir.Value) -> bool:
-    """Whether MIGraphX has a type for a value."""
+    """Return whether MIGraphX has a type for a value."""
     if value.type is None:
         return True
     plain = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
@@ -128,5 +128,5 @@ def _can_fetch(value: ir.Value) -> bool:
 
 
 def _restored(array: Array, value: ir.Value) -> Array:
-    """A scalar, which is of rank 1 in MIGraphX."""
+    """Return a scalar, which is of rank 1 in MIGraphX."""
     return array.reshape(()) if value.shape is not None and not len(value.shape) and array.shape == (1,) else array

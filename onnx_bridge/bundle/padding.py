@@ -18,6 +18,8 @@ from onnx_bridge.bundle.manifest.axes import EDGE, Axis, size_of
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample, TensorSpec
 
 Sizes = Mapping[str, int]
 
@@ -74,3 +76,21 @@ def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> t
     if have is None or at_start is None or needed is None:
         return 0, 0
     return at_start - have, needed - at_start
+
+
+def bucket_samples(
+    specs: Sequence[TensorSpec], dims: Mapping[str, int], *, seed: int = 0, samples: int = 1
+) -> list[Sample]:
+    """Generate samples of the sizes of a program, with its values of the inputs that select one.
+
+    Args:
+        specs: the inputs, whose dimensions are those that programs are chosen by.
+        dims: sizes by dimension, and values by selecting input.
+        seed: as for `onnx_bridge.samples.inputs.generate`, which raises the same.
+        samples: the number of samples.
+    """
+    symbols = {dim for spec in specs for dim in spec.shape or ()}
+    selecting = {spec.name for spec in specs if spec.dtype == bool} & dims.keys() - symbols
+    sizes = {name: size for name, size in dims.items() if name not in selecting}
+    generated = samplers.generate(specs, seed=seed, samples=samples, dims=sizes)
+    return [{**each, **{name: np.full_like(each[name], dims[name]) for name in selecting}} for each in generated]

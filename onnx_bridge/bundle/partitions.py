@@ -1,11 +1,12 @@
-"""The partitions of a loaded bundle: programs in a worker, and models in ONNX Runtime."""
+"""The partitions of a loaded program: in a worker, and in ONNX Runtime; and how they are taken from a model."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
-from onnx_bridge.bundle.submodel import part_file
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -91,11 +91,11 @@ class CutModel:
         self._model: ir.Model | None = None
 
     def part(self, info: PartitionInfo) -> ir.Model:
-        """A partition as a model."""
+        """Return a partition as a model."""
         return extract(self._loaded(), *_borders(info))
 
     def file(self, info: PartitionInfo) -> contextlib.AbstractContextManager[Path]:
-        """A partition as a temporary file."""
+        """Return a partition as a temporary file."""
         return part_file(self._loaded(), *_borders(info))
 
     def _loaded(self) -> ir.Model:
@@ -110,7 +110,7 @@ def _borders(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _checked(value: Value, info: TensorInfo) -> Array:
-    """A value that another partition computed; InputError if it does not have the declared type."""
+    """Return a value that another partition computed; InputError if it does not have the declared type."""
     assert value is not None
     assert not isinstance(value, list)
     if value.shape != info.shape or value.dtype != info.numpy:
@@ -130,3 +130,22 @@ def _as_declared(array: Array, info: TensorInfo) -> Array:
     if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):
         array = array.astype(info.numpy)
     return array
+
+
+def parse(
+    worker: Worker, path: Path, shapes: Mapping[str, Sequence[int | None] | None], *, use_debug_symbols: bool = False
+) -> RemoteProgram:
+    """Parse a model, whose inputs have these shapes, with MIGraphX; operators keep the names of nodes if it can."""
+    # MIGraphX reads a size of 0 in the file as unknown
+    empty = {name: [dim or 0 for dim in shape] for name, shape in shapes.items() if shape and 0 in shape}
+    named = use_debug_symbols and "debug_symbols" in worker.features
+    return worker.parse_onnx(path, OnnxOptions(map_input_dims=empty, use_debug_symbols=named))
+
+
+@contextlib.contextmanager
+def part_file(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Path]:
+    """Yield the part of a model between some of its values, given by name, as a temporary file."""
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        path = Path(folder) / "partition.onnx"
+        models.save(extract(model, inputs, outputs), path)
+        yield path

@@ -12,9 +12,8 @@ from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.bundle.partitions import CutModel, DevicePartition, HostPartition, LoadedPartition
+from onnx_bridge.bundle.partitions import CutModel, DevicePartition, HostPartition, LoadedPartition, parse
 from onnx_bridge.bundle.requantize import quantize_again
-from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
 from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.migraphx import runtime as runtimes

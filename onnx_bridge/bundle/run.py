@@ -77,7 +77,7 @@ def run_files(
 
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The outputs of several samples, along a first axis."""
+    """Return the outputs of several samples, along a first axis."""
     for name in dict.fromkeys(name for each in samples for name in each):
         shapes = {each[name].shape if name in each else None for each in samples}
         if len(shapes) > 1:

@@ -22,7 +22,7 @@ from onnx_bridge.cli.options import (
     values,
 )
 from onnx_bridge.cli.terminal import Json, progress, show, volume
-from onnx_bridge.conversion import clean as cleaning
+from onnx_bridge.conversion import cleaning
 from passes.core.errors import InputError
 
 

@@ -37,7 +37,7 @@ _CONVERSION = "onnx_bridge.conversion"
 def cleaning_key(
     source: str | None, request: ConvertRequest, runtime: Runtime | Machine, pipeline: Pipeline | None = None
 ) -> str | None:
-    """The key of a cleaned model.
+    """Return the key of a cleaned model.
 
     Args:
         source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
@@ -77,7 +77,7 @@ def conversion_key(
     target: str,
     calibration: Calibration | None = None,
 ) -> str | None:
-    """The key of a conversion.
+    """Return the key of a conversion.
 
     Args:
         cleaning: the key of the cleaned model; None if it has none.
@@ -116,7 +116,7 @@ def check_key(
     tolerance: str | None,
     data: Path | None,
 ) -> str:
-    """The key of a comparison with the reference.
+    """Return the key of a comparison with the reference.
 
     Args:
         conversion: the key of what is compared.
@@ -158,7 +158,7 @@ def calibration_key(given: SampleSource | None, used: Calibration | None = None)
 
 
 def _user_files(pipeline: Pipeline) -> Iterator[Path]:
-    """The files of users' passes in a pipeline, and those that options name."""
+    """Yield the files of users' passes in a pipeline, and those that options name."""
     for step in pipeline.items:
         if isinstance(step, str):
             continue

@@ -69,7 +69,7 @@ class EarlierBundle:
         self.cleaning: CleaningInfo | None = self._program.cleaning if self._program else None
 
     def cleaned(self, name: str, key: str | None) -> PassResults | None:
-        """Its cleaned model, if it is intact and has a key.
+        """Return its cleaned model, if it is intact and has a key.
 
         Args:
             name: of the model, which its files are named after.

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.requests.conversion import ConvertRequest, DoctorRequest
@@ -24,7 +24,7 @@ _MOST = 2
 
 
 def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -> list[str]:
-    """The names of these inputs, boolean and of one element; empty if there are too many of them.
+    """Return the names of these inputs, boolean and of one element; empty if there are too many of them.
 
     Args:
         model: the original; it is not changed.
@@ -44,7 +44,7 @@ def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -
 
 
 def selecting(model: ir.Model) -> list[str]:
-    """The names of these inputs of a model with inferred shapes."""
+    """Return the names of these inputs of a model with inferred shapes."""
     found = [
         str(value.name)
         for node, value in _selections(model)
@@ -54,7 +54,7 @@ def selecting(model: ir.Model) -> list[str]:
 
 
 def _selections(model: ir.Model) -> Iterable[tuple[ir.Node, ir.Value]]:
-    """The Ifs of the main graph whose condition depends on one boolean input alone, with this input."""
+    """Yield the Ifs of the main graph whose condition depends on one boolean input alone, with this input."""
     scope = Scope(model, model.graph)
     for node in model.graph:
         if (node.domain, node.op_type) == ("", "If"):
@@ -64,7 +64,7 @@ def _selections(model: ir.Model) -> Iterable[tuple[ir.Node, ir.Value]]:
 
 
 def _leaves(condition: ir.Value | None, scope: Scope) -> set[ir.Value]:
-    """The inputs of the model that a value is computed from, without those that have a constant value."""
+    """Return the inputs of the model that a value is computed from, without those that have a constant value."""
     found: set[ir.Value] = set()
     seen, pending = set(), [condition]
     while pending:
@@ -80,7 +80,7 @@ def _leaves(condition: ir.Value | None, scope: Scope) -> set[ir.Value]:
 
 
 def _branches_differ(node: ir.Node) -> bool:
-    """Whether a result of an If has not the same dtype and known shape in both branches."""
+    """Return whether a result of an If has not the same dtype and known shape in both branches."""
     branches = (node.attributes[name].as_graph().outputs for name in ("then_branch", "else_branch"))
     return any(
         one.dtype != other.dtype or one.shape is None or not one.shape.is_static() or one.shape != other.shape

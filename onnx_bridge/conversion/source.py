@@ -45,7 +45,7 @@ class Source:
 
     @classmethod
     def of(cls, model: ModelSource | Source) -> Source:
-        """A model as a source; a source itself stays the same."""
+        """Return a model as a source; a source itself stays the same."""
         return model if isinstance(model, Source) else cls(model)
 
     @functools.cached_property
@@ -70,18 +70,18 @@ class Source:
         return self._digest.result() if isinstance(self._digest, Future) else self._digest
 
     def to_json(self) -> dict[str, str | None]:
-        """The path and the digest, for the manifest."""
+        """Return the path and the digest, for the manifest."""
         path = None if isinstance(self.given, ir.Model) else str(Path(self.given).absolute())
         return {"path": path, "sha256": self.digest}
 
     def view(self) -> ir.Model:
-        """The model, to look at until the next call of `model`, which gives it away."""
+        """Return the model, to look at until the next call of `model`, which gives it away."""
         if self._spare is None:
             self._spare = self.model()
         return self._spare
 
     def model(self) -> ir.Model:
-        """A new copy of the model, which may be modified; weights are shared.
+        """Return a new copy of the model, which may be modified; weights are shared.
 
         Raises:
             InputError: onnx_ir cannot represent it.

@@ -28,7 +28,7 @@ _STAGING = ".converting-"
 
 @contextlib.contextmanager
 def staging_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of ``out``; ``out`` is locked meanwhile.
+    """Yield a temporary folder on the file system of ``out``; ``out`` is locked meanwhile.
 
     Raises:
         InputError: another conversion into ``out`` is running, ``out`` is of the wrong kind, or nothing can be written.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import clean
+from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.schemes import Scheme

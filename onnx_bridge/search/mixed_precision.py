@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.conversion import convert
-from onnx_bridge.conversion.clean import Cleaned, clean
+from onnx_bridge.conversion.cleaning import Cleaned, clean
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
 from onnx_bridge.core.errors import InputError

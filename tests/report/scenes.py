@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import parser
 
-from onnx_bridge.conversion.clean import Cleaned, clean
+from onnx_bridge.conversion.cleaning import Cleaned, clean
 from onnx_bridge.core.values import Array
 from onnx_bridge.parity.checking.error_histogram import Sketch
 from onnx_bridge.parity.checking.evidence import Evidence, Network

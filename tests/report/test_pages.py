@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
-from onnx_bridge.conversion.clean import clean
+from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
 from onnx_bridge.conversion.diagnosis.doctor import doctor

@@ -168,7 +168,7 @@ class GrowingCache(Cache):
 
 
 def chunks(count: int, widths: Mapping[int, Any], length: int, layout: Layout) -> Iterator[tuple[int, int]]:
-    """The runs that take some tokens: for each, how many of them, and the width of its program.
+    """Yield the runs that take some tokens: for each, how many of them, and the width of its program.
 
     Padding is in the last one where the cache is written in place, else in the first one, before the first token.
     """
@@ -193,7 +193,7 @@ def _positions(mask: Array) -> Array:
 
 
 def _last(array: Array, width: int, axis: int) -> Array:
-    """A cache without its first tokens."""
+    """Return a cache without its first tokens."""
     return np.ascontiguousarray(array[(slice(None),) * axis + (slice(width, None),)])
 
 

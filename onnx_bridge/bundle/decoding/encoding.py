@@ -48,7 +48,7 @@ class Encoding:
         )
 
     def __call__(self, source: Array, mask: Array | None = None) -> dict[str, Array]:
-        """The inputs of the decoder that are the same for all tokens.
+        """Return the inputs of the decoder that are the same for all tokens.
 
         Args:
             source: tokens, (batch, count), or features, in the shape of the layout.
@@ -69,7 +69,7 @@ class Encoding:
         return arrays
 
     def _inputs(self, source: Array, mask: Array | None) -> dict[str, Array]:
-        """The inputs of the encoder, padded to its size."""
+        """Return the inputs of the encoder, padded to its size."""
         layout = self.layout
         dtypes = {each.name: each.numpy for each in self.encoder.inputs}
         wanted = dtypes[layout.source]

@@ -15,7 +15,7 @@ Choose = Callable[[Array], Array]
 
 
 def greedy(logits: Array) -> Array:
-    """The most probable tokens."""
+    """Return the most probable tokens."""
     return np.asarray(logits.argmax(-1))
 
 

@@ -56,7 +56,7 @@ class Generating(Protocol):
     """A model as the reference generates with it."""
 
     def cache(self, layout: Layout) -> GrowingCache:
-        """An empty cache."""
+        """Return an empty cache."""
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         """Seeded token ids, (batch, count)."""
@@ -81,7 +81,7 @@ class Original:
         self._dtypes = {each.name: each.dtype for each in samplers.specs(self._model)}
 
     def cache(self, layout: Layout) -> GrowingCache:
-        """An empty cache."""
+        """Return an empty cache."""
         return GrowingCache(replace(layout, length=None), self._dtypes, self._run)
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
@@ -123,11 +123,11 @@ def trials(
 
 
 def edges(widths: Sequence[int]) -> list[int]:
-    """The lengths of prompts that programs take without padding: those of each, and of two in a row."""
+    """Return the lengths of prompts that programs take without padding: those of each, and of two in a row."""
     return [*widths, widths[-1] + 1]
 
 
 def inside(widths: Sequence[int]) -> list[int]:
-    """The least lengths of prompts that need padding: for each program, and before one without."""
+    """Return the least lengths of prompts that need padding: for each program, and before one without."""
     least = [smaller + 1 for smaller, larger in itertools.pairwise(widths) if smaller + 1 < larger]
     return [*least, *(widths[-1] + each for each in least[:1])]

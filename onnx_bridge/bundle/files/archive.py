@@ -27,7 +27,7 @@ _HEADERS = frozenset(("path", "size"))
 
 
 def is_packed(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a packed bundle."""
+    """Return whether a file is a packed bundle."""
     try:
         if not Path(path).is_file():
             return False
@@ -75,7 +75,7 @@ def _check_headers(file: IO[bytes], packed: Path) -> None:
 
 
 def _extended_size(content: bytes) -> int | None:
-    """The size in an extended header, if it has one; raises ReadError if it has anything but that and a path."""
+    """Return the size in an extended header, if it has one; raises ReadError if it has anything but that and a path."""
     found = None
     while content.rstrip(b"\0"):
         record = _RECORD.match(content)
@@ -88,7 +88,7 @@ def _extended_size(content: bytes) -> int | None:
 
 
 def members(archive: tarfile.TarFile, packed: Path) -> Iterator[tarfile.TarInfo]:
-    """Its files.
+    """Yield its files.
 
     Raises:
         InputError: there is a link, a device, a sparse file, a second file of the same name, a header that `pack` does

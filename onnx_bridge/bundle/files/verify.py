@@ -109,14 +109,14 @@ def verify(
 
 
 def bytes_on_disk(bundle: Path) -> int:
-    """The bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
+    """Return the bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
     with contextlib.suppress(OSError):
         return sum(each.stat().st_size for each in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
     return 0
 
 
 def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
-    """Whether `verify` finds nothing wrong with the files of a bundle that is not packed.
+    """Return whether `verify` finds nothing wrong with the files of a bundle that is not packed.
 
     Args:
         bundle: its folder, or its program.
@@ -177,19 +177,19 @@ class _Files(Protocol):
     """Access to the files of a bundle."""
 
     def read(self, name: str) -> bytes | None:
-        """The content of a manifest; None if there is no such file."""
+        """Return the content of a manifest; None if there is no such file."""
 
     def problem(self, name: str, info: FileInfo) -> str | None:
-        """What is wrong with a file; None if it is unchanged."""
+        """Return what is wrong with a file; None if it is unchanged."""
 
     def names(self) -> set[str]:
-        """All files."""
+        """Return all files."""
 
     def size(self, name: str) -> int:
-        """The size of a file; 0 if there is no such file."""
+        """Return the size of a file; 0 if there is no such file."""
 
     def place(self, name: str) -> Path:
-        """The path of a file."""
+        """Return the path of a file."""
 
 
 class _Folder:

@@ -37,11 +37,11 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
 
 
 def _again(manifest: Manifest) -> str:
-    """How to make a bundle again."""
+    """Return how to make a bundle again."""
     source = manifest.source.get("path")
     return f"make it again: onnx-bridge convert {shlex.quote(source)}" if source else "convert the model again"
 
 
 def _release(version: str) -> str:
-    """The minor release, within which programs stay readable."""
+    """Return the minor release, within which programs stay readable."""
     return ".".join(version.split(".")[:2])

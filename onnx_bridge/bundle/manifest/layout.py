@@ -131,7 +131,7 @@ class Layout:
         return () if self.encoder is None else self.encoder.given
 
     def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs of the program that takes ``width`` tokens."""
+        """Return the shapes of the inputs of the program that takes ``width`` tokens."""
         past = self.max_length - (0 if self.in_place else width)
         found: dict[str, tuple[int, ...]] = {self.ids: (self.batch, width)}
         if self.mask is not None:

@@ -53,7 +53,7 @@ class BundleProof:
         return {**asdict(self), "level": self.level.value}
 
     def satisfies(self, asked: str, wanted: str) -> bool:
-        """Whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
+        """Return whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
 
         Args:
             asked: the `Prove` of the conversion that made it.
@@ -71,7 +71,7 @@ _STRENGTH = (Proof.NONE, Proof.WITNESS, Proof.RUN)
 
 
 def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
-    """The proof of several bundles, by name: the weakest level, the largest error, and all of the time."""
+    """Return the proof of several bundles, by name: the weakest level, the largest error, and all of the time."""
     if not proofs:
         return BundleProof()
     weakest = min(proofs.values(), key=lambda each: _STRENGTH.index(each.level))

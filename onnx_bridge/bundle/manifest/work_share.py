@@ -26,7 +26,7 @@ class WorkShare:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[bool, int, int, int]]) -> WorkShare:
-        """The share of some parts.
+        """Return the share of some parts.
 
         Args:
             parts: of each: whether it is on MIGraphX, its number of nodes, its work, and how many of its nodes have

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.partitions import parse, part_file
 from onnx_bridge.bundle.requantize import QuantizationError
-from onnx_bridge.bundle.submodel import parse, part_file
 from onnx_bridge.conversion.compiling.retry import RECOVERABLE
 from onnx_bridge.conversion.precision.quantizer import Quantizer
 from onnx_bridge.conversion.stopwatch import Stopwatch
@@ -82,7 +82,7 @@ class Compiler:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def compile(self, partition: Partition) -> RemoteProgram | None:
-        """The program of a partition; None for a host partition.
+        """Return the program of a partition; None for a host partition.
 
         Raises:
             CompilationFailed: MIGraphX failed in a way that another attempt, or fewer nodes, may avoid.
@@ -114,7 +114,7 @@ class Compiler:
         return program
 
     def smallest_failing_part(self, failed: CompilationFailed) -> list[ir.Node]:
-        """The smallest part of a partition, found by bisection, that fails in the same step.
+        """Return the smallest part of a partition, found by bisection, that fails in the same step.
 
         Empty if the search would take too long, or the failure is not reproduced.
         """

@@ -236,7 +236,7 @@ def judge(model: ir.Model, verdicts: ProbedRuntime) -> Judged:
 
 
 def _verdict(found: Finding) -> Verdict:
-    """The verdict on a node that may run."""
+    """Return the verdict on a node that may run."""
     problem = found.probe.problem
     return found.verdict if problem is None else Verdict(Status.OK, unproven=Unproven(Obstacle.SHAPE, problem))
 
@@ -251,7 +251,7 @@ def _why(found: Finding) -> str:
 
 
 def _may_try(probe: Probe) -> bool:
-    """Whether unknown shapes are the only obstacle to a probe."""
+    """Return whether unknown shapes are the only obstacle to a probe."""
     if probe.problem is None or probe.randomness is not None:
         return False
     values = (*probe.inputs, *probe.outputs)
@@ -261,7 +261,7 @@ def _may_try(probe: Probe) -> bool:
 
 
 def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
-    """Why ONNX Runtime rejects a host partition; None if it accepts all of them."""
+    """Return why ONNX Runtime rejects a host partition; None if it accepts all of them."""
     for each in found.partitions:
         if each.side is not Side.HOST:
             continue

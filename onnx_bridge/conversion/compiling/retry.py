@@ -69,7 +69,7 @@ _REF = (Rung("without merging Pad into what follows", {_DISABLED: "eliminate_pad
 
 
 def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list[Rung]:
-    """The rungs to try, in order, after an error.
+    """Return the rungs to try, in order, after an error.
 
     Args:
         target: the compilation target; None if the model is only parsed.
@@ -123,7 +123,7 @@ class Ladder:
         self.leave()
 
     def climb(self, error: RuntimeFailure, *, compiling: bool) -> Worker | None:
-        """The worker of the next attempt; None, and the ladder is reset, if there is nothing more to try.
+        """Return the worker of the next attempt; None, and the ladder is reset, if there is nothing more to try.
 
         Args:
             error: of the last attempt; the first one decides on the rungs.

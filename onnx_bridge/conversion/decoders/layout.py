@@ -25,7 +25,7 @@ BRANCH = "use_cache_branch"
 
 
 def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> Layout:
-    """The layout of a decoder.
+    """Return the layout of a decoder.
 
     Args:
         model: as the user gave it.
@@ -79,7 +79,7 @@ def matching(pattern: re.Pattern[str], names: Mapping[str, ir.Value]) -> dict[st
 
 
 def listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
-    """The first names, for messages."""
+    """Return the first names, for messages."""
     shown = list(names)
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
 
@@ -96,7 +96,7 @@ def _at_most_one(found: Sequence[str]) -> str | None:
 
 
 def _writes_in_place(inputs: Mapping[str, ir.Value], pasts: Mapping[str, str]) -> bool:
-    """Whether the caches are those of GroupQueryAttention, which writes new tokens behind the valid ones."""
+    """Return whether the caches are those of GroupQueryAttention, which writes new tokens behind the valid ones."""
     return all(
         any(node.op_type == "GroupQueryAttention" and index in (3, 4) for node, index in inputs[name].uses())
         for name in pasts.values()
@@ -112,7 +112,7 @@ def _batch(ids: ir.Value, request: ConvertRequest) -> int:
 
 
 def cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...], int]:
-    """The shape of a cache for some tokens, and their axis."""
+    """Return the shape of a cache for some tokens, and their axis."""
     dims = dims_of(past) or ()
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]
     if len(open_axes) != 1:
@@ -138,7 +138,7 @@ def _check_positions(inputs: Mapping[str, ir.Value], positions: str | None, size
 
 
 def _rows(inputs: Mapping[str, ir.Value], positions: str) -> int | None:
-    """The number of rows of the table that positions are looked up in."""
+    """Return the number of rows of the table that positions are looked up in."""
     values = [value for value in inputs.values() if value.dtype is not None]
     found = dict(zip((str(value.name) for value in values), roles(values), strict=True)).get(positions)
     highs = [dim + more for dim, more in found.highs if isinstance(dim, int)] if isinstance(found, Positions) else []

@@ -23,7 +23,7 @@ from onnx_bridge.requests.conversion import ConvertRequest
 def positioned(
     source: Source, request: ConvertRequest, layout: Layout, widths: Sequence[int]
 ) -> tuple[Layout, dict[int, Source]]:
-    """The layout with an input of the number of tokens, and the models by width, if positions depend on it.
+    """Return the layout with an input of the number of tokens, and the models by width, if positions depend on it.
 
     Args:
         source: the model.
@@ -51,7 +51,7 @@ def positioned(
 
 
 def _shapes(layout: Layout, width: int, past: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of the inputs of a program for some size of its past."""
+    """Return the shapes of the inputs of a program for some size of its past."""
     shapes = layout.shapes(width)
     if layout.mask is not None:
         shapes[layout.mask] = (layout.batch, past + width)

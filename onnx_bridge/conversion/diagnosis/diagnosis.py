@@ -104,7 +104,7 @@ class Diagnosis:
         }
 
     def totals(self) -> dict[str, int]:
-        """The number of nodes by planned action."""
+        """Return the number of nodes by planned action."""
         counts = Counter(each.action for each in self.nodes)
         return {action.value: counts[action] for action in PlannedAction}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.core.errors import RuntimeNotFound
@@ -169,7 +169,7 @@ def _run(
 
 
 def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[str]]:
-    """The passes of the gpu target, where that is meant and not here; and a sentence on what was rehearsed."""
+    """Return the passes of the gpu target, where that is meant and not here; and a sentence on what was rehearsed."""
     if target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets):
         return None, []
     try:
@@ -184,7 +184,7 @@ _Told = tuple[str, str, Proof, str]
 
 
 def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
-    """The verdict on each node, also in subgraphs, except constants; in order."""
+    """Return the verdict on each node, also in subgraphs, except constants; in order."""
     with unchanged_graphs():
         return _probed(Scope(model, model.graph), target)
 
@@ -201,7 +201,7 @@ def _as_told(verdict: Verdict) -> _Told:
 
 
 def _without_probing(probe: Probe) -> _Told:
-    """The verdict on a node that cannot be probed."""
+    """Return the verdict on a node that cannot be probed."""
     return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
 
 
@@ -222,7 +222,7 @@ class _Actions:
         }
 
     def of(self, node: ir.Node) -> tuple[PlannedAction, str]:
-        """The action on a node of the original model, and the passes or the reason."""
+        """Return the action on a node of the original model, and the passes or the reason."""
         name = str(node.name)
         replacements = self._replacements.get(name, [])
         if not replacements:

@@ -60,7 +60,7 @@ class Explanation:
 
 
 def catalogue() -> Catalogue:
-    """All passes and named pipelines."""
+    """Return all passes and named pipelines."""
     infos = []
     for name in passes.names():
         cls = passes.get(name)
@@ -98,7 +98,7 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
 
 
 def _runtime() -> Target | None:
-    """The runtime that gives verdicts to legalization; None if there is none."""
+    """Return the runtime that gives verdicts to legalization; None if there is none."""
     try:
         return ProbedRuntime(runtimes.find())
     except RuntimeNotFound:

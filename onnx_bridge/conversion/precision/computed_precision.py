@@ -32,7 +32,7 @@ class Precision:
 
 
 def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> Precision:
-    """The coarsest precision in which a model computes.
+    """Return the coarsest precision in which a model computes.
 
     A quantizer rounds to steps, where a tie goes to either side: the tolerances are those of int8.
 

@@ -108,7 +108,7 @@ class Precision:
             raise InputError(what, where=f"precision {self.name!r}", hint=hint)
 
     def quantizer(self, model: ir.Model, target: str) -> Quantizer | None:
-        """The quantizer of the programs of a cleaned model; None if no program is to be quantized.
+        """Return the quantizer of the programs of a cleaned model; None if no program is to be quantized.
 
         Raises:
             InputError: the model is quantized already, or the samples are wrong.
@@ -134,7 +134,7 @@ class Precision:
 
 
 def samples_digest(calibration: Calibration) -> str:
-    """The digest of calibration samples."""
+    """Return the digest of calibration samples."""
     found = hashlib.sha256()
     for sample in calibration.samples:
         for name, array in sorted(flat(sample).items()):
@@ -144,7 +144,7 @@ def samples_digest(calibration: Calibration) -> str:
 
 
 def precision_notes(steps: Iterable[Step], precision: str) -> list[str]:
-    """A sentence on which nodes a pass converted to a precision; none if no pass did."""
+    """Return a sentence on which nodes a pass converted to a precision; none if no pass did."""
     found = [step.result for step in steps if step.name == ConvertPrecision.name]
     if precision not in BY_PASS or not found:
         return []

@@ -103,7 +103,7 @@ def quantize_products(
 
 
 def products(model: ir.Model) -> list[ir.Node]:
-    """The products of float32 operands in the main graph."""
+    """Return the products of float32 operands in the main graph."""
     return [
         node
         for node in model.graph

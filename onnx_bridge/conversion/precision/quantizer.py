@@ -58,7 +58,7 @@ class Quantizer:
         quantize(program, self.precision, self.target, self.used[names])
 
     def _tensors(self, names: Sequence[str], program: Program) -> list[dict[str, Tensor]]:
-        """The samples at the inputs of a partition; ONNX Runtime computes what other partitions would."""
+        """Return the samples at the inputs of a partition; ONNX Runtime computes what other partitions would."""
         parameters = program.get_parameter_shapes()
         wanted = [name for name in names if name in parameters]
         given = {name for sample in self.calibration.samples for name in sample}
@@ -92,7 +92,7 @@ class Quantizer:
 
 
 def loads_back(worker: Worker, path: Path) -> bool:
-    """Whether MIGraphX can read a program that it wrote."""
+    """Return whether MIGraphX can read a program that it wrote."""
     try:
         worker.load(path)
     except MigraphxError:

@@ -20,7 +20,7 @@ from onnx_bridge.conversion.staging import UNFINISHED, link, move_folder, stagin
 
 @contextlib.contextmanager
 def bucket_staging(out: Path, labels: Collection[str], weights: str) -> Iterator[Path]:
-    """A folder that replaces the bundle in ``out`` when the block succeeds; ``out`` is locked meanwhile.
+    """Yield a folder that replaces the bundle in ``out`` when the block succeeds; ``out`` is locked meanwhile.
 
     Args:
         out: the folder of the bundle.

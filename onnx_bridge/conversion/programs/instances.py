@@ -18,7 +18,7 @@ from onnx_bridge.bundle.manifest.entries import FileInfo, ProgramInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import together
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.programs.weight_sharing import SharedWeights

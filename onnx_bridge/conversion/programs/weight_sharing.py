@@ -75,7 +75,7 @@ class SharedWeights:
         self._info = FileInfo.of(self._path)
 
     def _is_there(self) -> bool:
-        """Whether the file has all weights at their offsets."""
+        """Return whether the file has all weights at their offsets."""
         try:
             with self._path.open("rb") as file:
                 return all(

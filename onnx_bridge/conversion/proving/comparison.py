@@ -98,7 +98,7 @@ def compare_with_reference(
 
 
 def runs_on_reference(original: Original, limits: Limits) -> bool:
-    """Whether the reference runs a model with the shapes of ``original``."""
+    """Return whether the reference runs a model with the shapes of ``original``."""
     comparison = _Comparison(original, Precision(), limits)
     try:
         comparison.reference(comparison.samples(original.shapes))
@@ -141,7 +141,7 @@ class _Comparison:
         return Agreement(max(errors, default=None))
 
     def _judged(self, bundle: Bundle, found: Sample, right: Sample, sample: Sample) -> Comparison:
-        """The outputs with their differences judged as `check` judges them; raises Unprovable."""
+        """Return the outputs with their differences judged as `check` judges them; raises Unprovable."""
         tolerances, given = self.precision.tolerances, {**sample, **self._frozen}
         compared = compare(found, right, tolerances)
         why: str | None = "the bundle keeps no cleaned model"
@@ -195,7 +195,7 @@ class _Comparison:
                     raise Unprovable(f"no sample is known that the model fits: {what}")
 
     def samples(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Sequence[Sample]:
-        """The given samples, or a generated one for inputs of some shapes."""
+        """Return the given samples, or a generated one for inputs of some shapes."""
         if self.original.samples:
             return self.original.samples
         try:
@@ -204,7 +204,7 @@ class _Comparison:
             raise Unprovable(f"no samples can be generated: {error}") from None
 
     def reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
-        """The outputs of the original; raises Unprovable."""
+        """Return the outputs of the original; raises Unprovable."""
         given = [{**sample, **self._frozen} for sample in samples]
         return self._run(self.original.path, given, shapes=self.original.shapes, by_onnx=by_onnx)
 
@@ -238,5 +238,5 @@ def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:
 
 
 def _is_nan(array: Array) -> bool:
-    """Whether an array has elements, all of them NaN."""
+    """Return whether an array has elements, all of them NaN."""
     return array.size > 0 and is_float(array.dtype) and bool(np.isnan(array.astype(np.float64)).all())

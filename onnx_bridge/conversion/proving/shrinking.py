@@ -39,7 +39,7 @@ class Part:
     levels: bool = False
 
     def smaller(self, factor: float, axis: int) -> int:
-        """A unit about ``factor`` times as large; a batch, at axis 0, keeps no remainder."""
+        """Return a unit about ``factor`` times as large; a batch, at axis 0, keeps no remainder."""
         wanted = math.ceil(self.unit * factor)
         if axis == 0:
             return min(self.unit, max(2, wanted))
@@ -84,7 +84,7 @@ def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str,
 
 
 def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str, int], Part]:
-    """The axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
+    """Return the axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
 
     Args:
         shapes: of its inputs.
@@ -124,7 +124,7 @@ def smaller_shapes(shapes: Shapes, axes: Axes) -> Iterator[Shapes]:
 
 
 def share(small: Shapes, shapes: Shapes) -> float:
-    """The elements of all inputs, as a share of those of larger ones."""
+    """Return the elements of all inputs, as a share of those of larger ones."""
     return _elements(small) / max(1, _elements(shapes))
 
 

@@ -34,12 +34,12 @@ Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 
 
 def required(model: ir.Model) -> list[ir.Value]:
-    """The inputs that have no default."""
+    """Return the inputs that have no default."""
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
 def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
-    """Those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
+    """Return those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
     inputs = {str(value.name) for value in required(model) if value.dtype == ir.DataType.BOOL}
     dims = {name for value in required(model) for dim in dims_of(value) or () for name in _names(dim)}
     return (inputs - dims) & {*names}
@@ -114,14 +114,14 @@ class BucketSizes:
         return cls(tuple(buckets), fixed, follows, left_out)
 
     def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
-        """The dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
+        """Return the dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
         declared = dims_of(value)
         if declared is None:
             return None
         return tuple(self._axis(dim, f"{value.name}[{index}]") for index, dim in enumerate(declared))
 
     def request_of(self, model: ir.Model, bucket: Sizes, request: ConvertRequest) -> ConvertRequest:
-        """The request that converts one bucket."""
+        """Return the request that converts one bucket."""
         dims: dict[str, int] = {}
         shapes = dict(request.shapes)
         plain = {dim for value in required(model) for dim in dims_of(value) or () if _names(dim) == {dim}}
@@ -164,7 +164,7 @@ class _Combinations:
         """Symbols that are in expressions alone."""
 
     def sizes(self, chosen: Sizes) -> dict[str, int]:
-        """The sizes of all dimensions, for some of them."""
+        """Return the sizes of all dimensions, for some of them."""
         key = tuple(sorted(chosen.items()))
         if key not in self._known:
             sizes = {name: size for name, size in chosen.items() if name not in self._selected}
@@ -172,7 +172,7 @@ class _Combinations:
         return self._known[key]
 
     def impossible(self, chosen: Sizes, runs: Runs) -> str | None:
-        """Why the model cannot compute with some sizes; None if it can, or if that is not known."""
+        """Return why the model cannot compute with some sizes; None if it can, or if that is not known."""
         sizes = self.sizes(chosen)
         for name, text in self.request.ties.items():
             size = size_of(text, sizes)
@@ -185,7 +185,7 @@ class _Combinations:
         return runs(self.shapes(sizes))
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs; those of unknown rank, and with unknown sizes, are left out."""
+        """Return the shapes of the inputs; those of unknown rank, and with unknown sizes, are left out."""
         found = {}
         for value in required(self.model):
             axes = dims_of(value)
@@ -197,7 +197,7 @@ class _Combinations:
         return found
 
     def following(self, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> dict[str, str]:
-        """The dimensions that follow from others: exactly those combinations are possible in which they do."""
+        """Return the dimensions that follow from others: exactly those combinations are possible in which they do."""
         found: dict[str, str] = {}
         for name in reversed(list(possible[0])) if impossible else ():
             points = [{other: each[other] for other in each if other not in {name, *found}} for each in possible]
@@ -259,7 +259,7 @@ def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
 
 
 def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
-    """The dimensions that one is tied to, also by others."""
+    """Return the dimensions that one is tied to, also by others."""
     found: set[str] = set()
     queue = [name]
     while queue:
@@ -278,7 +278,7 @@ def _names(dim: Axis) -> frozenset[str]:
 
 
 def _substituted(text: str, fixed: Sizes, follows: Mapping[str, str]) -> Axis:
-    """An expression with some of its symbols replaced; a number where nothing else is left."""
+    """Return an expression with some of its symbols replaced; a number where nothing else is left."""
     whole = _NAME.sub(lambda found: f"({follows[found[0]]})" if found[0] in follows else found[0], text)
     found = evaluate(whole, fixed)
     if found is not None or symbols(whole) == {whole} or len(whole) > _SIMPLIFIED:

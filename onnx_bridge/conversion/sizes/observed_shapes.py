@@ -68,7 +68,7 @@ def _producer(value: ir.Value) -> ir.Node:
 def _observed(
     model: ir.Model, required: Sequence[ir.Value], wanted: Sequence[ir.Value]
 ) -> dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]]:
-    """The types and shapes of values in two runs; nothing if ONNX Runtime does not run the model in time."""
+    """Return the types and shapes of values in two runs; nothing if ONNX Runtime does not run the model in time."""
     names = [[str(value.name) for value in values] for values in (required, wanted)]
     try:
         with limited(at_most(_SECONDS, _MEMORY)):

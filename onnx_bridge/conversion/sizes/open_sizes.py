@@ -132,7 +132,7 @@ class ChosenSizes:
         raise OpenSizesError(what, self.sizes, self._scalable, node=error.node, enough=enough)
 
     def _fails_whatever_the_sizes(self) -> bool:
-        """Whether ONNX Runtime's inference already refuses the model with open sizes."""
+        """Return whether ONNX Runtime's inference already refuses the model with open sizes."""
         try:
             Reference(self.model)
         except BridgeError as error:
@@ -149,7 +149,7 @@ class ChosenSizes:
         return [name for name in self.sizes.default if name not in batch] or list(self.sizes.default)
 
     def _first(self, candidates: Iterable[int], works: Callable[[OpenSizes], bool]) -> int | None:
-        """The first size of the dimensions that may be larger with which the model works."""
+        """Return the first size of the dimensions that may be larger with which the model works."""
         default = self.request.default_dim or 1
         for size in candidates:
             if works(self.dims.sizes(default, dict.fromkeys(self._scalable, size))):
@@ -157,7 +157,7 @@ class ChosenSizes:
         return None
 
     def _is_guilty(self, name: str, node: ir.Node) -> bool:
-        """Whether another size of one dimension changes the size of a result that is too small."""
+        """Return whether another size of one dimension changes the size of a result that is too small."""
         found = self.dims.too_small({**self.sizes.all, name: _LARGER[-1]})
         before = self.dims.too_small(self.sizes.all)
         return found is None or found.node is not node or (before is not None and found.shape != before.shape)
@@ -174,7 +174,7 @@ class ChosenSizes:
 
 
 def options(sizes: Mapping[str, int]) -> str:
-    """The options that give sizes to open dimensions."""
+    """Return the options that give sizes to open dimensions."""
     named = [f"--dim {name}={size}" for name, size in sizes.items() if "[" not in name]
     inputs = dict.fromkeys(name.split("[")[0] for name in sizes if "[" in name)
     return " ".join((*named, *(f"--shape {name}:[…]" for name in inputs)))
@@ -190,12 +190,12 @@ def _with_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def is_quick(model: ir.Model) -> bool:
-    """Whether a model with sizes is run by ONNX Runtime in a few seconds."""
+    """Return whether a model with sizes is run by ONNX Runtime in a few seconds."""
     return sum(map(estimate, model.graph)) <= _MOST_WORK
 
 
 def refusal(model: ir.Model) -> OnnxRuntimeError | None:
-    """Why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
+    """Return why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
     required = [value for value in model.graph.inputs if not value.is_initializer()]
     if not all(map(can_cross, required)) or not is_quick(model):
         return None

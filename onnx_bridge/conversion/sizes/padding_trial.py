@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.manifest.entries import TensorInfo
-from onnx_bridge.bundle.padding import Padding
+from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.conversion.sizes.freezing import freezing
@@ -145,7 +144,7 @@ class _Trial:
         )
 
     def _advice(self, run: _Run, runs: Sequence[_Run]) -> str:
-        """What to do about it: the dimension that is to be padded at its other end, if that helps."""
+        """Return what to do about it: the dimension that is to be padded at its other end, if that helps."""
         given = self._request.pad_before
         for name in (each for each in run.small if run.small[each] != run.large[each]):
             before = tuple({*given} ^ {name})
@@ -161,7 +160,7 @@ class _Trial:
     def _changed(
         self, run: _Run, padded: Mapping[str, Value], runs: Sequence[_Run], before: Collection[str]
     ) -> OutputComparison | None:
-        """The output that padding changes most; None if it changes none."""
+        """Return the output that padding changes most; None if it changes none."""
         padding, shapes = Padding(before=before), _shapes(runs)
         cut, expected = {}, {}
         for value in self._model.graph.outputs:
@@ -179,7 +178,7 @@ class _Trial:
     def _padded(
         self, sample: Mapping[str, Value], small: Sizes, large: Sizes, before: Collection[str]
     ) -> Mapping[str, Value]:
-        """The outputs for a padded sample."""
+        """Return the outputs for a padded sample."""
         padding, wide = Padding(self._request.pad, before), dict(sample)
         for spec in self._specs:
             array = sample[spec.name]
@@ -207,7 +206,7 @@ class _Trial:
 
 
 def _shapes(runs: Sequence[_Run]) -> dict[str, list[tuple[Sizes, tuple[int, ...]]]]:
-    """The shapes of outputs, with the sizes that they have them for."""
+    """Return the shapes of outputs, with the sizes that they have them for."""
     found: dict[str, list[tuple[Sizes, tuple[int, ...]]]] = {}
     for run, (name, array) in itertools.chain.from_iterable(
         ((each, item) for item in each.outputs.items()) for each in runs

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.entries import FileInfo
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.compiling.partition import with_inferred_types
 from onnx_bridge.conversion.precision.precision import precision_notes
 from onnx_bridge.conversion.precision.quantized_products import QuantizedProducts
@@ -114,7 +114,7 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
 
 
 def _announcing(progress: Progress) -> Progress:
-    """A callback for the names of passes, which announces legalization as a stage of its own."""
+    """Return a callback for the names of passes, which announces legalization as a stage of its own."""
     return lambda name: progress(Stage.LEGALIZE if name == Legalize.name else name)
 
 
@@ -127,5 +127,5 @@ def _check_ranks(model: ir.Model) -> None:
 
 
 def required_inputs(model: ir.Model) -> list[ir.Value]:
-    """The inputs of a model that have no default."""
+    """Return the inputs of a model that have no default."""
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]

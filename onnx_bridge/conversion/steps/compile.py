@@ -95,7 +95,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
 
 
 def _program_names(plan: Plan, partitioned: Partitioned) -> dict[int, str]:
-    """The files of the device partitions, by index: ``NAME.mxr``; several: ``NAME.partition0.mxr``, ….2.mxr."""
+    """Return the files of the device partitions, by index: ``NAME.mxr``; several: ``NAME.partition0.mxr``, ….2.mxr."""
     indices = [index for index, each in enumerate(partitioned.plan.partitions) if each.side is Side.DEVICE]
     if plan.program_only:
         return {indices[0]: plan.out.name}

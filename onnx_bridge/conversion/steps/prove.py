@@ -53,7 +53,7 @@ _SLACK = 2.0
 
 
 def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()) -> Manifest:
-    """The manifest of a compiled model, with its proof.
+    """Return the manifest of a compiled model, with its proof.
 
     Args:
         compiled: the model, whose files are in the staging folder.
@@ -146,7 +146,7 @@ class _Prover:
     def _compare(
         self, compiled: Compiled, manifest: Manifest, original: Original, timeout: float | None
     ) -> float | None:
-        """The largest error of a bundle in its staging folder; raises ParityError for a difference."""
+        """Return the largest error of a bundle in its staging folder; raises ParityError for a difference."""
         plan = compiled.cleaned.plan
         manifest.write(plan.folder / manifest_path(plan.out).name)
         folder = plan.folder / plan.out.name if plan.program_only else plan.folder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.bundle.difference import diff
-from onnx_bridge.conversion.clean import Cleaned, clean
+from onnx_bridge.conversion.cleaning import Cleaned, clean
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.rewriting.base import Budget, Context, Rewrite, Target
 from passes.rewriting.pipeline import Pipeline

@@ -6,10 +6,10 @@ import itertools
 from dataclasses import replace
 from importlib import metadata
 
-from onnx_bridge.bundle.bucket_samples import bucket_samples
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.manifest.axes import inside, label
+from onnx_bridge.bundle.padding import bucket_samples
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent

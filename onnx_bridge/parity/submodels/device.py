@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.submodel import parse
+from onnx_bridge.bundle.partitions import parse
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.program import Tensor

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from onnx_bridge.bundle.partitions import parse
 from onnx_bridge.bundle.program import Program
-from onnx_bridge.bundle.submodel import parse
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.migraphx import runtime as runtimes

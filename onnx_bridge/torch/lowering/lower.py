@@ -41,7 +41,7 @@ def lower(  # noqa: PLR0913
     prove_budget: float = PROVE_BUDGET,
     progress: Progress | None = None,
 ) -> Lowered:
-    """A module that computes on MIGraphX what the given one does, with the same signature.
+    """Return a module that computes on MIGraphX what the given one does, with the same signature.
 
     The module is exported (`onnx_bridge.export`, which checks the graph against the module), converted, and loaded.
     Programs are cached on disk by the contents of the module, also for other processes; cached programs are checked

@@ -44,7 +44,7 @@ class Interface:
     outputs: Mapping[str, torch.dtype]
 
     def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """The tensors of a call, by name.
+        """Return the tensors of a call, by name.
 
         Raises:
             InputError: the arguments do not fit the signature, or differ from the sample in more than sizes.
@@ -56,7 +56,7 @@ class Interface:
         return {name: self._cast(name, each) for name, each in tensors.items()}
 
     def returned(self, outputs: Mapping[str, torch.Tensor]) -> Any:
-        """The value that the module returns."""
+        """Return the value that the module returns."""
         if self.dtype is not None:
             outputs = {name: each.to(self.outputs[name]) for name, each in outputs.items()}
         return rebuild(self.result, outputs)
@@ -100,7 +100,7 @@ class Lowered(nn.Module):
         return self._programs
 
     def forecast(self) -> Forecast:
-        """Which of its convolutions and matrix products a GPU runs in 8 bits, and why not the others.
+        """Return which of its convolutions and matrix products a GPU runs in 8 bits, and why not the others.
 
         That of the first program; those of other buckets differ only in sizes.
         """
@@ -110,7 +110,7 @@ class Lowered(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # called as it is from compiled modules
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The original module's result.
+        """Return the original module's result.
 
         Raises:
             InputError: the arguments differ from the sample in more than open sizes, or no bucket is large enough; or
@@ -127,14 +127,14 @@ class Lowered(nn.Module):
         return self._interface.returned(self._programs.run(tensors))
 
     def extra_repr(self) -> str:
-        """The module's name, its inputs and its target."""
+        """Return the module's name, its inputs and its target."""
         manifest = self._programs.bundle.manifest
         inputs = ", ".join(f"{info.name}: {info.dtype}{list(info.shape or ())}" for info in manifest.inputs)
         sizes = f", buckets={[program.dims for program in manifest.programs]}" if manifest.dims else ""
         return f"{self._interface.name}, {inputs}, target={manifest.target!r}{sizes}"
 
     def get_extra_state(self) -> torch.Tensor:
-        """The programs as uint8[n], for ``state_dict``."""
+        """Return the programs as uint8[n], for ``state_dict``."""
         return pack(self._programs.folder.path)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -174,12 +174,12 @@ class Lowered(nn.Module):
 
 
 def _is_symbolic(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no values of its own: it belongs to a tracer, or to torch.func."""
+    """Return whether a tensor has no values of its own: it belongs to a tracer, or to torch.func."""
     return isinstance(tensor, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def without_annotations(signature: inspect.Signature) -> inspect.Signature:
-    """A signature without annotations, which may not be picklable."""
+    """Return a signature without annotations, which may not be picklable."""
     parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
     return inspect.Signature(parameters)
 
@@ -221,7 +221,7 @@ def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> N
 
 
 def _constants_agree(mine: Structure, theirs: Structure) -> bool:
-    """Whether equal structures have equal constants."""
+    """Return whether equal structures have equal constants."""
     if isinstance(mine, Constant) and isinstance(theirs, Constant):
         return _same(mine.value, theirs.value)
     one, other = getattr(mine, "children", ()), getattr(theirs, "children", ())

@@ -34,7 +34,7 @@ class Folder:
 
 
 def pack(folder: Path) -> torch.Tensor:
-    """The files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
+    """Return the files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
 
     Raises:
         InputError: the folder no longer exists.
@@ -54,7 +54,7 @@ def pack(folder: Path) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor) -> Folder:
-    """A temporary folder with the packed files.
+    """Return a temporary folder with the packed files.
 
     Raises:
         InputError: the tensor is not a packed folder, or it is damaged.

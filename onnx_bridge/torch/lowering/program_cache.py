@@ -64,7 +64,7 @@ def obtain_programs(
     request: LowerRequest,
     progress: Progress | None = None,
 ) -> Obtained:
-    """The programs of a module for a call; raises like `onnx_bridge.lower`."""
+    """Return the programs of a module for a call; raises like `onnx_bridge.lower`."""
     if request.in_process:
         require_in_process(request.runtime, request.target)
     # tensors of inference mode cannot be traced, and the user's random state must not change
@@ -111,7 +111,7 @@ def _opened(call: LoweringCall, folder: Folder, result: Structure) -> Obtained:
 
 
 def _key(call: LoweringCall) -> str | None:
-    """The name of the entry; None if the module has no fingerprint."""
+    """Return the name of the entry; None if the module has no fingerprint."""
     request = call.request
     digest = fingerprint(call.module, call.call.positional, dict(call.call.keywords))
     if digest is None:
@@ -159,7 +159,7 @@ def _describe(tensor: torch.Tensor, dims: Mapping[int, str]) -> list[Any]:
 def _result(
     flat: FlatModule, given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
 ) -> Structure | None:
-    """The structure of the module's result for a sample; None if its tensors are not the expected ones."""
+    """Return the structure of the module's result for a sample; None if its tensors are not the expected ones."""
     result = run_module(flat, given)
     names = dict(zip(result.tensors, expected, strict=True))
     found = {names[name]: to_array(each) for name, each in result.tensors.items()}

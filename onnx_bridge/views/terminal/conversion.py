@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from onnx_bridge.conversion.clean import Cleaned
+from onnx_bridge.conversion.cleaning import Cleaned
 from onnx_bridge.views.terminal.tables import notes_of, pass_table, written_line
 from onnx_bridge.views.terminal.view import view
 

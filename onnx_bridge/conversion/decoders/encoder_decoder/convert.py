@@ -146,13 +146,13 @@ class EncoderDecoderConversion(GeneratingConversion):
         return replace(common, shapes=dict(shapes))
 
     def _derived(self, model: ir.Model, part: str, layout: Layout | None = None) -> Source:
-        """A model that was made from the files."""
+        """Return a model that was made from the files."""
         made = [self.files.digest(), part, self.length, dict(self.request.freeze), code_digest(__package__)]
         shapes = [] if layout is None else sorted((name, list(each)) for name, each in layout.shapes(1).items())
         return Source(model, name=self.files.given.stem, digest=json_digest([*made, shapes]))
 
     def _encoder_shapes(self, encoder: Source) -> dict[str, tuple[int, ...]]:
-        """The shapes of the encoder's inputs; raises InputError if some sizes are open."""
+        """Return the shapes of the encoder's inputs; raises InputError if some sizes are open."""
         shapes: dict[str, list[Dim]] = {}
         for spec in samplers.specs(encoder.model()):
             batch, *others = spec.shape or ()
@@ -206,7 +206,7 @@ class EncoderDecoderConversion(GeneratingConversion):
         return Layout(batch, self.length, parts.ids, parts.logits, tuple(cache), encoder=encoder)
 
     def _step_shapes(self, layout: Layout, past: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs of the step for some size of its past."""
+        """Return the shapes of the inputs of the step for some size of its past."""
         shapes = layout.shapes(1)
         for each in layout.cache:
             shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
@@ -214,7 +214,7 @@ class EncoderDecoderConversion(GeneratingConversion):
 
 
 def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes of all inputs for that of one; sizes that do not follow are 1."""
+    """Return the shapes of all inputs for that of one; sizes that do not follow are 1."""
     inputs = {str(value.name): dims_of(value) or () for value in model.graph.inputs}
     sizes = dict(zip(inputs[name], shape, strict=True))
     return {
@@ -223,6 +223,6 @@ def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str,
 
 
 def _outputs(bundle: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of the outputs of a bundle that are fixed, by name."""
+    """Return the shapes of the outputs of a bundle that are fixed, by name."""
     found = {each.name: each.sizes or () for each in Manifest.read(manifest_path(bundle)).outputs}
     return {name: sizes for name, shape in found.items() if (sizes := tuple(filter(None, shape))) == shape}

@@ -45,7 +45,7 @@ class Files:
 
     @classmethod
     def beside(cls, given: Path) -> Files:
-        """The files beside a decoder, which are not read.
+        """Return the files beside a decoder, which are not read.
 
         Raises:
             InputError: one is missing, or a configuration is damaged.
@@ -69,11 +69,11 @@ class Files:
         return tuple(dict.fromkeys((self.encoder, self.first, self.step)))
 
     def digests(self) -> dict[str, str]:
-        """Those of the files, by name; raises InputError."""
+        """Return those of the files, by name; raises InputError."""
         return {each.name: models.digest(each) for each in self.all}
 
     def branch(self, *, cached: bool) -> dict[str, str]:
-        """The value of the input that chooses the branch of a merged decoder, as JSON text."""
+        """Return the value of the input that chooses the branch of a merged decoder, as JSON text."""
         return {BRANCH: "[true]" if cached else "[false]"} if self.first == self.step else {}
 
     def digest(self) -> str:
@@ -82,7 +82,7 @@ class Files:
 
 
 def digest_with_encoder(decoder: Path) -> str | None:
-    """The digest of a decoder with what lies beside it; None where there is no encoder for it.
+    """Return the digest of a decoder with what lies beside it; None where there is no encoder for it.
 
     Raises:
         InputError: one of the files cannot be read.
@@ -102,13 +102,13 @@ class _Configuration:
 
 
 def _configurations(model: Path) -> Iterator[Path]:
-    """The configurations beside a model, or beside its folder ``onnx``."""
+    """Yield the configurations beside a model, or beside its folder ``onnx``."""
     for folder in (model.parent, model.parent.parent) if model.parent.name == "onnx" else (model.parent,):
         yield from (folder / name for name in _CONFIGURATIONS if (folder / name).exists())
 
 
 def _start(path: Path) -> tuple[int, ...]:
-    """The tokens that a text begins with, as a configuration says; raises InputError."""
+    """Return the tokens that a text begins with, as a configuration says; raises InputError."""
     try:
         found = read_as(_Configuration, parse_json(read_regular(path))).decoder_start_token_id
     except (OSError, ValueError) as error:

@@ -56,7 +56,7 @@ class EncoderDecoderOriginal:
         return sample
 
     def of(self, layout: Layout, source: Mapping[str, Value]) -> _Generation:
-        """The model with a source."""
+        """Return the model with a source."""
         assert layout.encoder is not None
         hidden = self.encoder.run(source)[layout.encoder.hidden]
         others = {name: rank for name, rank in self.first.ranks.items() if name not in self.presents}
@@ -116,7 +116,7 @@ class _Generation:
     given: dict[str, Value]
 
     def cache(self, layout: Layout) -> GrowingCache:
-        """An empty cache."""
+        """Return an empty cache."""
         own = replace(layout, mask=None, length=None, encoder=None)
         dtypes = {**self.original.first.dtypes, **self.original.step.dtypes}
         return GrowingCache(own, dtypes, _Program(self))

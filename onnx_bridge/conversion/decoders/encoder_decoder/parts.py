@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching
 from onnx_bridge.core.errors import InputError
@@ -100,7 +100,7 @@ class Parts:
 
 
 def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
-    """Whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
+    """Return whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
     inputs = {name: each for name, each in _named(model.graph.inputs).items() if name not in frozen}
     pasts, presents = matching(PAST, inputs), matching(PRESENT, _named(model.graph.outputs))
     states = [
@@ -113,7 +113,7 @@ def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
 
 
 def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
-    """A model with some inputs constant, and the branch of a merged decoder that they choose."""
+    """Return a model with some inputs constant, and the branch of a merged decoder that they choose."""
     there = {name: text for name, text in freeze.items() if name in _named(model.graph.inputs)}
     return rewrite(model, CleanRequest("inline-functions,unshadow-names,inline-constant-if", freeze=there)).model
 
@@ -124,13 +124,13 @@ def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
 
 
 def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
-    """The input of hidden states."""
+    """Return the input of hidden states."""
     found = [value for value in _named(first.graph.inputs).values() if value.name not in pasts]
     return _one("hidden states", found, lambda value: not _is_integer(value) and len(dims_of(value) or ()) == 3)
 
 
 def _inputs_of(value: ir.Value) -> set[str]:
-    """The inputs of the model that a value is computed from; those whose sizes alone matter are left out."""
+    """Return the inputs of the model that a value is computed from; those whose sizes alone matter are left out."""
     found: set[str] = set()
     seen, pending = set(), [value]
     while pending:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion.clean import rewrite
+from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.reference import Reference
@@ -92,7 +92,7 @@ def look_up_by_length(model: ir.Model, made: ir.Model, shapes: Callable[[int], S
 
 
 def sized(model: ir.Model, shapes: Shapes) -> ir.Model:
-    """A copy with fixed sizes, all that follows from them computed, and without unused inputs."""
+    """Return a copy with fixed sizes, all that follows from them computed, and without unused inputs."""
     known = {str(value.name): shapes[str(value.name)] for value in model.graph.inputs if not value.is_initializer()}
     request = CleanRequest("fold-constants,remove-dead,infer-shapes", shapes=known)
     found = rewrite(model.clone(), request).model
@@ -111,7 +111,7 @@ def _constant(scope: Scope, name: str, array: Array) -> ir.Value:
 
 
 def _over_cache(made: ir.Model, larger: ir.Model, length: int) -> list[ir.Node]:
-    """The softmax over the tokens of the cache: those over an axis that grows with it."""
+    """Return the softmax over the tokens of the cache: those over an axis that grows with it."""
     others = {node.name: node for node in larger.graph}
     return [
         node
@@ -122,7 +122,7 @@ def _over_cache(made: ir.Model, larger: ir.Model, length: int) -> list[ir.Node]:
 
 
 def _last(softmax: ir.Node) -> int | None:
-    """The size of the last axis, if it is that of a softmax."""
+    """Return the size of the last axis, if it is that of a softmax."""
     shape = softmax.inputs[0].shape if softmax.inputs[0] is not None else None
     if shape is None or not shape.is_static() or softmax.attributes.get_int("axis", -1) not in (-1, len(shape) - 1):
         return None
@@ -199,7 +199,7 @@ def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], len
 
 
 def _computed(step: ir.Model, made: ir.Model) -> dict[ir.Value, Array]:
-    """The constants of a sized model that sizes of inputs determine, and that are data for some operator."""
+    """Return the constants of a sized model that sizes of inputs determine, and that are data for some operator."""
     before = {str(value.name): value for node in step.graph for value in node.outputs}
     found = {}
     for name, value in made.graph.initializers.items():
@@ -209,7 +209,7 @@ def _computed(step: ir.Model, made: ir.Model) -> dict[ir.Value, Array]:
 
 
 def _is_data(node: ir.Node, index: int) -> bool:
-    """Whether an operand is data, rather than a size, an axis, or an index of what has the size of the cache."""
+    """Return whether an operand is data, rather than a size, an axis, or an index of what has the size of the cache."""
     data = node.inputs[0]
     if node.op_type in _INDEXING and index == 1 and data is not None and data.const_value is None:
         return False
@@ -217,7 +217,7 @@ def _is_data(node: ir.Node, index: int) -> bool:
 
 
 def _at_end(row: Array, tensor: Array) -> Array:
-    """A constant for fewer tokens, in the shape of that for all, whose elements for what is hidden stay."""
+    """Return a constant for fewer tokens, in the shape of that for all, whose elements for what is hidden stay."""
     if row.shape == tensor.shape:
         return row
     found = tensor.copy()

@@ -187,7 +187,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
 
 
 def _sizes(model: ir.Model, request: CleanRequest) -> ChosenSizes | None:
-    """The sizes of open dimensions; None if they stay open."""
+    """Return the sizes of open dimensions; None if they stay open."""
     if request.default_dim is None:
         return None
     from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
