@@ -25,7 +25,7 @@ from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.rehearsal.gpu_operators import Operator
+from onnx_bridge.migraphx.rehearsal.gpu_view import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.worker import Worker
 

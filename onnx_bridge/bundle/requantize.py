@@ -34,10 +34,7 @@ def quantize(program: Program, precision: str, target: str, samples: Sequence[Ma
         QuantizationError: MIGraphX refused, or its process ended.
     """
     try:
-        if precision == "int8":
-            program.quantize_int8(target, samples)
-        else:
-            program.quantize_fp8(target, samples)
+        program.quantize(precision, target, samples)
     except RuntimeFailure as error:
         what = f"MIGraphX cannot quantize it to {precision}: {error.what}"
         hint = "is the calibration data representative?"

@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,7 @@ class CLibrary:
 
     def create(self, kind: str, function: str, *arguments: Any) -> Handle:
         """Call a function whose first argument receives a new object of type ``migraphx_<kind>_t``."""
-        pointer = c_void_p()
-        self.call(function, byref(pointer), *arguments)
-        return Handle(self, kind, pointer)
+        return Handle(self, kind, self.read_pointer(function, *arguments))
 
     def read(self, ctype: Any, function: str, *arguments: Any) -> Any:
         """Call a function whose first argument receives a plain value of ``ctype``; returns the value."""
@@ -69,22 +67,30 @@ class CLibrary:
         self.call(function, byref(out), *arguments)
         return out.value
 
+    def read_pointer(self, function: str, *arguments: Any) -> c_void_p:
+        """Call a function whose first argument receives the address of what another object owns."""
+        pointer = c_void_p()
+        self.call(function, byref(pointer), *arguments)
+        return pointer
+
+    def elements(self, kind: str, owner: Handle) -> Iterator[c_void_p]:
+        """Yield the elements of a list of type ``migraphx_<kind>_t``, which owns them."""
+        for index in range(self.read(c_size_t, f"{kind}_size", owner)):
+            yield self.read_pointer(f"{kind}_get", owner, c_size_t(index))
+
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> CProgram:
         handle = self.create("program", "parse_onnx", os.fsencode(path), _onnx_options(self, options))
         return CProgram(self, handle)
 
     def parse_onnx_buffer(self, data: bytes, options: OnnxOptions = OnnxOptions()) -> CProgram:
-        """Parse an ONNX model from memory."""
         handle = self.create("program", "parse_onnx_buffer", data, c_size_t(len(data)), _onnx_options(self, options))
         return CProgram(self, handle)
 
     def load(self, path: Path) -> CProgram:
-        """Read a saved program (``.mxr``)."""
         options = self.create("file_options", "file_options_create")
         return CProgram(self, self.create("program", "load", os.fsencode(path), options))
 
     def has_target(self, name: str) -> bool:
-        """Whether this build can load the target's library."""
         try:
             self.create("target", "target_create", name.encode())
         except StatusError:
@@ -114,46 +120,29 @@ class CProgram:
 
     @property
     def address(self) -> int:
-        """The address of the C++ object."""
         return int(self._handle._as_parameter_.value or 0)
 
     def get_parameter_names(self) -> list[str]:
-        """The names of the inputs."""
         return list(self.get_parameter_shapes())
 
     def get_parameter_shapes(self) -> dict[str, Shape]:
-        """The inputs' shapes by name."""
-        self._parameters = self._parameters or self._read_parameter_shapes()
+        if not self._parameters:
+            library = self._library
+            shapes = library.create("program_parameter_shapes", "program_get_parameter_shapes", self._handle)
+            names = (c_char_p * library.read(c_size_t, "program_parameter_shapes_size", shapes))()
+            library.call("program_parameter_shapes_names", names, shapes)
+            for name in filter(None, names):
+                shape = library.read_pointer("program_parameter_shapes_get", shapes, name)
+                self._parameters[name.decode()] = _shape(library, shape)
         return dict(self._parameters)
 
-    def _read_parameter_shapes(self) -> dict[str, Shape]:
-        library = self._library
-        shapes = library.create("program_parameter_shapes", "program_get_parameter_shapes", self._handle)
-        names = (c_char_p * library.read(c_size_t, "program_parameter_shapes_size", shapes))()
-        library.call("program_parameter_shapes_names", names, shapes)
-        result = {}
-        for name in names:
-            assert name is not None
-            shape = c_void_p()
-            library.call("program_parameter_shapes_get", byref(shape), shapes, name)
-            result[name.decode()] = _shape(library, shape)
-        return result
-
     def get_output_shapes(self) -> list[Shape]:
-        """The outputs' shapes in the model's order."""
-        library = self._library
-        shapes = library.create("shapes", "program_get_output_shapes", self._handle)
-        result = []
-        for index in range(library.read(c_size_t, "shapes_size", shapes)):
-            shape = c_void_p()
-            library.call("shapes_get", byref(shape), shapes, c_size_t(index))
-            result.append(_shape(library, shape))
-        return result
+        shapes = self._library.create("shapes", "program_get_output_shapes", self._handle)
+        return [_shape(self._library, shape) for shape in self._library.elements("shapes", shapes)]
 
     def compile(
         self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
     ) -> None:
-        """Compile for ``target``."""
         library = self._library
         options = library.create("compile_options", "compile_options_create")
         library.call("compile_options_set_offload_copy", options, c_bool(offload_copy))
@@ -166,59 +155,37 @@ class CProgram:
         library = self._library
         given, _keep = _parameters(library, parameters, self.get_parameter_shapes())
         outputs = library.create("arguments", "program_run", self._handle, given)
-        result = []
-        for index in range(library.read(c_size_t, "arguments_size", outputs)):
-            argument = c_void_p()
-            library.call("arguments_get", byref(argument), outputs, c_size_t(index))
-            result.append(_tensor(library, argument, None if copy else outputs))
-        return result
+        owner = None if copy else outputs
+        return [_tensor(library, argument, owner) for argument in library.elements("arguments", outputs)]
 
     def save(self, path: Path) -> None:
-        """Write the program as msgpack."""
         options = self._library.create("file_options", "file_options_create")
         self._library.call("save", self._handle, os.fsencode(path), options)
 
-    def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to float16."""
-        self._parameters = {}
-        self._library.call("quantize_fp16_with_op_names", self._handle, self._operator_names(ins_names))
-
-    def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to bfloat16."""
-        self._parameters = {}
-        self._library.call("quantize_bf16_with_op_names", self._handle, self._operator_names(ins_names))
-
-    def quantize_int8(
-        self, target: str, calibration: Sequence[Mapping[str, Tensor]], ins_names: Sequence[str] = ()
-    ) -> None:
-        """Quantize to int8 with ranges measured on ``calibration``."""
-        self._quantize("int8", target, calibration, ins_names)
-
-    def quantize_fp8(self, target: str, calibration: Sequence[Mapping[str, Tensor]]) -> None:
-        """Quantize to fp8 with ranges measured on ``calibration``."""
-        self._quantize("fp8", target, calibration, ())
-
-    def _operator_names(self, names: Sequence[str]) -> Handle:
-        handle = self._library.create("quantize_op_names", "quantize_op_names_create")
-        for name in names:
-            self._library.call("quantize_op_names_add", handle, name.encode())
-        return handle
-
-    def _quantize(
-        self, kind: str, target: str, calibration: Sequence[Mapping[str, Tensor]], names: Sequence[str]
+    def quantize(
+        self,
+        precision: str,
+        target: str = "ref",
+        calibration: Sequence[Mapping[str, Tensor]] = (),
+        names: Sequence[str] = (),
     ) -> None:
         library = self._library
-        self._parameters = {}
-        options = library.create(f"quantize_{kind}_options", f"quantize_{kind}_options_create")
-        for name in names:
-            library.call(f"quantize_{kind}_options_add_op_name", options, name.encode())
         shapes = self.get_parameter_shapes()
-        keep = []
-        for sample in calibration:
-            given, arrays = _parameters(library, sample, shapes)
-            keep.append((given, arrays))
-            library.call(f"quantize_{kind}_options_add_calibration_data", options, given)
-        library.call(f"quantize_{kind}", self._handle, _target(library, target), options)
+        self._parameters = {}
+        if precision in ("fp16", "bf16"):
+            chosen = library.create("quantize_op_names", "quantize_op_names_create")
+            for name in names or ("all",):
+                library.call("quantize_op_names_add", chosen, name.encode())
+            library.call(f"quantize_{precision}_with_op_names", self._handle, chosen)
+            return
+        kind = f"quantize_{precision}_options"
+        options = library.create(kind, f"{kind}_create")
+        for name in names:
+            library.call(f"{kind}_add_op_name", options, name.encode())
+        samples = [_parameters(library, sample, shapes) for sample in calibration]
+        for sample, _keep in samples:
+            library.call(f"{kind}_add_calibration_data", options, sample)
+        library.call(f"quantize_{precision}", self._handle, _target(library, target), options)
 
 
 def _target(library: CLibrary, name: str) -> Handle:
@@ -238,8 +205,8 @@ def _onnx_options(library: CLibrary, options: OnnxOptions) -> Handle:
     for name, dims in options.map_input_dims.items():
         set_("input_parameter_shape", name.encode(), _sizes(dims), c_size_t(len(dims)))
     for name, ranges in options.map_dyn_input_dims.items():
-        handles = [_dynamic_dimension(library, each) for each in ranges]
-        pointers = (c_void_p * len(handles))(*(each._as_parameter_ for each in handles))
+        handles = [_dynamic_dimension(library, range_) for range_ in ranges]
+        pointers = (c_void_p * len(handles))(*(handle._as_parameter_ for handle in handles))
         dimensions = library.create("dynamic_dimensions", "dynamic_dimensions_create", pointers, c_size_t(len(handles)))
         set_("dyn_input_parameter_shape", name.encode(), dimensions)
     if options.max_loop_iterations is not None:
@@ -279,10 +246,8 @@ def _shape(library: CLibrary, shape: c_void_p) -> Shape:
         return Shape(type_name, lens, _size_list(library, "shape_strides", shape))
     dimensions = library.create("dynamic_dimensions", "shape_dyn_dims", shape)
     ranges = []
-    for index in range(library.read(c_size_t, "dynamic_dimensions_size", dimensions)):
-        pointer = c_void_p()
-        library.call("dynamic_dimensions_get", byref(pointer), dimensions, c_size_t(index))
-        # The C API has no getters: read the C++ object {size_t min, max; …}, and check it where the API can tell.
+    for pointer in library.elements("dynamic_dimensions", dimensions):
+        # The C API has no getters: read the C++ object {size_t min, max; …}, and check it with what the API tells.
         low, high = ctypes.cast(pointer, POINTER(c_size_t))[0:2]
         if library.read(c_bool, "dynamic_dimension_is_fixed", pointer) != (low == high):
             raise MissingFeature(f"the ranges of dynamic shapes cannot be read from MIGraphX {library.version}")
@@ -293,7 +258,7 @@ def _shape(library: CLibrary, shape: c_void_p) -> Shape:
 def _parameters(
     library: CLibrary, tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]
 ) -> tuple[Handle, list[Any]]:
-    """The tensors as program parameters, and what must stay alive as long as they do."""
+    """Return the tensors as program parameters, and the objects that must stay alive with them."""
     parameters = library.create("program_parameters", "program_parameters_create")
     keep: list[Any] = []
     for name, tensor in tensors.items():
@@ -314,30 +279,29 @@ def _parameters(
 
 
 def _tensor(library: CLibrary, argument: c_void_p, owner: Handle | None) -> Tensor:
-    """An output, copied unless it shall own what has its memory."""
-    pointer = c_void_p()
-    library.call("argument_shape", byref(pointer), argument)
-    shape = _shape(library, pointer)
+    """Return an output, which is copied unless it keeps the owner of its memory alive."""
+    shape = _shape(library, library.read_pointer("argument_shape", argument))
+    return read_tensor(library.read_pointer("argument_buffer", argument).value or 0, shape, owner)
+
+
+def read_tensor(address: int, shape: Shape, owner: object | None) -> Tensor:
+    """Return the tensor of a shape, strides included, at an address.
+
+    Args:
+        address: the address of the first element.
+        shape: the tensor's type, sizes and strides.
+        owner: the object that the array keeps alive, since it has the memory; None copies the elements densely.
+
+    Raises:
+        MissingFeature: no numpy dtype holds elements of the type.
+    """
     if shape.type not in STORAGE:
         raise MissingFeature(f"outputs of type {shape.type} cannot be read")
-    buffer = c_void_p()
-    library.call("argument_buffer", byref(buffer), argument)
-    if owner is None:
-        return Tensor(shape.type, dense_copy(buffer.value or 0, shape))
-    return Tensor(shape.type, view(buffer.value or 0, shape, owner))
-
-
-def dense_copy(address: int, shape: Shape) -> np.ndarray[Any, np.dtype[Any]]:
-    """A dense copy of the elements at ``address``, laid out there with the strides of ``shape``."""
-    return view(address, shape, None).copy()
-
-
-def view(address: int, shape: Shape, owner: object) -> np.ndarray[Any, np.dtype[Any]]:
-    """The elements at ``address``, laid out there with the strides of ``shape``; the array keeps the owner alive."""
     dtype = np.dtype(STORAGE[shape.type])
     if 0 in shape.lens or not address:
-        return np.zeros(shape.lens, dtype)
-    return np.asarray(_Memory(address, shape, dtype, owner))
+        return Tensor(shape.type, np.zeros(shape.lens, dtype))
+    elements = np.asarray(_Memory(address, shape, dtype, owner))
+    return Tensor(shape.type, elements.copy() if owner is None else elements)
 
 
 class _Memory:
@@ -351,10 +315,10 @@ class _Memory:
 
 
 def _version() -> str:
-    """The version in the name of the loaded libmigraphx.so.<major·10⁶ + minor·10³ + patch>."""
+    """Return the version in the name of the loaded libmigraphx.so.<major·10⁶ + minor·10³ + patch>."""
     maps = Path("/proc/self/maps").read_text()
-    found = re.search(r"libmigraphx\.so\.(\d+)", maps)
-    if not found:
+    match = re.search(r"libmigraphx\.so\.(\d+)", maps)
+    if not match:
         return "unknown"
-    number = int(found.group(1))
+    number = int(match.group(1))
     return f"{number // 1_000_000}.{number // 1_000 % 1_000}.{number % 1_000}"

@@ -33,8 +33,8 @@ class Setting:
     """An environment variable of MIGraphX or MIOpen.
 
     Attributes:
-        variable: its name.
-        what: its effect.
+        variable: the name of the variable.
+        what: the effect of the variable.
         since: the first MIGraphX that reads it; empty for MIOpen's.
         until: the last one; empty if the newest still does.
         values: a regular expression for all of its values; None for the path of a file, which no manifest has.
@@ -97,7 +97,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 """The settings by name, with the versions whose sources name the variable."""
 
-_RECORDED = {each.variable: each.values for each in SETTINGS.values() if each.values is not None} | {
+_RECORDED = {setting.variable: setting.values for setting in SETTINGS.values() if setting.values is not None} | {
     "MIGRAPHX_DISABLE_MIOPEN_POOLING": "[01]",
     "MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION": "[01]",
 }
@@ -128,7 +128,7 @@ class CompileOptions:
         """Validate options.
 
         Args:
-            given: by name; the texts ``true`` and ``false`` are booleans.
+            given: the options by name; the texts ``true`` and ``false`` are booleans.
             runtime: must support them.
             target: must support them.
 
@@ -143,24 +143,26 @@ class CompileOptions:
             where = f"option {name!r}"
             if name in COMPILE:
                 if (read := _BOOLS.get(str(value).lower())) is None:
-                    raise InputError(f"it cannot be {value!r}", where=where, hint="true or false")
+                    raise InputError(f"the option cannot be {value!r}", where=where, hint="true or false")
                 compiled[name] = read
             elif name in SETTINGS:
                 setting = SETTINGS[name]
                 variable = setting.variable
                 if not _reads(runtime, variable):
                     here = runtime.version if "gpu" in runtime.targets else f"{runtime.version} without its gpu library"
-                    what = f"this runtime does not support it: no library of MIGraphX {here} reads {variable}"
+                    what = f"this runtime does not support the option: no library of MIGraphX {here} reads {variable}"
                     raise InputError(what, where=where, hint=f"{setting.span}; leave it out, or choose another runtime")
                 text = {"true": "1", "false": "0"}.get(str(value).lower(), str(value))
                 if not text:
-                    raise InputError("it has no value", where=where, hint=setting.what)
+                    raise InputError("the option has no value", where=where, hint=setting.what)
                 if not re.fullmatch(setting.values or r"[^\0]+", text):
-                    raise InputError(f"it cannot be {text!r}", where=where, hint=setting.what)
+                    raise InputError(f"the option cannot be {text!r}", where=where, hint=setting.what)
                 environment[variable] = text
             elif name == TUNING:
                 if not (tuning := str(value)):
-                    raise InputError("it has no value", where=where, hint="keep, or an earlier bundle to continue from")
+                    raise InputError(
+                        "the option has no value", where=where, hint="keep, or an earlier bundle to continue from"
+                    )
             else:
                 known = [*COMPILE, *SETTINGS, TUNING]
                 raise InputError(
@@ -181,12 +183,12 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a conversion that its programs need when they run; files are those of the conversion alone."""
+    """Return the variables of a conversion that its programs need to run; files serve the conversion alone."""
     return {name: value for name, value in environment.items() if name in _RECORDED}
 
 
 def unknown_variable(environment: Mapping[str, str]) -> str | None:
-    """The first variable, with its value, that no conversion records; None if all are known settings."""
+    """Return the first variable, with its value, that no conversion records; None if all are known settings."""
     for name, value in environment.items():
         if name not in _RECORDED or not re.fullmatch(_RECORDED[name], value):
             return f"{name}={value}"
@@ -203,7 +205,7 @@ def parse_option(text: str) -> tuple[str, str]:
 
 @functools.cache
 def _reads(runtime: Runtime, variable: str) -> bool:
-    """Whether a library of the runtime contains the name of a variable."""
+    """Return whether a library of the runtime contains the name of a variable."""
     stems = ("libMIOpen",) if variable.startswith("MIOPEN_") else ("libmigraphx", "migraphx")
     folders = {Path(runtime.path).parent, *runtime.library_path}
     if runtime.library is not None:

@@ -38,7 +38,7 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
         at_a_time: how many forks run beside each other.
 
     Returns:
-        For each group what its tasks returned, in order. Where the fork ended before all were done, the last answer is
+        For each group what its tasks returned, in order. If the fork ended before all were done, the last answer is
         that of the task that it was running: ``{"died": returncode, "printed": text}``, the code as
         `subprocess.Popen.returncode`, or ``{"timeout": seconds}``.
     """
@@ -51,15 +51,15 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
             while waiting and len(running) < at_a_time:
                 waiting[0].start()
                 running.append(waiting.pop(0))
-            pause = min(each.deadline for each in running) - time.monotonic()
+            pause = min(fork.deadline for fork in running) - time.monotonic()
             ready, _, _ = select.select(running, [], [], max(0.0, pause))
-            for each in ready or [each for each in running if each.deadline <= time.monotonic()]:
-                each.take(ready=bool(ready))
-            running = [each for each in running if not each.ended]
+            for fork in ready or [fork for fork in running if fork.deadline <= time.monotonic()]:
+                fork.take(ready=bool(ready))
+            running = [fork for fork in running if not fork.ended]
     finally:
-        for each in running:
-            each.end()
-    return [each.answers for each in forks]
+        for fork in running:
+            fork.end()
+    return [fork.answers for fork in forks]
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -77,14 +77,14 @@ class _Fork:
         self._tasks, self._timeout = tasks, timeout
 
     def start(self) -> None:
-        self._connection, theirs = messages.connect()
+        self._connection, remote = messages.connect()
         self._output = os.memfd_create("fork", os.MFD_CLOEXEC)
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
         parent = os.getpid()
         self._child = os.fork()
         if self._child == 0:
-            _run(self._tasks, theirs, self._output, parent)
-        theirs.close()
+            _run(self._tasks, remote, self._output, parent)
+        remote.close()
         self.deadline = time.monotonic() + self._timeout
 
     def fileno(self) -> int:
@@ -111,7 +111,7 @@ class _Fork:
             self.end()
 
     def _is_computing(self) -> bool:
-        """Whether a late task has not had its seconds yet, since others keep the processors busy: then it has them."""
+        """Return whether a late task has had too little processor time; if so, give it the rest."""
         now = _computed(self._child)
         left = self._timeout - (now - self._begun)
         if left <= 0 or now - self._seen < _LEAST * self._timeout:
@@ -133,7 +133,7 @@ class _Fork:
 
 
 def _computed(process: int) -> float:
-    """The processor time of a process in seconds; 0 if it is gone."""
+    """Return the processor time of a process in seconds; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -142,7 +142,7 @@ def _computed(process: int) -> float:
 
 
 def _run(tasks: Sequence[Task], connection: socket.socket, output: int, parent: int) -> None:
-    """Everything that a fork does; it ends with its parent, also in the middle of a call."""
+    """Do all of a fork's work; it ends with its parent, also in the middle of a call."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from onnx_bridge.core.errors import InputError, MigraphxError
-from onnx_bridge.migraphx.c_api import dense_copy
+from onnx_bridge.migraphx.c_api import read_tensor
 from onnx_bridge.migraphx.program import ML_DTYPES, Shape
-from onnx_bridge.migraphx.python_module import ModuleLibrary
+from onnx_bridge.migraphx.python_module import ModuleLibrary, shape_of
 from onnx_bridge.migraphx.runtime import Runtime
 
 _OUTPUT = re.compile(r"(?:main:)?#output_(\d+)")
@@ -41,7 +41,9 @@ class InProcessProgram:
             MigraphxError: the module cannot be imported, or cannot read the program.
         """
         if runtime.kind != "module":
-            what = f"it needs AMD's own Python module, and the runtime is {runtime.path} ({runtime.kind})"
+            what = (
+                f"programs in the process need AMD's Python module, and the runtime is {runtime.path} ({runtime.kind})"
+            )
             raise InputError(what, where="in_process", hint="leave it out: programs then run in a worker process")
         try:
             library = _loaded(runtime.path)
@@ -50,10 +52,12 @@ class InProcessProgram:
             raise MigraphxError(str(error), where=str(path)) from error
         self._argument = library.module.argument_from_pointer
         self._shapes = dict(self._program.get_parameter_shapes())
-        places = {int(found[1]): name for name in self._shapes if (found := _OUTPUT.fullmatch(name))}
+        places = {int(match[1]): name for name in self._shapes if (match := _OUTPUT.fullmatch(name))}
         self._names = [places[index] for index in sorted(places)]
         own = self._program.get_output_shapes()
-        self.outputs = [_shape(self._shapes[name]) for name in self._names] or [_dense(_shape(each)) for each in own]
+        self.outputs = [shape_of(self._shapes[name]) for name in self._names]
+        if not self._names:
+            self.outputs = [_dense(shape_of(shape)) for shape in own]
         if len(self.outputs) != len(own):
             raise _unsupported("some outputs are in memory that the program allocates")
         for name, shape in self._shapes.items():
@@ -82,15 +86,11 @@ class InProcessProgram:
             raise MigraphxError(str(error), where="in_process") from error
         if not self._names:
             for result, address in zip(results, outputs, strict=True):
-                dense = dense_copy(result.data_ptr(), _shape(result.get_shape()))
+                dense = read_tensor(result.data_ptr(), shape_of(result.get_shape()), None).data
                 ctypes.memmove(address, dense.ctypes.data, dense.nbytes)
 
 
 _loaded = functools.lru_cache(maxsize=1)(ModuleLibrary)
-
-
-def _shape(shape: object) -> Shape:
-    return Shape(shape.type_string(), tuple(shape.lens()), tuple(shape.strides()))  # type: ignore[attr-defined]
 
 
 def _dense(shape: Shape) -> Shape:

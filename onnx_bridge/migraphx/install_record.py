@@ -9,6 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
+from onnx_bridge.core.files.digest import file_digest
+
 NAME = "runtime.json"
 
 
@@ -38,7 +42,7 @@ class InstallRecord:
         suite: the suite of Debian that it came from, or ``from`` (a folder of package files, unsigned).
         origin: the publisher according to apt, or that folder.
         target: the target it was installed for; ``gpu`` includes ``ref``.
-        date: of the installation, in ISO 8601, UTC.
+        date: the time of the installation, in ISO 8601, UTC.
         identity: a text that changes with the version of a package.
         packages: what was unpacked.
         files: the libraries.
@@ -54,48 +58,38 @@ class InstallRecord:
 
     @classmethod
     def read(cls, folder: Path) -> InstallRecord | None:
-        """The record in ``folder``; None where there is none that can be read."""
+        """Return the record in ``folder``; None if there is none that can be read."""
         try:
-            fields = json.loads((folder / NAME).read_text())
-            fields["packages"] = tuple(Package(**each) for each in fields["packages"])
-            fields["files"] = tuple(File(**each) for each in fields["files"])
-            return cls(**fields)
-        except (OSError, ValueError, KeyError, TypeError):
+            return msgspec.json.decode((folder / NAME).read_bytes(), type=cls)
+        except (OSError, ValueError):
             return None
 
     def write(self, folder: Path) -> None:
-        """Write the record into ``folder``."""
         (folder / NAME).write_text(json.dumps(asdict(self), indent=1))
 
     def damage(self, folder: Path, *, thorough: bool = False) -> list[str]:
-        """The recorded files that are missing or changed: by size, or with ``thorough`` by checksum."""
+        """Return the recorded files that are missing or changed: by size, or with ``thorough`` by checksum."""
 
         def intact(file: File) -> bool:
             path = folder / file.path
             if not path.is_file() or path.stat().st_size != file.size:
                 return False
-            return not thorough or checksum(path) == file.sha256
+            return not thorough or file_digest(path) == file.sha256
 
         return [file.path for file in self.files if not intact(file)]
 
 
-def checksum(path: Path) -> str:
-    """The SHA256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def libraries(root: Path, folders: Iterable[Path]) -> tuple[File, ...]:
-    """The libraries in ``folders``, without links, as a record lists them."""
+    """Return the libraries in ``folders``, without links, as a record lists them."""
     paths = sorted(path for folder in folders for path in folder.glob("*.so*"))
     return tuple(
-        File(str(path.relative_to(root)), path.stat().st_size, checksum(path))
+        File(str(path.relative_to(root)), path.stat().st_size, file_digest(path))
         for path in paths
         if path.is_file() and not path.is_symlink()
     )
 
 
 def identity_of(versions: Iterable[tuple[str, str]]) -> str:
-    """A short hash of pairs of package and version."""
+    """Return a short hash of pairs of package and version."""
     listed = "\n".join(f"{name} {version}" for name, version in sorted(versions))
     return hashlib.sha256(listed.encode()).hexdigest()[:10]

@@ -1,11 +1,10 @@
-"""What of a machine determines the bundles that are made on it."""
+"""The properties of a machine that determine the bundles that are made on it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture
@@ -19,10 +18,10 @@ class Machine:
     """A machine; two that are equal make the same bundle from the same job.
 
     Attributes:
-        identity: of its MIGraphX (`Runtime.identity`).
-        architecture: of its GPU ("gfx942"); None without one.
+        identity: the identity of its MIGraphX (`Runtime.identity`).
+        architecture: the architecture of its GPU ("gfx942"); None without one.
         environment: the environment variables that change the program which MIGraphX compiles.
-        targets: those that its MIGraphX has libraries for.
+        targets: the targets that its MIGraphX has libraries for.
     """
 
     identity: str
@@ -32,24 +31,16 @@ class Machine:
 
     @classmethod
     def here(cls, runtime: Runtime) -> Machine:
-        """This machine, with a runtime of it."""
+        """Describe this machine with one of its runtimes."""
         return cls(runtime.identity, gpu_architecture(), compile_environment(os.environ), tuple(runtime.targets))
 
     @classmethod
     def of(cls, runtime: Runtime | Machine) -> Machine:
         return runtime if isinstance(runtime, Machine) else cls.here(runtime)
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "targets": list(self.targets)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Machine:
-        """The inverse of `to_json`."""
-        return cls(**{**values, "targets": tuple(values["targets"])})
-
 
 def compile_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that change the program which MIGraphX compiles."""
+    """Return the environment variables that change the program which MIGraphX compiles."""
     return {
         name: value
         for name, value in environment.items()

@@ -14,30 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-TYPES: tuple[str, ...] = (
-    "tuple_type",
-    "fp4x2_type",
-    "bool_type",
-    "half_type",
-    "float_type",
-    "double_type",
-    "uint8_type",
-    "int8_type",
-    "uint16_type",
-    "int16_type",
-    "int32_type",
-    "int64_type",
-    "uint32_type",
-    "uint64_type",
-    "fp8e4m3fnuz_type",
-    "fp8e4m3fn_type",
-    "fp8e5m2_type",
-    "bf16_type",
-    "fp8e5m2fnuz_type",
-)
-"""MIGraphX's element types, in the order of ``migraphx_shape_datatype_t`` in migraphx.h."""
-
-STORAGE: dict[str, str] = {
+_STORAGE = {
+    "tuple_type": "",
     "fp4x2_type": "uint8",
     "bool_type": "bool",
     "half_type": "float16",
@@ -57,6 +35,9 @@ STORAGE: dict[str, str] = {
     "bf16_type": "uint16",
     "fp8e5m2fnuz_type": "uint8",
 }
+TYPES: tuple[str, ...] = tuple(_STORAGE)
+"""MIGraphX's element types, in the order of ``migraphx_shape_datatype_t`` in migraphx.h."""
+STORAGE: dict[str, str] = {name: dtype for name, dtype in _STORAGE.items() if dtype}
 """The plain numpy dtype that holds one element of each type, bit for bit (two elements for ``fp4x2_type``)."""
 
 ML_DTYPES: dict[str, str] = {
@@ -70,7 +51,7 @@ ML_DTYPES: dict[str, str] = {
 
 
 def dtype_of(type_name: str) -> np.dtype[Any]:
-    """The numpy dtype whose values are those of a MIGraphX type.
+    """Return the numpy dtype whose values are those of a MIGraphX type.
 
     ``fp4x2_type`` stays packed: uint8, two elements a byte.
     """
@@ -84,7 +65,7 @@ def dtype_of(type_name: str) -> np.dtype[Any]:
 
 @functools.cache
 def type_of(dtype: np.dtype[Any]) -> str | None:
-    """The MIGraphX type of a numpy dtype (ml_dtypes included); None where it has none (strings, complex)."""
+    """Return the MIGraphX type of a numpy dtype (ml_dtypes included); None if there is none (strings, complex)."""
     for name in TYPES[2:]:
         if ML_DTYPES.get(name, STORAGE[name]) == dtype.name:
             return name
@@ -111,12 +92,11 @@ class Shape:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype of its values."""
         return dtype_of(self.type)
 
     @property
     def dynamic(self) -> bool:
-        """Whether a dimension has a range of sizes."""
+        """True if a dimension has a range of sizes."""
         return bool(self.dyn_dims)
 
 
@@ -132,7 +112,7 @@ class Tensor:
         """Wrap an array; it is copied only if it is not contiguous.
 
         Args:
-            array: of any dtype that MIGraphX has (`type_of`), or packed uint8 for ``fp4x2_type``.
+            array: an array of a dtype that MIGraphX has (`type_of`), or packed uint8 for ``fp4x2_type``.
             type_name: the MIGraphX type; default: that of the dtype.
 
         Raises:
@@ -145,7 +125,7 @@ class Tensor:
         return cls(name, contiguous.view(STORAGE[name]))
 
     def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """The same bytes as an array of the dtype of the type (`dtype_of`)."""
+        """Return the same bytes as an array of the dtype of the type (`dtype_of`)."""
         return self.data.view(dtype_of(self.type))
 
 
@@ -181,13 +161,13 @@ class Program(Protocol):
     """
 
     def get_parameter_names(self) -> list[str]:
-        """The names of the inputs."""
+        """Return the names of the inputs."""
 
     def get_parameter_shapes(self) -> dict[str, Shape]:
-        """The inputs' shapes by name."""
+        """Return the inputs' shapes by name."""
 
     def get_output_shapes(self) -> list[Shape]:
-        """The outputs' shapes, in the order of the model; scalars have the shape (1,)."""
+        """Return the outputs' shapes, in the order of the model; scalars have the shape (1,)."""
 
     def compile(
         self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
@@ -205,26 +185,28 @@ class Program(Protocol):
         """Run the compiled program; outputs are in the model's order.
 
         Args:
-            parameters: by name.
+            parameters: the inputs by name.
             copy: whether outputs are dense copies; else they have MIGraphX's strides, and are valid until the next run.
         """
 
     def save(self, path: Path) -> None:
         """Write the program in MIGraphX's msgpack format (``.mxr``)."""
 
-    def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators (MIGraphX's names) to float16."""
-
-    def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to bfloat16."""
-
-    def quantize_int8(
-        self, target: str, calibration: Sequence[Mapping[str, Tensor]], ins_names: Sequence[str] = ()
+    def quantize(
+        self,
+        precision: str,
+        target: str = "ref",
+        calibration: Sequence[Mapping[str, Tensor]] = (),
+        names: Sequence[str] = (),
     ) -> None:
-        """Quantize to int8, with ranges measured on ``calibration`` (one dict of inputs a sample)."""
+        """Convert operators to ``fp16`` or ``bf16``, or quantize them to ``int8`` or ``fp8``; before compiling.
 
-    def quantize_fp8(self, target: str, calibration: Sequence[Mapping[str, Tensor]]) -> None:
-        """Quantize to fp8, with ranges measured on ``calibration``."""
+        Args:
+            precision: one of the four.
+            target: the target on which the ranges for ``int8`` and ``fp8`` are measured.
+            calibration: the samples for that, inputs by name.
+            names: MIGraphX's names of the operators; default: all that it can; not for ``fp8``.
+        """
 
 
 class Library(Protocol):
@@ -244,4 +226,4 @@ class Library(Protocol):
         """Read a saved program (``.mxr``)."""
 
     def has_target(self, name: str) -> bool:
-        """Whether this build can load the target's library (``gpu`` also needs a GPU to run)."""
+        """Return whether this build can load the target's library (``gpu`` also needs a GPU to run)."""

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, dense_copy, view
-from onnx_bridge.migraphx.program import ML_DTYPES, STORAGE, DynamicDimension, OnnxOptions, Shape, Tensor
+from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, read_tensor
+from onnx_bridge.migraphx.program import ML_DTYPES, DynamicDimension, OnnxOptions, Shape, Tensor
 
 _FEATURES = {
     "debug_symbols": ("parse_onnx", "use_debug_symbols"),
@@ -49,13 +49,13 @@ class ModuleLibrary:
 
     @functools.cached_property
     def c_library(self) -> CLibrary | None:
-        """The C library of the same installation, on the same core library; None where there is none."""
-        found = (folder / LIBRARY for folder in self._folders if (folder / LIBRARY).is_file())
-        path = next(found, None)
+        """The C library of the same installation, on the same core library; None without one."""
+        paths = (folder / LIBRARY for folder in self._folders if (folder / LIBRARY).is_file())
+        path = next(paths, None)
         return None if path is None else CLibrary(path)
 
     def call(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """Call a function of the module; raises `MissingFeature` where this version lacks it or an argument of it."""
+        """Call a function of the module; raises `MissingFeature` if this version lacks it or an argument of it."""
         for argument in ("", *named):
             if not self._offers(name, argument):
                 lacking = f"{argument} of {name}" if argument else name
@@ -72,7 +72,6 @@ class ModuleLibrary:
         return ModuleProgram(self, self.call("parse_onnx", str(path), **self._onnx_options(options)))
 
     def parse_onnx_buffer(self, data: bytes, options: OnnxOptions = OnnxOptions()) -> ModuleProgram:
-        """Parse an ONNX model from memory."""
         values = self._onnx_options(options)
         if options.max_loop_iterations is None and options.limit_max_iterations is None:
             return ModuleProgram(self, self.call("parse_onnx_buffer", data, **values))
@@ -83,11 +82,9 @@ class ModuleLibrary:
             return ModuleProgram(self, self.call("parse_onnx", f"/proc/self/fd/{file.fileno()}", **values))
 
     def load(self, path: Path) -> ModuleProgram:
-        """Read a saved program (``.mxr``)."""
         return ModuleProgram(self, self.module.load(str(path), format="msgpack"))
 
     def has_target(self, name: str) -> bool:
-        """Whether this build can load the target's library."""
         try:
             self.module.get_target(name)
         except RuntimeError:
@@ -95,31 +92,23 @@ class ModuleLibrary:
         return True
 
     def _onnx_options(self, options: OnnxOptions) -> dict[str, Any]:
-        def ranged(dimension: DynamicDimension) -> Any:
-            kind = self.module.shape.dynamic_dimension
-            if dimension.optimals:
-                return kind(dimension.min, dimension.max, set(dimension.optimals))
-            return kind(dimension.min, dimension.max)
+        """Return the options that are set, as the module's arguments."""
 
-        values: dict[str, Any] = {}
-        if options.default_dim_value is not None:
-            values["default_dim_value"] = options.default_dim_value
+        def ranged(dimension: DynamicDimension) -> Any:
+            sizes = [set(dimension.optimals)] if dimension.optimals else []
+            return self.module.shape.dynamic_dimension(dimension.min, dimension.max, *sizes)
+
+        unset = OnnxOptions()
+        values = {name: value for name, value in vars(options).items() if value != getattr(unset, name)}
         if options.default_dyn_dim_value is not None:
             values["default_dyn_dim_value"] = ranged(options.default_dyn_dim_value)
         if options.map_input_dims:
             values["map_input_dims"] = {name: list(dims) for name, dims in options.map_input_dims.items()}
         if options.map_dyn_input_dims:
-            values["map_dyn_input_dims"] = {
-                name: [ranged(each) for each in dims] for name, dims in options.map_dyn_input_dims.items()
-            }
-        if options.max_loop_iterations is not None:
-            values["max_loop_iterations"] = options.max_loop_iterations
-        if options.limit_max_iterations is not None:
-            values["limit_max_iterations"] = options.limit_max_iterations
+            dims_by_name = options.map_dyn_input_dims.items()
+            values["map_dyn_input_dims"] = {name: list(map(ranged, dims)) for name, dims in dims_by_name}
         if options.external_data_path is not None:
             values["external_data_path"] = str(options.external_data_path)
-        if options.use_debug_symbols:
-            values["use_debug_symbols"] = True
         return values
 
 
@@ -131,21 +120,17 @@ class ModuleProgram:
         self._program = program
 
     def get_parameter_names(self) -> list[str]:
-        """The names of the inputs."""
         return list(self._program.get_parameter_names())
 
     def get_parameter_shapes(self) -> dict[str, Shape]:
-        """The inputs' shapes by name."""
-        return {name: _shape(shape) for name, shape in self._program.get_parameter_shapes().items()}
+        return {name: shape_of(shape) for name, shape in self._program.get_parameter_shapes().items()}
 
     def get_output_shapes(self) -> list[Shape]:
-        """The outputs' shapes in the model's order."""
-        return [_shape(shape) for shape in self._program.get_output_shapes()]
+        return [shape_of(shape) for shape in self._program.get_output_shapes()]
 
     def compile(
         self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
     ) -> None:
-        """Compile for ``target``."""
         self._program.compile(
             self._library.module.get_target(target),
             offload_copy=offload_copy,
@@ -160,14 +145,10 @@ class ModuleProgram:
                     kind = tensor.type.removesuffix("_type")
                     raise MissingFeature(f"the official MIGraphX module does not accept {kind} inputs ({name})")
                 return self._by_c_library.run(parameters, copy=copy)
-        result = []
-        for output in self._program.run(self._arguments(parameters)):
-            shape = _shape(output.get_shape())
-            if shape.type not in STORAGE:
-                raise MissingFeature(f"outputs of type {shape.type} cannot be read")
-            address = output.data_ptr()
-            result.append(Tensor(shape.type, dense_copy(address, shape) if copy else view(address, shape, output)))
-        return result
+        outputs = self._program.run(self._arguments(parameters))
+        return [
+            read_tensor(output.data_ptr(), shape_of(output.get_shape()), None if copy else output) for output in outputs
+        ]
 
     @functools.cached_property
     def _by_c_library(self) -> CProgram | None:
@@ -183,36 +164,25 @@ class ModuleProgram:
             os.close(file)
 
     def save(self, path: Path) -> None:
-        """Write the program as msgpack."""
         self._library.module.save(self._program, str(path), format="msgpack")
 
-    def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to float16."""
-        self._library.call("quantize_fp16", self._program, ins_names=list(ins_names))
-
-    def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to bfloat16."""
-        self._library.call("quantize_bf16", self._program, ins_names=list(ins_names))
-
-    def quantize_int8(
-        self, target: str, calibration: Sequence[Mapping[str, Tensor]], ins_names: Sequence[str] = ()
+    def quantize(
+        self,
+        precision: str,
+        target: str = "ref",
+        calibration: Sequence[Mapping[str, Tensor]] = (),
+        names: Sequence[str] = (),
     ) -> None:
-        """Quantize to int8 with ranges measured on ``calibration``."""
-        self._quantize("quantize_int8", target, calibration, {"ins_names": set(ins_names)} if ins_names else {})
-
-    def quantize_fp8(self, target: str, calibration: Sequence[Mapping[str, Tensor]]) -> None:
-        """Quantize to fp8 with ranges measured on ``calibration``."""
-        self._quantize("quantize_fp8", target, calibration, {})
-
-    def _quantize(
-        self, function: str, target: str, calibration: Sequence[Mapping[str, Tensor]], names: Mapping[str, set[str]]
-    ) -> None:
+        library, function = self._library, f"quantize_{precision}"
+        if precision in ("fp16", "bf16"):
+            library.call(function, self._program, ins_names=list(names or ("all",)))
+            return
         samples = [self._arguments(sample) for sample in calibration]
-        to = self._library.module.get_target(target)
-        self._library.call(function, self._program, to, calibration=samples, **names)
+        chosen = {"ins_names": set(names)} if names else {}
+        library.call(function, self._program, library.module.get_target(target), calibration=samples, **chosen)
 
     def _arguments(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The tensors as MIGraphX's arguments, which point into them: they must outlive these."""
+        """Return the tensors as MIGraphX's arguments, which point into them: they must outlive these."""
         module, shapes = self._library.module, self.get_parameter_shapes()
         arguments = {}
         for name, tensor in tensors.items():
@@ -226,9 +196,10 @@ class ModuleProgram:
         return arguments
 
 
-def _shape(shape: Any) -> Shape:
+def shape_of(shape: Any) -> Shape:
+    """Return a shape of the module as one of `program`."""
     name = shape.type_string()
     if shape.dynamic():
-        ranges = (DynamicDimension(each.min, each.max, tuple(sorted(each.optimals))) for each in shape.dyn_dims())
+        ranges = (DynamicDimension(dim.min, dim.max, tuple(sorted(dim.optimals))) for dim in shape.dyn_dims())
         return Shape(name, dyn_dims=tuple(ranges))
     return Shape(name, tuple(shape.lens()), tuple(shape.strides()))

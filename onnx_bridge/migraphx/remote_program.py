@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from onnx_bridge.migraphx.program import Shape, Tensor
-from onnx_bridge.migraphx.protocol import TensorMessage, shape_from_json
+from onnx_bridge.migraphx.protocol import TensorMessage
 
 
 class RemoteProgram:
@@ -34,21 +36,17 @@ class RemoteProgram:
         weakref.finalize(self, forget, self._number)
 
     def get_parameter_names(self) -> list[str]:
-        """The names of the inputs."""
         return list(self._parameters)
 
     def get_parameter_shapes(self) -> dict[str, Shape]:
-        """The inputs' shapes by name."""
         return dict(self._parameters)
 
     def get_output_shapes(self) -> list[Shape]:
-        """The outputs' shapes in the model's order."""
         return list(self._outputs)
 
     def compile(
         self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
     ) -> None:
-        """Compile for ``target``."""
         options = {"offload_copy": offload_copy, "fast_math": fast_math, "exhaustive_tune": exhaustive_tune}
         self._describe(self._request("compile", target=target, options=options)[0])
 
@@ -56,7 +54,7 @@ class RemoteProgram:
         """Run the first groups of passes of the gpu target (`onnx_bridge.migraphx.rehearsal`), before compiling.
 
         Returns:
-            The operators that quantization is about, as `rehearsal.gpu_operators.Operator` reads them.
+            The operators that quantization is about, as `rehearsal.gpu_view.Operator` reads them.
         """
         answer, _ = self._request("gpu_passes", library=str(library), count=count, fast_math=fast_math)
         self._describe(answer)
@@ -69,46 +67,24 @@ class RemoteProgram:
         return [outputs[str(index)] for index in range(len(outputs))]
 
     def save(self, path: Path) -> None:
-        """Write the program as msgpack."""
         self._request("save", path=str(path.absolute()))
 
-    def quantize_fp16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to float16."""
-        self._quantize("fp16", ins_names)
-
-    def quantize_bf16(self, ins_names: Sequence[str] = ("all",)) -> None:
-        """Convert the named operators to bfloat16."""
-        self._quantize("bf16", ins_names)
-
-    def quantize_int8(
-        self, target: str, calibration: Sequence[Mapping[str, Tensor]], ins_names: Sequence[str] = ()
-    ) -> None:
-        """Quantize to int8 with ranges measured on ``calibration``."""
-        self._quantize("int8", ins_names, target, calibration)
-
-    def quantize_fp8(self, target: str, calibration: Sequence[Mapping[str, Tensor]]) -> None:
-        """Quantize to fp8 with ranges measured on ``calibration``."""
-        self._quantize("fp8", None, target, calibration)
-
-    def _quantize(
+    def quantize(
         self,
         precision: str,
-        ins_names: Sequence[str] | None,
-        target: str | None = None,
+        target: str = "ref",
         calibration: Sequence[Mapping[str, Tensor]] = (),
+        names: Sequence[str] = (),
     ) -> None:
-        names = None if ins_names is None else list(ins_names)
-        message: dict[str, Any] = {"precision": precision, "ins_names": names}
-        if target is not None:
-            message |= {"target": target, "samples": len(calibration)}
+        arguments = {"precision": precision, "target": target, "names": list(names)}
         tensors = {
             f"{index}:{name}": tensor for index, sample in enumerate(calibration) for name, tensor in sample.items()
         }
-        self._describe(self._request("quantize", tensors, **message)[0])
+        self._describe(self._request("quantize", tensors, samples=len(calibration), arguments=arguments)[0])
 
     def _request(self, do: str, tensors: Mapping[str, Tensor] | None = None, **message: Any) -> TensorMessage:
         return self._send(do, {"do": do, "program": self._number, **message}, tensors)
 
     def _describe(self, description: Mapping[str, Any]) -> None:
-        self._parameters = {name: shape_from_json(value) for name, value in description["parameters"].items()}
-        self._outputs = [shape_from_json(value) for value in description["outputs"]]
+        self._parameters = msgspec.convert(description["parameters"], dict[str, Shape])
+        self._outputs = msgspec.convert(description["outputs"], list[Shape])

@@ -39,7 +39,7 @@ class Runtime:
         targets: the targets whose libraries are there; ``gpu`` does not imply that there is a GPU.
         identity: a cache key, which changes when the installation does (version and checksums).
         library_path: folders for the dynamic loader.
-        loader: the dynamic loader to start the worker with, where the system's is too old for the libraries.
+        loader: the dynamic loader to start the worker with, if the system's is too old for the libraries.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class Runtime:
         return next((file for folder in self.library_path for file in sorted(folder.glob("libmigraphx.so.*"))), None)
 
     def command(self, python: Path, arguments: list[str]) -> list[str]:
-        """The command line that runs ``python arguments…`` so that this runtime's libraries load in it.
+        """Return the command line that runs ``python arguments…`` so that this runtime's libraries load in it.
 
         Children that the process starts by ``sys.executable`` run under the system's own loader again.
         """
@@ -97,7 +97,7 @@ class SearchPlaces:
     root: Path = Path("/")
 
     def rocm_libraries(self) -> list[Path]:
-        """ROCm's library folders: /opt/rocm, then the newest first."""
+        """Return ROCm's library folders: /opt/rocm, then the newest first."""
 
         def version(folder: Path) -> list[int]:
             return [int(number) for number in re.findall(r"\d+", folder.name)]
@@ -106,7 +106,7 @@ class SearchPlaces:
         return [folder / "lib" for folder in (self.root / "opt/rocm", *others)]
 
     def library_folders(self) -> list[Path]:
-        """The folders of the system's libraries, in the order of the dynamic loader."""
+        """Return the folders of the system's libraries, in the order of the dynamic loader."""
         preferred = self.environment.get("LD_LIBRARY_PATH", "").split(":")
         usual = ("usr/local/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib")
         return [
@@ -117,7 +117,7 @@ class SearchPlaces:
         ]
 
     def _cached(self) -> list[Path]:
-        """The C library's paths in the dynamic loader's cache."""
+        """Return the C library's paths in the dynamic loader's cache."""
         cache = self.root / "etc/ld.so.cache"
         search = f"{self.environment.get('PATH', '')}:/usr/sbin:/sbin"
         program = shutil.which("ldconfig", path=search)
@@ -129,7 +129,7 @@ class SearchPlaces:
 
 @functools.lru_cache(maxsize=8)
 def _listed(program: str, cache: Path, _changed: int) -> str:
-    """The output of ldconfig for a cache."""
+    """Return the output of ldconfig for a cache."""
     return subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False).stdout
 
 
@@ -143,7 +143,7 @@ class Choice:
 
 
 def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtime:
-    """The runtime to use: the first of `installed`, or the one that ``which`` names.
+    """Return the runtime to use: the first of `installed`, or the one that ``which`` names.
 
     Args:
         which: a path (module, library, private root) or a kind; default: the environment's
@@ -164,20 +164,20 @@ def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtim
 
 
 def installed(places: SearchPlaces | None = None) -> list[Runtime]:
-    """All runtimes on this machine, in order of precedence."""
+    """Return all runtimes on this machine, in order of precedence."""
     places = places or SearchPlaces()
-    found = list(_search(places))
+    runtimes = list(_search(places))
     if named := places.environment.get(VARIABLE):
         with suppress(RuntimeNotFound):  # `find` says so
-            found.insert(0, _named(named, VARIABLE, places))
+            runtimes.insert(0, _named(named, VARIABLE, places))
     unique: dict[Path, Runtime] = {}
-    for runtime in found:
+    for runtime in runtimes:
         unique.setdefault(runtime.path.resolve(), runtime)
     return list(unique.values())
 
 
 def choices(places: SearchPlaces | None = None) -> list[Choice]:
-    """All of `installed`, with the reason why each is used or not."""
+    """Return all of `installed`, with the reason why each is used or not."""
     places = places or SearchPlaces()
     everything = installed(places)
     named = places.environment.get(VARIABLE)
@@ -193,12 +193,12 @@ def choices(places: SearchPlaces | None = None) -> list[Choice]:
 
 
 def fits(module: Path) -> bool:
-    """Whether a file is named as MIGraphX's Python module for this interpreter."""
+    """Return whether a file is named as MIGraphX's Python module for this interpreter."""
     return any(module.name == f"migraphx{suffix}" for suffix in EXTENSION_SUFFIXES)
 
 
 def _search(places: SearchPlaces) -> Iterator[Runtime]:
-    """Every runtime in the usual places; one that is found in two ways comes twice."""
+    """Yield every runtime in the usual places, twice if it is found in two ways."""
     for folder in (*map(Path, places.search_path), *places.rocm_libraries()):
         # by file name: PyPI's placeholder package migraphx has no such file
         for module in sorted(folder.glob("migraphx*.so")):
@@ -213,7 +213,7 @@ def _search(places: SearchPlaces) -> Iterator[Runtime]:
 
 
 def _private_roots(folder: Path) -> list[Path]:
-    """The installations in ``folder``: the current one, then the newest first."""
+    """Return the installations in ``folder``: the current one, then the newest first."""
     records = {path: InstallRecord.read(path) for path in folder.glob("[!.]*") if not path.is_symlink()}
     dated = {path: record.date for path, record in records.items() if record}
     current = (folder / "current").resolve()
@@ -221,7 +221,7 @@ def _private_roots(folder: Path) -> list[Path]:
 
 
 def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
-    """The runtime of a kind or a path; ``by`` is its name in error messages and `origin`."""
+    """Return the runtime of a kind or a path; ``by`` is its name in error messages and `origin`."""
     where, origin = (name, None) if by == name else (f"{by}={name}", by)
     if name in KINDS:
         for runtime in _search(places):
@@ -256,7 +256,7 @@ def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
 
 
 def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
-    """The private runtime in ``root``, installed or unpacked by hand; None where there is none."""
+    """Return the private runtime in ``root``, installed or unpacked by hand; None without one."""
     folder = root / _PRIVATE_LIBRARIES
     library, loader = folder / LIBRARY, folder / _LOADER
     if not library.is_file() or not loader.is_file():
@@ -273,7 +273,6 @@ def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
 
 
 def _of_file(kind: Kind, file: Path, origin: str) -> Runtime:
-    """The runtime of a module or a C library."""
     beside = dict.fromkeys((file.parent, file.resolve().parent))
     folders = tuple(folder / below for folder in beside for below in ("", "migraphx/lib"))
     version = _version(file)
@@ -287,7 +286,7 @@ def _targets(folders: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _version(file: Path) -> str:
-    """MIGraphX's version, from the core library that ``file`` is linked to: libmigraphx.so.2014000 is 2.14.0."""
+    """Return the version by the core library that ``file`` is linked to: libmigraphx.so.2014000 is 2.14.0."""
     linked = re.search(rb"libmigraphx\.so\.(\d{7,})\0", file.read_bytes())
     if linked is None:
         return "unknown"
@@ -296,7 +295,7 @@ def _version(file: Path) -> str:
 
 
 def _identity(version: str, places: Iterable[Path]) -> str:
-    """A text that changes with MIGraphX's libraries in ``places`` (folders or files)."""
+    """Return a text that changes with MIGraphX's libraries in ``places`` (folders or files)."""
     files = [file for place in places for file in (place.glob("libmigraphx*.so*") if place.is_dir() else [place])]
     states = sorted({(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()})
     return f"{version}-{hashlib.sha256(repr(states).encode()).hexdigest()[:10]}"

@@ -1,4 +1,4 @@
-"""What runs in the worker process: holds MIGraphX and answers one request after the other.
+"""The worker process: it holds MIGraphX, and answers one request after the other.
 
 It imports numpy and nothing else that is heavy. MIGraphX prints its error messages to standard error, which is a memory
 file of the parent's.
@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
 from onnx_bridge.migraphx.forked import run_in_forks
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
-from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, options_from_json, pack, shape_to_json, unpack
+from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, pack, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
 from passes.isolation.child import serve
@@ -29,7 +31,7 @@ from passes.isolation.messages import Array, Message
 _MOST_FORKS = 4
 """The most forks at a time: each may take as much memory as the process may."""
 _TASK_SECONDS = 0.01
-"""What a probe takes beyond its estimate."""
+"""The time of a probe beyond its estimate."""
 
 
 class Server:
@@ -51,7 +53,7 @@ class Server:
         return {"value": self._library.has_target(request["target"])}, {}
 
     def _do_parse_onnx(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
-        options = options_from_json(request["options"])
+        options = msgspec.convert(request["options"], OnnxOptions, dec_hook=lambda _kind, path: Path(path))
         if "model" in tensors:
             return self._keep(self._library.parse_onnx_buffer(tensors["model"].data.tobytes(), options))
         return self._keep(self._library.parse_onnx(Path(request["path"]), options))
@@ -89,17 +91,11 @@ class Server:
 
     def _do_quantize(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         program = self._programs[request["program"]]
-        quantize = getattr(program, f"quantize_{request['precision']}")
-        arguments: dict[str, Any] = {}
-        if "target" in request:
-            samples: list[Tensors] = [{} for _ in range(request["samples"])]
-            for key, tensor in tensors.items():
-                index, name = key.split(":", 1)
-                samples[int(index)][name] = tensor
-            arguments = {"target": request["target"], "calibration": samples}
-        if request["ins_names"] is not None:
-            arguments["ins_names"] = request["ins_names"]
-        quantize(**arguments)
+        samples: list[Tensors] = [{} for _ in range(request["samples"])]
+        for key, tensor in tensors.items():
+            index, name = key.split(":", 1)
+            samples[int(index)][name] = tensor
+        program.quantize(**request["arguments"], calibration=samples)
         return _describe(program), {}
 
     def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
@@ -121,8 +117,8 @@ class Server:
             groups = _balanced(request["seconds"], at_a_time)
         answers: list[dict[str, Any] | None] = [None] * len(tasks)
         outputs: Tensors = {}
-        found = run_in_forks([[tasks[index] for index in group] for group in groups], request["timeout"], at_a_time)
-        for group, answered in zip(groups, found, strict=True):
+        results = run_in_forks([[tasks[index] for index in group] for group in groups], request["timeout"], at_a_time)
+        for group, answered in zip(groups, results, strict=True):
             for index, (answer, arrays) in zip(group, answered, strict=False):
                 answers[index] = answer
                 outputs |= {f"{index}:{name}": tensor for name, tensor in arrays.items()}
@@ -156,7 +152,6 @@ class Server:
         return _result_or_error(work)
 
     def _reloaded(self, program: Program) -> Program:
-        """A program, saved and loaded."""
         file = os.memfd_create("program")
         try:
             path = Path(f"/proc/self/fd/{file}")
@@ -172,7 +167,7 @@ class Server:
 
 
 def _balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
-    """Indices of tasks in at most ``count`` groups, in their order, that take about as long each."""
+    """Return the indices of tasks in at most ``count`` groups that take about as long each, in order."""
     groups: list[list[int]] = [[] for _ in range(count)]
     taken = [0.0] * count
     for index in sorted(range(len(seconds)), key=lambda each: -seconds[each]):
@@ -194,10 +189,8 @@ def _trim_heap() -> None:
 
 
 def _describe(program: Program) -> dict[str, Any]:
-    return {
-        "parameters": {name: shape_to_json(shape) for name, shape in program.get_parameter_shapes().items()},
-        "outputs": [shape_to_json(shape) for shape in program.get_output_shapes()],
-    }
+    shapes = {"parameters": program.get_parameter_shapes(), "outputs": program.get_output_shapes()}
+    return {name: msgspec.to_builtins(value) for name, value in shapes.items()}
 
 
 def main(connection: socket.socket, kind: str, path: str) -> None:
@@ -222,7 +215,7 @@ def main(connection: socket.socket, kind: str, path: str) -> None:
 
 
 def _result_or_error(work: Callable[[], TensorMessage]) -> TensorMessage:
-    """What ``work`` returns as ``ok``, or the error that it raises."""
+    """Return what ``work`` returns as ``ok``, or the error that it raises."""
     try:
         message, outputs = work()
         return {"ok": message}, outputs
@@ -230,10 +223,10 @@ def _result_or_error(work: Callable[[], TensorMessage]) -> TensorMessage:
         sys.stdout.flush()
         ctypes.CDLL(None).fflush(None)
         printed = _printed()
-        found = PrintedError.parse(printed if isinstance(error, StatusError) else str(error))
+        printed_error = PrintedError.parse(printed if isinstance(error, StatusError) else str(error))
         described = {
-            "what": found.text or str(error),
-            "out_of_memory": isinstance(error, MemoryError) or found.out_of_memory,
+            "what": printed_error.text or str(error),
+            "out_of_memory": isinstance(error, MemoryError) or printed_error.out_of_memory,
         }
         return {"error": described, "printed": printed or str(error)}, {}
 

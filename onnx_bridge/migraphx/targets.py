@@ -11,10 +11,10 @@ from onnx_bridge.migraphx.runtime import Runtime
 
 
 def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str:
-    """The target to compile for: ``ref`` or ``gpu``.
+    """Return the target to compile for: ``ref`` or ``gpu``.
 
     Args:
-        target: ``ref``, ``gpu``, or ``auto``: ``gpu`` where there are an AMD GPU and the library for it, else ``ref``.
+        target: ``ref``, ``gpu``, or ``auto``: ``gpu`` if there are an AMD GPU and the library for it, else ``ref``.
         runtime: the runtime that will compile.
         root: the root of the file system.
 
@@ -56,18 +56,18 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
 
 
 def target_beside(as_target: str | None, target: str) -> str:
-    """The target to compile for where another may be rehearsed as well (``--as``), which is done on ``ref``."""
+    """Return the target to compile for if another may be rehearsed (``--as``), which is done on ``ref``."""
     return "ref" if as_target is not None and target == "auto" else target
 
 
 def gpu_architecture(root: Path = Path("/")) -> str | None:
-    """The architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
+    """Return the architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
     architectures = gpu_architectures(root)
     return architectures[0] if architectures and os.access(root / "dev/kfd", os.R_OK | os.W_OK) else None
 
 
 def gpu_architectures(root: Path = Path("/")) -> list[str]:
-    """The architectures of all AMD GPUs that the kernel's driver lists, usable by this process or not."""
+    """Return the architectures of all AMD GPUs that the kernel's driver lists, usable by this process or not."""
     architectures = []
     for properties in sorted((root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties")):
         try:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from onnx_bridge.core.errors import (
@@ -30,7 +31,7 @@ from onnx_bridge.core.errors import (
 )
 from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
-from onnx_bridge.migraphx.protocol import TensorMessage, options_to_json, pack, unpack
+from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.isolation.limits import Limits
@@ -38,7 +39,7 @@ from passes.isolation.process import Child, ChildFailure, Reason
 from passes.isolation.respawning import RespawningChild
 
 _STEPS = {"parse_onnx": Step.PARSE, **{step.value: step for step in Step if step is not Step.PARSE}}
-"""Which step a request of the protocol is."""
+"""The step of MIGraphX by the name of a request."""
 _START_SECONDS = 60.0
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
 """Saving grows a buffer to the size of the program. With large buffers on the heap instead of in mappings of their own,
@@ -58,7 +59,7 @@ class Worker:
         runtime: the MIGraphX that it loads.
         environment: variables for MIGraphX in addition to the parent's; since MIGraphX reads them once, they belong to
             the worker and not to a request.
-        limits: those of each request; `limited` replaces them for a block.
+        limits: the limits of each request; `limited` replaces them for a block.
         on_output: called with everything that the process printed, after each request that it answered.
     """
 
@@ -90,7 +91,6 @@ class Worker:
 
     @property
     def limits(self) -> Limits:
-        """The limits of requests of this thread."""
         return getattr(self._limited, "limits", self._limits)
 
     @property
@@ -99,12 +99,12 @@ class Worker:
 
     @property
     def features(self) -> frozenset[str]:
-        """What this build can do beyond the common API."""
+        """The features of this build beyond the common API."""
         return frozenset(self.start()["features"])
 
     @functools.cached_property
     def _temporary(self) -> str:
-        """The folder for temporary files of its processes: MIGraphX leaves programs there whose passes failed."""
+        """The folder for temporary files, in which MIGraphX leaves programs whose passes failed."""
         folder = tempfile.mkdtemp(prefix="onnx-bridge-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
@@ -150,21 +150,19 @@ class Worker:
         return _Limited(self, limits)
 
     def parse_onnx(self, path: Path, options: OnnxOptions = OnnxOptions()) -> RemoteProgram:
-        request = {"do": "parse_onnx", "path": str(path.absolute()), "options": options_to_json(options)}
-        return self._program(request)
+        return self._parse(options, path=str(path.absolute()))
 
     def parse_onnx_buffer(self, data: bytes, options: OnnxOptions = OnnxOptions()) -> RemoteProgram:
-        """Parse an ONNX model from memory."""
-        model = Tensor("uint8_type", np.frombuffer(data, np.uint8))
-        request = {"do": "parse_onnx", "options": options_to_json(options)}
-        return self._program(request, {"model": model})
+        return self._parse(options, {"model": Tensor("uint8_type", np.frombuffer(data, np.uint8))})
+
+    def _parse(self, options: OnnxOptions, tensors: Mapping[str, Tensor] | None = None, **fields: str) -> RemoteProgram:
+        values = msgspec.to_builtins(options, enc_hook=lambda path: str(path.absolute()))
+        return self._program({"do": "parse_onnx", "options": values, **fields}, tensors)
 
     def load(self, path: Path) -> RemoteProgram:
-        """Read a saved program (``.mxr``)."""
         return self._program({"do": "load", "path": str(path.absolute())})
 
     def has_target(self, name: str) -> bool:
-        """Whether this build can load the target's library."""
         answer, _ = self.request("has_target", {"do": "has_target", "target": name})
         return bool(answer["value"])
 
@@ -262,7 +260,7 @@ os.register_at_fork(after_in_child=_shared.clear)
 
 
 def shared(runtime: Runtime, environment: Mapping[str, str] | None = None) -> Worker:
-    """The worker of this process for a runtime and an environment: starting one takes longer than most requests."""
+    """Return the worker of this process for a runtime and an environment; most requests take less than its start."""
     key = (runtime.identity, tuple(sorted((environment or {}).items())))
     with _shared_lock:
         if key not in _shared:
@@ -271,7 +269,7 @@ def shared(runtime: Runtime, environment: Mapping[str, str] | None = None) -> Wo
 
 
 def shared_with_heap_checks(runtime: Runtime) -> Worker:
-    """As `shared`; its heap checks itself, where the glibc that it is loaded with has the library for that."""
+    """Return a shared worker whose heap checks itself, if the glibc that it is loaded with can."""
     folders = _SYSTEM_LIBRARIES if runtime.loader is None else runtime.library_path
     checked = any((folder / _HEAP_CHECKER).is_file() for folder in folders)
     tunables = _joined(os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.check=3")
@@ -280,12 +278,12 @@ def shared_with_heap_checks(runtime: Runtime) -> Worker:
 
 
 def _joined(*entries: str | None) -> str:
-    """A list in a variable of glibc's, where a later entry counts."""
+    """Return a list in a variable of glibc's, of which the last entry for a name counts."""
     return ":".join(filter(None, entries))
 
 
 def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailure:
-    """The error for a process that did not answer."""
+    """Return the error for a process that did not answer."""
     match failure.reason:
         case Reason.TIMEOUT:
             what = f"{doing} exceeded its time limit of {limits.timeout:g} s and was stopped"

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
 from passes.isolation.messages import Array
@@ -22,8 +23,6 @@ from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))
-Description = tuple[str, Sequence[int], Sequence[int], Sequence[tuple[int, int]]]
-"""An output as the worker describes it: type, sizes, strides, and the ranges of dynamic sizes."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +64,30 @@ def _verdict(
         return Verdict(Status.CRASHES, _crash(reply["died"], reply["printed"]))
     if "error" in reply:
         return Verdict(Status.REJECTED, reply["error"]["what"])
-    mismatch = _wrong_description(request.probe, reply["ok"]["outputs"])
+    shapes = msgspec.convert(reply["ok"]["outputs"], list[Shape])
+    mismatch = _wrong_description(request.probe, shapes)
     if mismatch is not None:
         return Verdict(Status.WRONG, mismatch)
     if request.samples:
         verdict = _compare(request, outputs, stands_in)
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
-    fixed = _fixed_size(request.probe, reply["ok"]["outputs"])
+    fixed = _fixed_size(request.probe, shapes)
     return Verdict(Status.OK if fixed is None else Status.WRONG, fixed or "", unproven=request.unproven)
 
 
-def _wrong_description(probe: Probe, shapes: Sequence[Description]) -> str | None:
+def _wrong_description(probe: Probe, shapes: Sequence[Shape]) -> str | None:
     """Return how the outputs differ from what the model declares; None if they do not."""
     if len(shapes) != len(probe.outputs):
         return f"accepted, but with {len(shapes)} of {len(probe.outputs)} outputs"
-    for index, (value, (kind, lens, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
+    for index, (value, given) in enumerate(zip(probe.outputs, shapes, strict=True)):
         dtype, shape = probe.dtype(value), probe.shape(value)
-        if dtype is not None and kind != migraphx_type(dtype):
-            return f"accepted, but output {index} is of {kind.removesuffix('_type')}, not of {dtype.name.lower()}"
-        if ranges:
+        if dtype is not None and given.type != migraphx_type(dtype):
+            return f"accepted, but output {index} is of {given.type.removesuffix('_type')}, not of {dtype.name.lower()}"
+        if given.dynamic:
             return f"accepted, but with a dynamic shape of output {index}"
-        if shape is not None and kind != "fp4x2_type" and not _fits(lens, shape):
-            return f"accepted, but output {index} has the shape {list(lens)}, not {list(shape)}"
+        if shape is not None and given.type != "fp4x2_type" and not _fits(given.lens, shape):
+            return f"accepted, but output {index} has the shape {list(given.lens)}, not {list(shape)}"
     return None
 
 
@@ -98,13 +98,13 @@ def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
     return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
 
 
-def _fixed_size(probe: Probe, shapes: Sequence[Description]) -> str | None:
+def _fixed_size(probe: Probe, shapes: Sequence[Shape]) -> str | None:
     """Return which size MIGraphX fixes though it depends on the data; None if it fixes none."""
     if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
         return None  # ONNX does not infer their shapes
-    for index, (value, (_, _, _, ranges)) in enumerate(zip(probe.outputs, shapes, strict=True)):
+    for index, (value, given) in enumerate(zip(probe.outputs, shapes, strict=True)):
         shape = probe.shape(value)
-        if shape is not None and None in shape and not ranges:
+        if shape is not None and None in shape and not given.dynamic:
             return f"accepted, but the size of output {index} depends on the data"
     return None
 

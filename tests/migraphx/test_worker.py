@@ -249,7 +249,7 @@ class TestQuantize:
     @pytest.mark.parametrize("precision", ["fp16", "bf16"])
     def test_half_precisions(self, worker: Worker, precision: str) -> None:
         program = worker.parse_onnx_buffer(matmul_model(16))
-        getattr(program, f"quantize_{precision}")(["dot"])
+        program.quantize(precision, names=["dot"])
         program.compile("ref")
         x = np.random.default_rng(0).standard_normal((16, 16), np.float32)
         (y,) = program.run({"y0": Tensor.of(x)})
@@ -269,7 +269,7 @@ class TestQuantize:
         model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
         x = np.random.default_rng(0).standard_normal((16, 16), np.float32)
         program = worker.parse_onnx_buffer(model.SerializeToString())
-        getattr(program, f"quantize_{precision}")("ref", [{"x": Tensor.of(x)}, {"x": Tensor.of(x / 2)}])
+        program.quantize(precision, "ref", [{"x": Tensor.of(x)}, {"x": Tensor.of(x / 2)}])
         program.compile("ref")
         (y,) = program.run({"x": Tensor.of(x)})
         error = np.abs(y.numpy() - x @ weight).max()

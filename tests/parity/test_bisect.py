@@ -320,7 +320,7 @@ def bare():
         found = bisect(f"{file}:bad")
         assert found.fault is not None
         assert found.fault.component is Component.EXPORT
-        assert "bad: the export is at fault: it cannot be exported: " in sentence(found)
+        assert "bad: the export is at fault: the module cannot be exported: " in sentence(found)
 
     def test_it_brings_inputs_and_outputs(self, file: Path) -> None:
         with pytest.raises(InputError, match="leave --inputs"):

@@ -59,7 +59,7 @@ module = types.ModuleType("migraphx")
 module.parse_onnx = lambda path: Program(process.parse_onnx(Path(path)))
 module.get_target = str
 module.argument = Tensor.of
-module.quantize_fp16 = lambda program: program.program.quantize_fp16()
+module.quantize_fp16 = lambda program: program.program.quantize("fp16")
 sys.modules["migraphx"] = module
 '''
 

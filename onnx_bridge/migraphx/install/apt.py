@@ -73,7 +73,7 @@ Description: absent, and not needed without a GPU
 
 
 def keyring() -> Path:
-    """The file of Debian's signing keys.
+    """Return the file of Debian's signing keys.
 
     Raises:
         RuntimeNotFound: this machine has none.
@@ -89,7 +89,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """The addresses in this machine's apt sources that serve Debian's archive, or may do so.
+    """Return the addresses in this machine's apt sources that serve Debian's archive, or may do so.
 
     Raises:
         RuntimeNotFound: there is no apt, or no such source.
@@ -100,22 +100,22 @@ def mirrors() -> list[str]:
         return [line.split("|") for line in done.stdout.splitlines()]
 
     fetched = targets("$(REPO_URI)|$(ORIGIN)|$(LABEL)")
-    found = [uri for uri, *publisher in fetched if publisher == [ORIGIN, ORIGIN]]
-    if not found:
+    uris = [uri for uri, *publisher in fetched if publisher == [ORIGIN, ORIGIN]]
+    if not uris:
         # Without fetched lists only the lines of a source are known; its signature shows later whether it is Debian's.
         others = {uri for uri, *_ in fetched}
-        found = [
+        uris = [
             uri
             for uri, release, component in targets("$(REPO_URI)|$(RELEASE)|$(COMPONENT)", "--no-release-info")
             if component == "main" and not re.search("security|/updates", release)
             if uri not in others and not uri.startswith("cdrom:")
         ]
-    if not found:
+    if not uris:
         raise RuntimeNotFound(
             "none of this machine's apt sources serves Debian's archive",
             hint=f"add one to /etc/apt/sources.list.d; or {_ELSEWHERE}",
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(uris))
 
 
 class Cause(enum.Enum):
@@ -129,7 +129,7 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class AptFailure:
-    """What apt says of a failure, which has no exit statuses for its causes."""
+    """The causes of a failure, by apt's messages, since it has no exit statuses for them."""
 
     cause: Cause
     message: str
@@ -137,7 +137,7 @@ class AptFailure:
     @classmethod
     def parse(cls, errors: str, output: str = "") -> AptFailure:
         """Read apt's standard error and output."""
-        cause = next(each for each in Cause if re.search(each.value, errors))
+        cause = next(known for known in Cause if re.search(known.value, errors))
         message = last_error(errors)
         if cause is Cause.SIGNATURE:
             telling = (line for line in errors.splitlines() if "GPG error" in line or "sqv" in line)
@@ -228,7 +228,7 @@ class Archive:
         raise RuntimeNotFound(f"the packages cannot be downloaded: {failure.message}", hint="try again")
 
     def plan(self) -> tuple[dict[str, str], int]:
-        """The versions of all packages to download, by name, and the bytes on disk for them, packed and unpacked.
+        """Return the versions of the packages to download, by name, and their bytes on disk, packed and unpacked.
 
         Raises:
             RuntimeNotFound: the suite does not have them.
@@ -253,13 +253,13 @@ class Archive:
             RuntimeNotFound: the suite does not have it in this version, or the network failed.
         """
         status, _, errors = self._apt("apt-get", "download", f"{name}={version}", into=self.debs)
-        found = list(self.debs.glob(f"{name}_*.deb"))
-        if status or not found:
+        debs = list(self.debs.glob(f"{name}_*.deb"))
+        if status or not debs:
             raise RuntimeNotFound(
                 f"{name} {version} cannot be downloaded from Debian's suite {self.suite}: {last_error(errors)}",
                 hint="onnx-bridge runtime install --update updates the runtime to the suite's version",
             )
-        return found[0]
+        return debs[0]
 
 
 def _no_such_suite(suite: str, why: str) -> InputError:

@@ -44,13 +44,13 @@ class Deb:
 
 
 def fields(stanza: str) -> dict[str, str]:
-    """The fields of one paragraph of Debian control data; folded lines are joined."""
+    """Return the fields of one paragraph of Debian control data; folded lines are joined."""
     unfolded = re.sub(r"\n[ \t]+", " ", stanza.strip())
     return dict(line.split(": ", 1) for line in unfolded.splitlines() if ": " in line)
 
 
 def alternatives(relation: str) -> tuple[tuple[str, ...], ...]:
-    """The names in a ``Depends`` field, group by group: ``a (>= 1), b | c`` is ``(("a",), ("b", "c"))``."""
+    """Return the names in a ``Depends`` field, group by group: ``a (>= 1), b | c`` is ``(("a",), ("b", "c"))``."""
     groups = [group for group in relation.split(",") if group.strip()]
     return tuple(tuple(re.split(r"[\s:(]", one.strip())[0] for one in group.split("|")) for group in groups)
 
@@ -80,7 +80,7 @@ def read(path: Path) -> Deb:
 
 
 def needed(folder: Path, *, gpu: bool) -> list[Deb]:
-    """The packages in ``folder`` that MIGraphX needs, directly or indirectly; other files are ignored.
+    """Return the packages in ``folder`` that MIGraphX needs, directly or indirectly; other files are ignored.
 
     Raises:
         InputError: the folder does not exist, or a package in it is broken, there twice, or for another architecture.
@@ -117,7 +117,7 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
 
 
 def _the_one(candidates: list[Deb]) -> Deb:
-    """The only candidate, if it is for this architecture."""
+    """Return the only candidate, if it is for this architecture."""
     first = candidates[0]
     twins = [deb.path.name for deb in candidates if deb.name == first.name]
     if len(twins) > 1:

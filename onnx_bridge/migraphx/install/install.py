@@ -27,11 +27,12 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, nearest
+from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
 from onnx_bridge.migraphx.install.system_tools import last_error, space_needed
-from onnx_bridge.migraphx.install_record import InstallRecord, Package, checksum, identity_of, libraries
+from onnx_bridge.migraphx.install_record import InstallRecord, Package, identity_of, libraries
 from onnx_bridge.migraphx.runtime import Runtime, find
 
 Progress = Callable[[str], None]
@@ -89,14 +90,14 @@ def install(
                 return _made_current(existing)
             space_needed(runtimes, sum(deb.installed_size for deb in debs))
             report(f"unpacking {len(debs)} packages")
-            made = new / "runtime"
-            made.mkdir()
-            unpack(debs, made, gpu=gpu)
+            unpacked = new / "runtime"
+            unpacked.mkdir()
+            unpack(debs, unpacked, gpu=gpu)
             report("testing that it loads")
             target: Literal["ref", "gpu"] = "gpu" if gpu else "ref"
-            _record(made, debs, label, str(source.resolve()) if source else ORIGIN, target)
+            _record(unpacked, debs, label, str(source.resolve()) if source else ORIGIN, target)
             version = next(deb.version for deb in debs if deb.name == ROOTS[0])
-            return _made_current(_moved(made, runtimes / f"{version}-{label}-{target}-{_identity(debs)}"))
+            return _made_current(_moved(unpacked, runtimes / f"{version}-{label}-{target}-{_identity(debs)}"))
 
 
 def download(folder: Path, *, gpu: bool = False, suite: str = "sid", progress: Progress | None = None) -> list[Path]:
@@ -175,14 +176,14 @@ def check_machine() -> None:
 
 
 def load_error(runtime: Runtime) -> str | None:
-    """The error of the dynamic loader for a runtime and its targets; None if everything loads.
+    """Return the error of the dynamic loader for a runtime and its targets; None if everything loads.
 
     The libraries are loaded in another process, and nothing in them is called: neither a GPU nor a model is needed.
     """
     libraries = [str(runtime.library or runtime.path)]
     for target in runtime.targets:
-        found = [lib for folder in runtime.library_path for lib in folder.glob(f"libmigraphx_{target}.so*")]
-        libraries.append(str(sorted(found)[0]))
+        library_files = [lib for folder in runtime.library_path for lib in folder.glob(f"libmigraphx_{target}.so*")]
+        libraries.append(str(sorted(library_files)[0]))
     script = "import ctypes, sys\nfor name in sys.argv[1:]: ctypes.CDLL(name)"
     command = runtime.command(Path(sys.executable), ["-I", "-c", script, *libraries])
     try:
@@ -216,7 +217,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _changing(report: Progress) -> Iterator[Path]:
-    """The folder of private runtimes, locked, without the remains of killed processes."""
+    """Lock the folder of private runtimes, and remove what killed processes left in it."""
     runtimes = cache_dir() / "runtimes"
     with _disk_errors(runtimes):
         runtimes.mkdir(parents=True, exist_ok=True)
@@ -245,7 +246,6 @@ def _sweep(left: Path) -> None:
 
 @contextmanager
 def _new_folder(runtimes: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk."""
     with tempfile.TemporaryDirectory(dir=runtimes, prefix=_NEW, ignore_cleanup_errors=True) as path:
         yield Path(path)
 
@@ -255,27 +255,27 @@ def _identity(debs: list[Deb]) -> str:
 
 
 def _recorded(runtimes: Path) -> list[tuple[Path, InstallRecord]]:
-    """The installed runtimes, newest first, without those with missing or truncated files."""
+    """Return the installed runtimes, newest first, without those with missing or truncated files."""
     read = ((path, InstallRecord.read(path)) for path in runtimes.glob("[!.]*") if not path.is_symlink())
     whole = [(path, record) for path, record in read if record and not record.damage(path)]
     return sorted(whole, key=lambda one: one[1].date, reverse=True)
 
 
 def _with(runtimes: Path, suite: str, identity: str) -> Path | None:
-    """The installed runtime of a suite and exactly these packages."""
+    """Return the installed runtime of a suite and exactly these packages."""
     for path, record in _recorded(runtimes):
         if (record.suite, record.identity) == (suite, identity):
             return path
     return None
 
 
-def _record(made: Path, debs: list[Deb], suite: str, origin: str, target: Literal["ref", "gpu"]) -> None:
+def _record(unpacked: Path, debs: list[Deb], suite: str, origin: str, target: Literal["ref", "gpu"]) -> None:
     """Test the unpacked runtime and write its record.
 
     Raises:
         RuntimeFailure: it does not load.
     """
-    runtime = find(str(made))
+    runtime = find(str(unpacked))
     if (error := load_error(runtime)) or target not in runtime.targets:
         raise RuntimeFailure(
             f"the unpacked libraries do not load: {error or f'the target {target} is missing'}",
@@ -288,16 +288,16 @@ def _record(made: Path, debs: list[Deb], suite: str, origin: str, target: Litera
         target=target,
         date=datetime.now(UTC).isoformat(),
         identity=_identity(debs),
-        packages=tuple(Package(deb.name, deb.version, checksum(deb.path)) for deb in debs),
-        files=libraries(made, runtime.library_path),
-    ).write(made)
+        packages=tuple(Package(deb.name, deb.version, file_digest(deb.path)) for deb in debs),
+        files=libraries(unpacked, runtime.library_path),
+    ).write(unpacked)
 
 
-def _moved(made: Path, place: Path) -> Path:
+def _moved(unpacked: Path, place: Path) -> Path:
     """Move a finished runtime to its place; a damaged one there is replaced."""
     if place.exists():
-        place.rename(made.parent / "damaged")
-    return made.rename(place)
+        place.rename(unpacked.parent / "damaged")
+    return unpacked.rename(place)
 
 
 def _made_current(place: Path) -> Runtime:

@@ -21,7 +21,7 @@ class RuntimeList:
         return next((choice.runtime for choice in self.choices if choice.used), None)
 
     def to_json(self) -> dict[str, Any]:
-        entries = [{**_entry(each.runtime), "used": each.used, "why": each.why} for each in self.choices]
+        entries = [{**_entry(choice.runtime), "used": choice.used, "why": choice.why} for choice in self.choices]
         return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
 
 

@@ -27,9 +27,9 @@ class Check:
     """One check.
 
     Attributes:
-        level: its result.
+        level: the result of the check.
         what: what was found.
-        hint: what to do, where the result is not ``ok``.
+        hint: what to do if the result is not ``ok``.
         details: what ``--verbose`` shows in addition.
     """
 
@@ -47,7 +47,7 @@ class RuntimeStatus:
 
     @property
     def passed(self) -> bool:
-        """Whether there is a runtime that works."""
+        """True if there is a runtime that works."""
         return not any(check.level == "error" for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
@@ -58,13 +58,13 @@ def runtime_status(places: SearchPlaces | None = None) -> RuntimeStatus:
     """Check the runtimes, the GPU, and whether a private runtime could be installed; nothing is changed.
 
     Every runtime is loaded once, in a process of its own, and every file of the private ones is read. The network
-    is not used. Problems of a runtime that is not used, or of installing where a runtime works, are warnings.
+    is not used. Problems of a runtime that is not used, or of installing if a runtime works, are warnings.
     """
     places = places or SearchPlaces()
     listed = choices(places)
-    found = [*_runtimes(listed, places), *_foreign_modules(places), *_gpu(listed, places)]
-    works = not any(check.level == "error" for check in found)
-    return RuntimeStatus((*found, *_installing(places, "warn" if works else "error")))
+    checks = [*_runtimes(listed, places), *_foreign_modules(places), *_gpu(listed, places)]
+    works = not any(check.level == "error" for check in checks)
+    return RuntimeStatus((*checks, *_installing(places, "warn" if works else "error")))
 
 
 def _runtimes(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:

@@ -20,7 +20,7 @@ _FULL = re.compile(r"no space left on device|disk quota exceeded|not enough free
 
 
 def tool(name: str) -> str:
-    """The path of a program.
+    """Return the path of a program.
 
     Raises:
         RuntimeNotFound: it is not on the PATH.
@@ -32,7 +32,7 @@ def tool(name: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with English messages of every tool."""
+    """Return this process's environment, with English messages of every tool."""
     return {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
@@ -63,7 +63,7 @@ def raise_if_full(output: str) -> None:
 
 
 def last_error(output: str) -> str:
-    """The last error message of a tool, without its prefix and without passwords in addresses."""
+    """Return the last error message of a tool, without its prefix and without passwords in addresses."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     complaints = [line for line in lines if re.match(r"[EW]: |\S*(error|tar|dpkg\S*): ", line)] or lines
     # apt's last warning only says that something failed; the one before says why

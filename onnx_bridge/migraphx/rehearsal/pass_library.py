@@ -27,7 +27,6 @@ class PassLibrary:
 
     @property
     def groups(self) -> list[str]:
-        """The names of the groups of passes, in order."""
         return self._text("groups").splitlines()
 
     def run(self, program: CProgram, count: int, *, fast_math: bool = True) -> list[dict[str, Any]]:
@@ -45,8 +44,8 @@ class PassLibrary:
         return [json.loads(line) for line in self._text("operators").splitlines()]
 
     def _text(self, function: str) -> str:
-        found: bytes = self._symbol(function)()
-        return found.decode()
+        answer: bytes = self._symbol(function)()
+        return answer.decode()
 
     def _symbol(self, function: str) -> Any:
         return getattr(self._dll, f"rehearsal_{function}")
@@ -54,5 +53,5 @@ class PassLibrary:
 
 @functools.cache
 def load(path: Path) -> PassLibrary:
-    """The library at ``path``, loaded once in a process and its forks."""
+    """Return the library at ``path``, loaded once in a process and its forks."""
     return PassLibrary(path)

@@ -65,12 +65,11 @@ class Rehearsal:
         return self.first(self.groups.index(FUSION))
 
     def first(self, count: int) -> Rehearsal:
-        """The first groups alone."""
         return replace(self, groups=self.groups[:count])
 
     @property
     def note(self) -> str:
-        """What was rehearsed, and what was not, as a sentence for the user."""
+        """A sentence for the user that says what was rehearsed, and what was not."""
         return (
             f"rehearsed as gpu: {len(self.groups)} groups of passes of the gpu target of MIGraphX "
             f"{self.runtime.version}; not its kernels, their precision and their memory"
@@ -83,7 +82,7 @@ class Rehearsal:
 
 
 def rehearsal(runtime: Runtime) -> Rehearsal:
-    """The passes of the gpu target for a runtime; their library is built if needed.
+    """Return the passes of the gpu target for a runtime; their library is built if needed.
 
     Raises:
         RuntimeNotFound: there is no compiler, there are no headers of the runtime's version, or it has no C library.
@@ -91,22 +90,22 @@ def rehearsal(runtime: Runtime) -> Rehearsal:
     """
     by_library = _by_c_library(runtime)
     folder = cache_dir() / "rehearsal"
-    found = folder / f"{runtime.identity}-{_digest()[:10]}"
-    if not found.is_dir():
+    kept = folder / f"{runtime.identity}-{_digest()[:10]}"
+    if not kept.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
-            if not found.is_dir():
-                (made := Path(new) / "built").mkdir()
-                _build(by_library, folder, made / _BUILT)
+            if not kept.is_dir():
+                (built := Path(new) / "built").mkdir()
+                _build(by_library, folder, built / _BUILT)
                 worker = workers.shared(by_library)
-                answer, _ = worker.request("loading", {"do": "pass_groups", "library": str(made / _BUILT)})
-                (made / _GROUPS).write_text("\n".join(answer["groups"]))
-                made.rename(found)
-    return Rehearsal(by_library, found / _BUILT, tuple((found / _GROUPS).read_text().splitlines()))
+                answer, _ = worker.request("loading", {"do": "pass_groups", "library": str(built / _BUILT)})
+                (built / _GROUPS).write_text("\n".join(answer["groups"]))
+                built.rename(kept)
+    return Rehearsal(by_library, kept / _BUILT, tuple((kept / _GROUPS).read_text().splitlines()))
 
 
 def _by_c_library(runtime: Runtime) -> Runtime:
-    """A runtime by its C library, which the official module has beside it."""
+    """Return a runtime by its C library, which the official module has beside it."""
     if runtime.kind != "module":
         return runtime
     for folder in runtime.library_path:
@@ -117,7 +116,7 @@ def _by_c_library(runtime: Runtime) -> Runtime:
 
 def _digest() -> str:
     sources = [SOURCES / _SOURCE, *sorted(SOURCES.glob("*.hpp"))]
-    return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def _build(runtime: Runtime, folder: Path, library: Path) -> None:
@@ -140,7 +139,7 @@ def _core(runtime: Runtime) -> Path:
 
 
 def _headers(runtime: Runtime, folder: Path) -> list[Path]:
-    """The folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
+    """Return the folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
 
     Raises:
         RuntimeNotFound: there are none of the runtime's version.
@@ -154,30 +153,30 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
         what = f"there are no headers of MIGraphX {runtime.version}, which rehearsing the gpu target needs"
         hint = "install those of this runtime (migraphx-dev) beside its libraries, or use a private runtime"
         raise RuntimeNotFound(what, where=str(runtime.path), hint=hint)
-    version = next(each.version for each in record.packages if each.name == "migraphx-tools")
+    version = next(package.version for package in record.packages if package.name == "migraphx-tools")
     headers = folder / f"headers-{version}"
     if not headers.is_dir():
         check_machine()
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
             archive = Archive(Path(new) / "apt", Path(new) / "debs", _suite(record), gpu=False)
             deb = read(archive.fetch(_PACKAGE, version))
-            (made := Path(new) / "unpacked").mkdir()
-            unpack([deb], made, gpu=False)
-            made.rename(headers)
+            (unpacked := Path(new) / "unpacked").mkdir()
+            unpack([deb], unpacked, gpu=False)
+            unpacked.rename(headers)
     return [headers / "usr/include", headers / "usr/lib/x86_64-linux-gnu/migraphx/include"]
 
 
 def _version(include: Path) -> tuple[int, ...] | None:
-    """The major and minor version of the headers in a folder; None without headers."""
+    """Return the major and minor version of the headers in a folder; None without headers."""
     try:
         text = (include / "migraphx" / "version.h").read_text()
     except OSError:
         return None
-    found = dict(re.findall(r"define MIGRAPHX_VERSION_(MAJOR|MINOR) (\d+)", text))
-    whole = (include / "migraphx" / "simplify_qdq.hpp").is_file() and len(found) == 2
-    return (int(found["MAJOR"]), int(found["MINOR"])) if whole else None
+    defined = dict(re.findall(r"define MIGRAPHX_VERSION_(MAJOR|MINOR) (\d+)", text))
+    whole = (include / "migraphx" / "simplify_qdq.hpp").is_file() and len(defined) == 2
+    return (int(defined["MAJOR"]), int(defined["MINOR"])) if whole else None
 
 
 def _suite(record: InstallRecord) -> str:
-    """The suite of a runtime's headers; for a runtime that was installed from a folder, the newest suite."""
+    """Return the suite of a runtime's headers; for a runtime that was installed from a folder, the newest suite."""
     return "sid" if record.suite == "from" else record.suite

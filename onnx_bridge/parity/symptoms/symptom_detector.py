@@ -90,14 +90,11 @@ class SymptomDetector:
         return replace(self.tolerances, named={**self.tolerances.named, **named})
 
     def _quantize(self, program: RemoteProgram, submodel: Submodel) -> None:
-        if self.precision == "fp16":
-            program.quantize_fp16()
-        elif self.precision == "bf16":
-            program.quantize_bf16()
+        if self.precision in ("fp16", "bf16"):
+            program.quantize(self.precision)
         elif self.precision is not None:
             calibration = [to_tensors(program, inputs) for inputs in submodel.inputs]
-            quantize = program.quantize_int8 if self.precision == "int8" else program.quantize_fp8
-            quantize(self.device.target, calibration)
+            program.quantize(self.precision, self.device.target, calibration)
 
 
 def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str:
