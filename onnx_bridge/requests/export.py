@@ -1,4 +1,4 @@
-"""What `onnx_bridge.export` is asked to do."""
+"""The request of `onnx_bridge.export`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ExportRequest:
         kwargs: arguments by name.
         dynamic: dimensions of open size.
         exporter: which of torch.onnx's exporters; ``auto`` tries dynamo, then TorchScript.
-        opset: of the model; None leaves it to torch.
+        opset: the opset of the model; None leaves it to torch.
         out: the file to write, if any.
     """
 
@@ -37,17 +37,17 @@ class ExportRequest:
 
 
 def as_arguments(args: Any) -> tuple[Any, ...]:
-    """Arguments by position: a tuple or list of them, or the only one."""
+    """Return arguments by position: a tuple or list of them, or the only one."""
     return tuple(args) if isinstance(args, tuple | list) else (args,)
 
 
 def output_path(out: str | os.PathLike[str] | None) -> Path | None:
-    """The file to write.
+    """Return the file to write.
 
     Raises:
         InputError: its folder does not exist.
     """
     path = None if out is None else Path(out)
     if path is not None and not path.absolute().parent.is_dir():
-        raise InputError("it cannot be written: its folder does not exist", where=str(path))
+        raise InputError("the file cannot be written: its folder does not exist", where=str(path))
     return path

@@ -15,26 +15,15 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree
 
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.torch.compile.compile_graphs import (
-    Argument,
-    Bound,
-    Computed,
-    Fixed,
-    Outcome,
-    Repeated,
-    Signature,
-    is_fake,
-    predict_outcome,
-)
+from onnx_bridge.torch.compile.compile_graphs import GraphCall, Outcome, Signature, is_fake, is_tensor
 from onnx_bridge.torch.compile.compile_options import BackendOptions
 from onnx_bridge.torch.lowering import padding
 from onnx_bridge.torch.lowering.gradients import without_gradients
@@ -49,7 +38,7 @@ def compile_graph(
     """Compile a graph; `torch.compile` calls this for each.
 
     Args:
-        graph: from dynamo.
+        graph: the graph from dynamo.
         example_inputs: not used: graphs are lowered with the tensors of their first call.
         options: see `BackendOptions`.
 
@@ -67,35 +56,14 @@ class _Plan:
     """How to run the graph for arguments of certain shapes.
 
     Attributes:
-        outcome: what is returned.
-        programs: compute it; None if nothing is computed.
-        shapes: the shape that each input is padded to, by position.
-        names: the names of the programs' outputs, by the position of the returned value.
+        outcome: the values that are returned.
+        programs: the programs that compute them; None if nothing is computed.
+        shapes: the shape that each input is padded to, by name.
     """
 
     outcome: Outcome
     programs: Programs | None
-    shapes: Mapping[int, tuple[int, ...]]
-    names: Mapping[int, str]
-
-
-@dataclass(frozen=True)
-class _GraphCall:
-    """A call of a graph that is being lowered.
-
-    Attributes:
-        args: all arguments.
-        given: the tensors among them that are not weights, by position.
-        outcome: what is returned.
-        wanted: the positions of the returned values that are computed.
-        sizes: of open dimensions.
-    """
-
-    args: Sequence[Any]
-    given: Mapping[int, torch.Tensor]
-    outcome: Outcome
-    wanted: Sequence[int]
-    sizes: dict[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
 
 
 class CompiledGraph:
@@ -117,7 +85,7 @@ class CompiledGraph:
             self._fall_back(InputError(self.reason))
 
     def __call__(self, *given: Any) -> Any:
-        """The result of the graph.
+        """Return the result of the graph.
 
         Raises:
             BridgeError: it cannot be lowered, and ``strict`` is set.
@@ -137,7 +105,6 @@ class CompiledGraph:
 
     @property
     def programs(self) -> tuple[Programs, ...]:
-        """The programs that were built so far."""
         return tuple(self._programs.values())
 
     def _fall_back(self, error: BridgeError, cause: Exception | None = None) -> None:
@@ -151,125 +118,65 @@ class CompiledGraph:
     def _reset(self) -> None:
         self._plans: dict[Any, _Plan] = {}
         self._programs: dict[Any, Programs] = {}
-        self._names: dict[Any, dict[int, str]] = {}
         self._weights: tuple[Any, ...] = ()
 
     def _plan(self, args: Sequence[Any]) -> _Plan:
-        weights = tuple(
-            (each.data_ptr(), write_count(each)) for each in (args[index] for index in self._signature.owned)
-        )
+        owned = self._signature.owned
+        weights = tuple((args[index].data_ptr(), write_count(args[index])) for index in owned)
         if weights != self._weights:  # written to, or replaced
             self._reset()
             self._weights = weights
-        free = [each for index, each in enumerate(args) if index not in self._signature.owned]
-        key = tuple((each.dtype, each.shape, each.device) if isinstance(each, torch.Tensor) else each for each in free)
+        free = [value for index, value in enumerate(args) if index not in owned]
+        key = tuple((value.dtype, value.shape, value.device) if is_tensor(value) else value for value in free)
         if key not in self._plans:
             # the trial runs must not advance the user's random state
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
-                self._plans[key] = self._new_plan(args)
+                self._plans[key] = self._new_plan(GraphCall(self._graph, self._signature, args))
         return self._plans[key]
 
-    def _new_plan(self, args: Sequence[Any]) -> _Plan:
-        signature = self._signature
-        outcome = predict_outcome(self._graph, args)
-        wanted = [index for index, each in enumerate(outcome.outputs) if isinstance(each, Computed)]
-        if not wanted:
-            return _Plan(outcome, None, {}, {})
-        given = {i: args[i] for i in range(len(args)) if i not in signature.owned and isinstance(args[i], torch.Tensor)}
-        large = self._padded_sizes(_GraphCall(args, given, outcome, wanted, self._sizes(given)))
-        shapes = {index: self._shape(index, each, large) for index, each in given.items()}
-        constants = self._constants(args, large)
-        key = tuple(shapes.items()), tuple(each.dtype for each in given.values()), tuple(constants.items())
+    def _new_plan(self, call: GraphCall) -> _Plan:
+        if not call.outcome.computed:
+            return _Plan(call.outcome, None, {})
+        sizes = self._padded_sizes(call)
+        shapes, constants = call.shapes(sizes), call.constants(sizes)
+        dtypes = tuple(tensor.dtype for tensor in call.inputs.values())
+        key = tuple(shapes.items()), dtypes, tuple(constants.items())
         if key not in self._programs:
             if len(self._programs) >= self._options.programs:
-                what = f"it was called with too many sizes: it has {len(self._programs)} programs"
+                what = f"the graph was called with too many sizes: it has {len(self._programs)} programs"
                 raise InputError(what, where="the graph", hint="raise the option 'programs', or mask padded dimensions")
-            module = self._bound(args, constants, wanted)
-            inputs = {signature.names[i]: _padded(each, shapes[i]).clone() for i, each in given.items()}
-            programs = obtain_programs(module, (), inputs, self._options.request()).programs
-            self._programs[key] = programs
-            self._names[key] = dict(zip(wanted, (info.name for info in programs.bundle.outputs), strict=True))
-        return _Plan(outcome, self._programs[key], shapes, self._names[key])
+            inputs = {name: _padded(tensor, shapes[name]).clone() for name, tensor in call.inputs.items()}
+            obtained = obtain_programs(call.module(sizes), (), inputs, self._options.lowering)
+            self._programs[key] = obtained.programs
+        return _Plan(call.outcome, self._programs[key], shapes)
 
-    def _sizes(self, given: Mapping[int, torch.Tensor]) -> dict[str, int]:
-        """The sizes of open dimensions."""
-        open_ = self._signature.open.items()
-        return {symbol: int(given[i].shape[axis]) for i, axes in open_ for axis, symbol in axes.items()}
-
-    def _padded_sizes(self, call: _GraphCall) -> dict[str, int]:
-        """The sizes to pad to: larger only for dimensions whose padding changes no output."""
+    def _padded_sizes(self, call: GraphCall) -> dict[str, int]:
+        """Return the sizes to pad to: larger only for dimensions whose padding changes no output."""
         sizes = call.sizes
-        goal = {symbol: self._options.bucket(size) for symbol, size in sizes.items() if symbol not in self._unpadded}
-        goal = {symbol: size for symbol, size in goal.items() if size != sizes[symbol]}
-        if not goal or not self._changes_output(call, {**sizes, **goal}):
-            return {**sizes, **goal}
-        harmless: dict[str, int] = {}
-        for symbol, size in goal.items():  # one after the other, since a mask may depend on several
-            if self._changes_output(call, {**sizes, **harmless, symbol: size}):
+        buckets = {symbol: self._options.bucket(size) for symbol, size in sizes.items()}
+        larger = {s: size for s, size in buckets.items() if size != sizes[s] and s not in self._unpadded}
+        if not larger or not call.is_changed_by({**sizes, **larger}):
+            return {**sizes, **larger}
+        harmless = dict(sizes)
+        for symbol, size in larger.items():  # one after the other, since a mask may depend on several
+            if call.is_changed_by({**harmless, symbol: size}):
                 self._unpadded.add(symbol)
             else:
                 harmless[symbol] = size
-        return {**sizes, **harmless}
-
-    def _changes_output(self, call: _GraphCall, large: Mapping[str, int]) -> bool:
-        """Whether padding to these sizes changes an output."""
-        names, args = self._signature.names, call.args
-        dims = {names[index]: self._dims(index, each) for index, each in call.given.items()}
-        dims |= {str(index): call.outcome.outputs[index].shape for index in call.wanted}  # type: ignore[union-attr]
-        small = {symbol: args[i] for i, symbol in self._signature.symbols.items()} | call.sizes
-
-        def run(tensors: padding.Tensors, sizes: padding.Sizes) -> dict[str, torch.Tensor]:
-            module = self._bound(args, self._constants(args, sizes), call.wanted)
-            found = module(**{name: each.clone() for name, each in tensors.items()})
-            return {str(index): each for index, each in zip(call.wanted, found, strict=True)}
-
-        tensors = {names[index]: each.detach().clone() for index, each in call.given.items()}
-        try:
-            return padding.changed_output(run, tensors, dims, small, large) is not None
-        except Exception:  # the graph does not run with such sizes
-            return True
-
-    def _bound(self, args: Sequence[Any], constants: Mapping[int, Any], wanted: Sequence[int]) -> Bound:
-        owned = {index: args[index] for index in sorted(self._signature.owned)}
-        return Bound(self._graph, self._signature.names, owned, constants, wanted)
-
-    def _constants(self, args: Sequence[Any], sizes: Mapping[str, int]) -> dict[int, Any]:
-        """The arguments that are not tensors, for these sizes."""
-        symbols = self._signature.symbols
-        found = {index: each for index, each in enumerate(args) if not isinstance(each, torch.Tensor)}
-        return {index: sizes[symbols[index]] if index in symbols else each for index, each in found.items()}
-
-    def _dims(self, index: int, tensor: torch.Tensor) -> padding.Dims:
-        axes = self._signature.open.get(index, {})
-        return tuple(axes.get(axis, size) for axis, size in enumerate(tensor.shape))
-
-    def _shape(self, index: int, tensor: torch.Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        axes = self._signature.open.get(index, {})
-        return tuple(sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(tensor.shape))
+        return harmless
 
     def _run(self, plan: _Plan, args: Sequence[Any]) -> Any:
-        found: dict[str, torch.Tensor] = {}
+        computed: dict[str, torch.Tensor] = {}
         if plan.programs is not None:
-            names = self._signature.names
-            inputs = {names[i]: _real(_padded(args[i], shape)) for i, shape in plan.shapes.items()}
-            found = plan.programs.run(inputs)
-        leaves: dict[int, Any] = {}
-        for index, each in enumerate(plan.outcome.outputs):
-            match each:
-                case Computed(shape, is_complex):
-                    tensor = found[plan.names[index]]
-                    leaves[index] = padding.cut(torch.view_as_complex(tensor) if is_complex else tensor, shape, {}, {})
-                case Argument(position):
-                    leaves[index] = args[position]
-                case Fixed(value):
-                    leaves[index] = value
-        computed = {str(i): leaves[i] for i, each in enumerate(plan.outcome.outputs) if isinstance(each, Computed)}
-        for name, tensor in without_gradients(computed, _tensors(args)).items():
-            leaves[int(name)] = tensor
-        for index, each in enumerate(plan.outcome.outputs):
-            if isinstance(each, Repeated):
-                leaves[index] = leaves[each.position]
-        return _pytree.tree_unflatten([leaves[index] for index in sorted(leaves)], plan.outcome.spec)
+            given = dict(zip(self._signature.names, args, strict=True))
+            inputs = {name: _real(_padded(given[name], shape)) for name, shape in plan.shapes.items()}
+            outputs = plan.programs.run(inputs)
+            infos = plan.programs.bundle.outputs
+            for (index, value), info in zip(plan.outcome.computed.items(), infos, strict=True):
+                tensor = torch.view_as_complex(outputs[info.name]) if value.is_complex else outputs[info.name]
+                computed[str(index)] = padding.cut(tensor, value.shape, {}, {})
+        tensors = without_gradients(computed, filter(is_tensor, args))
+        return plan.outcome.assemble({int(index): tensor for index, tensor in tensors.items()}, args)
 
 
 def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -278,9 +185,5 @@ def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor as a real one with a last dimension of 2; others unchanged."""
+    """Return a complex tensor as a real one with a last dimension of 2, and another tensor unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _tensors(args: Iterable[Any]) -> Iterable[torch.Tensor]:
-    return (each for each in args if isinstance(each, torch.Tensor))

@@ -73,8 +73,8 @@ def _scatter_add(x: Any, dim: int, index: Any, source: Any) -> Any:
 
 
 def _scattered(x: Any, dim: int, index: Any, source: Any, reduction: str) -> Any:
-    found = op.ScatterElements(_vector(x), _vector(index), _updates(source, index), axis=dim, reduction=reduction)
-    return _like(x, found)
+    result = op.ScatterElements(_vector(x), _vector(index), _updates(source, index), axis=dim, reduction=reduction)
+    return _like(x, result)
 
 
 def _scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
@@ -85,25 +85,25 @@ def _scatter_reduce(x: Any, dim: int, index: Any, source: Any, reduce: str, incl
     if not include_self:
         neutral = op.Expand(op.CastLike(_neutral(reduction, x.dtype), x), op.Shape(indices))
         base = op.ScatterElements(base, indices, neutral, axis=dim)
-    found = op.ScatterElements(base, indices, updates, axis=dim, reduction=reduction)
+    result = op.ScatterElements(base, indices, updates, axis=dim, reduction=reduction)
     if reduce == "mean":
         one, zero = (op.CastLike(op.Constant(value_float=value), x) for value in (1.0, 0.0))
         own = op.Expand(one if include_self else zero, op.Shape(base))
         counts = op.ScatterElements(own, indices, op.Expand(one, op.Shape(indices)), axis=dim, reduction="add")
-        found = op.Div(found, op.Max(counts, one))
-    return _like(x, found)
+        result = op.Div(result, op.Max(counts, one))
+    return _like(x, result)
 
 
 def _updates(source: Any, index: Any) -> Any:
-    """The part of the source that an index uses, since ONNX takes updates of the shape of the indices only."""
+    """Return the part of the source that an index uses, since ONNX takes updates of the shape of the indices only."""
     rank = len(index.shape)
     if rank == 0 or index.shape == source.shape:
         return _vector(source)
     return op.Slice(source, _ints([0] * rank), op.Shape(index), _ints(list(range(rank))))
 
 
-def _like(x: Any, found: Any) -> Any:
-    return op.Squeeze(found, _ints([0])) if len(x.shape) == 0 else found
+def _like(x: Any, result: Any) -> Any:
+    return op.Squeeze(result, _ints([0])) if len(x.shape) == 0 else result
 
 
 def _vector(x: Any) -> Any:
@@ -111,7 +111,7 @@ def _vector(x: Any) -> Any:
 
 
 def _neutral(reduction: str, dtype: ir.DataType) -> Any:
-    """What a reduction makes nothing of."""
+    """Return what a reduction makes nothing of."""
     if reduction in ("add", "mul"):
         return op.Constant(value_float=float(reduction == "mul"))
     if dtype.is_floating_point():

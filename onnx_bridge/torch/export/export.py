@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.requests.export import Dynamic, ExporterChoice, ExportRequest, as_arguments, output_path
-from onnx_bridge.torch.availability import require_torch
+from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.export.exported import Exported
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export(
             name means the same size; expressions are written ``past+seq``. The given arguments may have equal sizes,
             and sizes of 1.
         exporter: ``auto`` takes torch.onnx's dynamo exporter, and TorchScript's if that fails.
-        opset: of the model; by default torch's own choice.
+        opset: the opset of the model; default: torch's own choice.
         out: the file to write; weights of more than 2 GiB go into a second file beside it.
         progress: called with each stage as it begins.
 

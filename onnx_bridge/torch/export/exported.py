@@ -1,4 +1,4 @@
-"""What `onnx_bridge.export` returns and raises."""
+"""The result and the error of `onnx_bridge.export`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ExportFailed(InputError):
 
     def __init__(self, reasons: Mapping[str, str], *, where: str, hint: str | None) -> None:
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        super().__init__(f"it cannot be exported: {listed}", where=where, hint=hint)
+        super().__init__(f"the module cannot be exported: {listed}", where=where, hint=hint)
         self.reasons = reasons
 
 
@@ -67,7 +67,7 @@ class Exported:
     @property
     def largest_error(self) -> float:
         """The largest |ONNX Runtime − PyTorch| over all outputs and samples."""
-        outputs = [output for each in self.comparisons for output in each.outputs]
+        outputs = [output for comparison in self.comparisons for output in comparison.outputs]
         return max((output.max_abs for output in outputs if output.max_abs is not None), default=0.0)
 
     @property

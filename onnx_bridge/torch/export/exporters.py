@@ -63,22 +63,24 @@ def run_exporter(
     """Export a module by one exporter.
 
     Args:
-        exporter: its name.
+        exporter: the name of the exporter.
         flat: the module, in evaluation mode.
         tensors: its arguments by name. Sizes of open dimensions are at least 2, and different for different symbols.
         outputs: the names of its outputs.
         dynamic: the open dimensions.
-        opset: of the model; None leaves it to torch.
+        opset: the opset of the model; None leaves it to torch.
         folder: for temporary files; None is the system's default.
 
     Raises:
         ExporterError: it failed, or made an open dimension constant.
     """
-    run = {"dynamo": _dynamo, "torchscript": _torchscript}[exporter]
-    tensors = {name: each.detach().clone() for name, each in tensors.items()}  # a module may write to them
+    tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # a module may write to them
     try:
         with _LOCK, suppressed_output(), torch.no_grad(), restored_buffers(flat.module):
-            model = run(flat, tensors, outputs, dynamic, opset, folder)
+            if exporter == "dynamo":
+                model = _dynamo(flat, tensors, dynamic, opset)
+            else:
+                model = _torchscript(flat, tensors, dynamic, opset, outputs, folder)
     except BridgeError:
         raise
     except Exception as error:  # exporters raise exceptions of any type
@@ -88,21 +90,14 @@ def run_exporter(
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
         raise ExporterError(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
     if opset is not None and model.opset_imports.get("") != opset:
-        raise ExporterError(f"it gives opset {model.opset_imports.get('')} instead of {opset}")
+        raise ExporterError(f"the exporter gives opset {model.opset_imports.get('')} instead of {opset}")
     name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
         raise ExporterError(problem)
     return model
 
 
-def _dynamo(
-    flat: FlatModule,
-    tensors: Mapping[str, torch.Tensor],
-    _outputs: Sequence[str],
-    dynamic: Dims,
-    opset: int | None,
-    _folder: Path | None,
-) -> ir.Model:
+def _dynamo(flat: FlatModule, tensors: Mapping[str, torch.Tensor], dynamic: Dims, opset: int | None) -> ir.Model:
     open_ = torch.export.Dim.DYNAMIC
     shapes = tuple(dict.fromkeys(dynamic.get(name, ()), open_) for name in tensors)
     program = torch.onnx.export(
@@ -122,9 +117,9 @@ def _dynamo(
 def _torchscript(
     flat: FlatModule,
     tensors: Mapping[str, torch.Tensor],
-    outputs: Sequence[str],
     dynamic: Dims,
     opset: int | None,
+    outputs: Sequence[str],
     folder: Path | None,
 ) -> ir.Model:
     inputs = [f"input.{index}" for index in range(len(tensors))]
@@ -183,25 +178,25 @@ _LIBRARY = ("/torch/", "/onnx_bridge/torch/")
 
 
 def reason(error: BaseException) -> str:
-    """Why an export failed, in one line: the message of the root cause, and the place in the user's code."""
+    """Return why an export failed, in one line: the message of the root cause, and the place in the user's code."""
     root = _causes(error)[-1]
     text = _NOISE.sub("", str(root))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     what = lines[0] if lines else "no message"
     if what.endswith(":") and len(lines) > 1:
         what = f"{what} {lines[1]}"
-    places = [each for each in _CODE.findall(text) if not any(part in each[0] for part in _LIBRARY)]
+    places = [place for place in _CODE.findall(text) if not any(part in place[0] for part in _LIBRARY)]
     place = f" (in {places[-1][2]}, {Path(places[-1][0]).name} line {places[-1][1]})" if places else ""
     kind = type(root).__name__
     return shorten(f"{kind}: {' '.join(what.split())}", _LENGTH - len(place)) + place
 
 
 def _is_data_dependent(error: BaseException) -> bool:
-    return any(isinstance(each, GuardOnDataDependentSymNode) for each in _causes(error))
+    return any(isinstance(cause, GuardOnDataDependentSymNode) for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The chain of an exception and its explicit causes."""
+    """Return the chain of an exception and its explicit causes."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)

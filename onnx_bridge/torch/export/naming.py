@@ -29,7 +29,7 @@ def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], m
     An output that is also an input, or another output, becomes a separate value.
 
     Args:
-        model: from an exporter; changed in place.
+        model: the exporter's model; changed in place.
         inputs: names, in order.
         outputs: names, in order.
         modules: the names of all submodules.
@@ -111,16 +111,16 @@ def correct_output_shapes(
 
 
 def _corrected(
-    dim: int | ir.SymbolicDim, found: Sequence[int], sizes: Sequence[Mapping[str, int]]
+    dim: int | ir.SymbolicDim, observed: Sequence[int], sizes: Sequence[Mapping[str, int]]
 ) -> int | ir.SymbolicDim | str | None:
-    """A dimension that had these sizes in the samples."""
+    """Return a dimension that had these sizes in the samples."""
     known = not isinstance(dim, ir.SymbolicDim) or (dim.value is not None and dim.free_symbols() <= sizes[0].keys())
-    inferred = [dim.evaluate(each) if isinstance(dim, ir.SymbolicDim) else dim for each in sizes] if known else []
-    if inferred == list(found):
+    inferred = [dim.evaluate(symbols) if isinstance(dim, ir.SymbolicDim) else dim for symbols in sizes] if known else []
+    if inferred == list(observed):
         return dim
-    if len(set(found)) > 1:
+    if len(set(observed)) > 1:
         for symbol in sizes[0]:
-            if [each[symbol] for each in sizes] == list(found):
+            if [size[symbol] for size in sizes] == list(observed):
                 return symbol
     return None if known else dim  # an unknown symbol depends on the data
 
@@ -128,20 +128,20 @@ def _corrected(
 def _renamer(names: Mapping[str, str]) -> Callable[[str | None], str | None]:
     if not names:
         return lambda text: text
-    pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(each)}(?![\w.])" for each in sorted(names, key=len)[::-1]))
+    pattern = re.compile("|".join(rf"(?<![\w.]){re.escape(name)}(?![\w.])" for name in sorted(names, key=len)[::-1]))
 
     def rename(text: str | None) -> str | None:
         if text is None:
             return None
-        found = pattern.sub(lambda match: names[match[0]], text)
-        return found[1:-1] if re.fullmatch(r"\([^()]*\)", found) else found
+        renamed = pattern.sub(lambda match: names[match[0]], text)
+        return renamed[1:-1] if re.fullmatch(r"\([^()]*\)", renamed) else renamed
 
     return rename
 
 
 @functools.cache
 def _read(text: str | None) -> str | None:
-    """The name or expression of a dimension; None for torch functions such as PythonMod, which ONNX does not have."""
+    """Return the name or expression of a dimension; None for torch functions that ONNX lacks, such as PythonMod."""
     try:
         ir.SymbolicDim(text).free_symbols()
     except ValueError:
@@ -162,19 +162,19 @@ def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
 
 
 def _scope(node: ir.Node, modules: Container[str]) -> list[str]:
-    """The names of the modules around a node, outermost first, each relative to the one before."""
+    """Return the names of the modules around a node, outermost first, each relative to the one before."""
     text = node.metadata_props.get(_SCOPES)
     if text is not None:
-        scopes = [str(each) for each in ast.literal_eval(text)][:-1]
-        paths = [each.removeprefix(_PREFIX) for each in scopes if each.startswith(_PREFIX)]
+        scopes = [str(scope) for scope in ast.literal_eval(text)][:-1]
+        paths = [scope.removeprefix(_PREFIX) for scope in scopes if scope.startswith(_PREFIX)]
         return [path.removeprefix(f"{before}.") for before, path in itertools.pairwise(["", *paths])]
     parts = [part for part in (node.name or "").split("/")[1:-1] if part]
-    found: list[str] = []
+    names: list[str] = []
     for part in parts[1:] if parts[:1] == [WRAPPER] else parts:
         pieces = part.split(".")  # TorchScript has "inner.1" within "inner", where only "1" is new
         tails = [".".join(pieces[start:]) for start in range(len(pieces))]
-        found.append(next((tail for tail in tails if ".".join((*found, tail)) in modules), part))
-    return found
+        names.append(next((tail for tail in tails if ".".join((*names, tail)) in modules), part))
+    return names
 
 
 def _keep(metadata: dict[str, str], more: Mapping[str, str]) -> None:
@@ -185,11 +185,11 @@ def _keep(metadata: dict[str, str], more: Mapping[str, str]) -> None:
 
 
 def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    """All values of a graph and its subgraphs."""
-    for each in (graph, *graph.subgraphs()):
-        yield from each.inputs
-        yield from each.initializers.values()
-        for node in each:
+    """Return all values of a graph and its subgraphs."""
+    for scope in (graph, *graph.subgraphs()):
+        yield from scope.inputs
+        yield from scope.initializers.values()
+        for node in scope:
             yield from node.outputs
 
 

@@ -1,4 +1,4 @@
-"""Tolerances for outputs that depend on quantized activations, where ONNX Runtime and PyTorch round differently.
+"""Tolerances for outputs that depend on quantized activations, which ONNX Runtime and PyTorch round differently.
 
 A value halfway between two quantization steps is rounded up or down by the last bit of its operands. Outputs that
 depend on values quantized at run time get the tolerance of 8-bit computation; all others, also those that depend on
@@ -19,7 +19,7 @@ from passes.operators import is_quantizer
 
 
 def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
-    """The tolerances of outputs that depend on quantized activations, by name.
+    """Return the tolerances of outputs that depend on quantized activations, by name.
 
     Args:
         model: an export.
@@ -30,15 +30,15 @@ def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[st
 
 
 def _presets(model: ir.Model) -> dict[str, str]:
-    """``int8`` or ``fp8`` for each such output."""
+    """Return ``int8`` or ``fp8`` for each such output."""
     constant = fixed_values(model.graph)
     reached: dict[ir.Value, str] = {}
     for node in model.graph:
-        quantizers = [each for each in with_nested([node]) if is_quantizer(each)]
-        found = {_preset(each) for each in quantizers if each.inputs[0] not in constant}
-        found |= {reached[value] for value in (*node.inputs, *captures(node)) if value in reached}
-        if found:
-            reached |= dict.fromkeys(node.outputs, "fp8" if "fp8" in found else "int8")
+        quantizers = [inner for inner in with_nested([node]) if is_quantizer(inner)]
+        presets = {_preset(quantizer) for quantizer in quantizers if quantizer.inputs[0] not in constant}
+        presets |= {reached[value] for value in (*node.inputs, *captures(node)) if value in reached}
+        if presets:
+            reached |= dict.fromkeys(node.outputs, "fp8" if "fp8" in presets else "int8")
     return {str(value.name): reached[value] for value in model.graph.outputs if value in reached}
 
 

@@ -1,10 +1,10 @@
-"""What PyTorch chooses in a run of a module, as values of its export.
+"""PyTorch's choices in a run of a module, as values of its export.
 
     topk, sort, argsort    TopK: operand, values and indices
     argmax, max(dim)       ArgMax: operand and indices; argmin, min(dim): ArgMin
 
 Exporters keep the order of a trace, so that the nth of these operators is the nth of the nodes that choose. Those that
-nothing reads are no nodes: of max(dim), often the values alone are read. Where the two sequences differ nothing is
+nothing reads are no nodes: of max(dim), often the values alone are read. If the two sequences differ, nothing is
 known.
 """
 
@@ -54,17 +54,17 @@ class RecordedChoices:
         Args:
             model: the export.
             flat: the module.
-            inputs: by name.
-            outputs: of the module for these, by their names in the graph.
+            inputs: the inputs by name.
+            outputs: the module's outputs for these inputs, by their names in the graph.
         """
         with _Recorder() as recorder:
             recorder.read(run_module(flat, inputs).tensors)
         nodes = [node for node in model.graph if node.domain == "" and node.op_type in _NODES.values()]
-        found = recorder.found()
-        if [node.op_type for node in nodes] != [kind for kind, _ in found]:
+        choices = recorder.found()
+        if [node.op_type for node in nodes] != [kind for kind, _ in choices]:
             return None
         known = dict(outputs)
-        for node, (_, arrays) in zip(nodes, found, strict=True):
+        for node, (_, arrays) in zip(nodes, choices, strict=True):
             values = [node.inputs[0], *node.outputs]
             known |= {str(value.name): array for value, array in zip(values, arrays, strict=True) if value is not None}
         return cls(known)
@@ -86,9 +86,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unread: set[int] = set()
 
     def found(self) -> list[tuple[str, list[Value]]]:
-        """By the operators of nodes, in order, without those whose choice nothing reads."""
+        """Return operators of nodes with the values of their choices, in order, except choices that nothing reads."""
         return [
-            (kind, values) for kind, values, made in self._made if any(id(each) not in self._unread for each in made)
+            (kind, values)
+            for kind, values, results in self._made
+            if any(id(tensor) not in self._unread for tensor in results)
         ]
 
     def read(self, values: Any) -> None:
@@ -102,18 +104,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = _NODES.get(f"{schema.name}.{schema.overload_name}") or _NODES.get(schema.name)
         if kind is not None:
             operand, indices = args[0], result[-1] if isinstance(result, tuple) else result
-            tensors, made = [operand, indices], [indices]
+            tensors, results = [operand, indices], [indices]
             if kind == "TopK":
                 axis = _axis(schema, args, kwargs or {})
                 tensors = [operand, torch.take_along_dim(operand, indices, axis), indices]
-                made = list(result) if isinstance(result, tuple) else made
-            values: list[Value] = [to_array(each.detach().clone()) for each in tensors]  # which may be changed in place
-            self._made.append((kind, values, made))
-            self._unread.update(map(id, made))  # which live as long as they are noted
+                results = list(result) if isinstance(result, tuple) else results
+            # copied, since they may be changed in place
+            values: list[Value] = [to_array(tensor.detach().clone()) for tensor in tensors]
+            self._made.append((kind, values, results))
+            self._unread.update(map(id, results))  # which live as long as they are noted
         return result
 
 
 def _axis(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    position = [each.name for each in schema.arguments].index("dim")
+    position = [argument.name for argument in schema.arguments].index("dim")
     given = args[position] if position < len(args) else kwargs.get("dim", -1)
     return int(given)

@@ -21,7 +21,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) -> Dims:
-    """The open dimensions, with non-negative axes.
+    """Return the open dimensions, with non-negative axes.
 
     Raises:
         InputError: there is no such input or axis, or a symbol is not a valid name or expression.
@@ -33,14 +33,14 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
     for name, dims in dynamic.items():
         where = f"dynamic input {name!r}"
         if name not in tensors:
-            hint = nearest(name, tensors) or f"its inputs are {', '.join(tensors) or 'none'}"
+            hint = nearest(name, tensors) or f"the inputs are {', '.join(tensors) or 'none'}"
             raise InputError("the module is not called with a tensor of this name", where=where, hint=hint)
         if not isinstance(dims, Mapping):
-            raise InputError(f"its dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
+            raise InputError(f"the dimensions are {dims!r}", where=where, hint="name them by axis: {0: 'batch'}")
         rank = tensors[name].dim()
         for axis, symbol in dims.items():
             if not isinstance(axis, int) or not -rank <= axis < rank:
-                raise InputError(f"it has {rank} dimensions, so no axis {axis!r}", where=where)
+                raise InputError(f"the input has {rank} dimensions, so no axis {axis!r}", where=where)
             if not _symbols(symbol):
                 what = f"{symbol!r} is not a name of a dimension"
                 raise InputError(what, where=where, hint="use a name, or an expression of names: past+seq")
@@ -49,7 +49,7 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
 
 
 def symbol_sizes(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
-    """The size of each symbol.
+    """Return the size of each symbol.
 
     Raises:
         InputError: a symbol occurs only in expressions, or with two different sizes.
@@ -65,33 +65,32 @@ def symbol_sizes(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
             what = f"no dimension is {min(missing)!r} alone, so its size is unknown"
             raise InputError(what, where=where, hint="give that name to a dimension of an input")
         if (size := _evaluated(symbol, sizes)) != tensors[name].shape[axis]:
-            raise InputError(f"its size is {tensors[name].shape[axis]}, but {symbol} is {size}", where=where)
+            raise InputError(f"the size is {tensors[name].shape[axis]}, but {symbol} is {size}", where=where)
     return sizes
 
 
 def distinct_sizes(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, int]:
-    """Sizes near the given ones, at least 2 and all different.
+    """Return sizes near the given ones, at least 2 and all different.
 
     Exporters specialize a size of 1 as broadcast, and may unify equal sizes.
 
     Args:
-        sizes: by symbol.
+        sizes: the sizes by symbol.
         taken: sizes that must not be used.
     """
     used = set(taken)
-    found: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     for symbol, size in sorted(sizes.items(), key=lambda item: item[1] < 2):  # sizes that can stay come first
-        near = itertools.chain(
-            range(size, 1, -1), itertools.count(max(size + 1, 2))
-        )  # downwards first: a model may have a maximum size
-        found[symbol] = next(each for each in near if each not in used)
-        used.add(found[symbol])
-    return {symbol: found[symbol] for symbol in sizes}
+        # downwards first: a model may have a maximum size
+        candidates = itertools.chain(range(size, 1, -1), itertools.count(max(size + 1, 2)))
+        chosen[symbol] = next(candidate for candidate in candidates if candidate not in used)
+        used.add(chosen[symbol])
+    return {symbol: chosen[symbol] for symbol in sizes}
 
 
 def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors in other sizes: truncated, or repeated from the start."""
-    found = {}
+    """Return the tensors in other sizes: truncated, or repeated from the start."""
+    changed = {}
     for name, tensor in tensors.items():
         for axis, symbol in dynamic.get(name, {}).items():
             size, have = _evaluated(symbol, sizes), tensor.shape[axis]
@@ -101,12 +100,12 @@ def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[s
                 tensor = tensor.new_zeros([size if each == axis else old for each, old in enumerate(tensor.shape)])
             else:
                 tensor = tensor.index_select(axis, torch.arange(size) % have)
-        found[name] = tensor
-    return found
+        changed[name] = tensor
+    return changed
 
 
 def other_values(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]) -> dict[str, torch.Tensor]:
-    """Other values in the same shapes, deterministic.
+    """Return other values in the same shapes, deterministically.
 
     An input's role in the graph decides (token ids stay below the number of embeddings, masks are ones, then zeros);
     inputs without a role get the given values in another order.
@@ -122,23 +121,23 @@ def other_values(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuff
     known = [spec for spec in wanted if not isinstance(spec.role, Data)]
     drawn = samplers.generate(known, seed=1, dims=sizes)[0] if how == "roles" and known else {}
     generator = np.random.default_rng(1)
-    found = {}
+    others = {}
     for name, tensor in tensors.items():
         value = drawn.get(name)
         array = value if isinstance(value, np.ndarray) else _shuffled(to_array(tensor), generator)
-        found[name] = to_tensor(array)
-    return found
+        others[name] = to_tensor(array)
+    return others
 
 
 def negated(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats negated, booleans inverted; integers, which may be indices, unchanged."""
+    """Negate floats, invert booleans, and leave integers, which may be indices."""
     if tensor.dtype is torch.bool:
         return ~tensor
     return -tensor if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
 
 
 def _shuffled(array: Array, generator: np.random.Generator) -> Array:
-    """Floats permuted, or drawn from a normal distribution if all are equal; others permuted along the last axis."""
+    """Permute floats, or draw normal ones if all are equal; permute others along the last axis."""
     floats = "float" in array.dtype.name
     if floats and array.size and (array == array.flat[0]).all():
         return np.asarray(generator.standard_normal(array.shape)).astype(array.dtype)

@@ -3,7 +3,7 @@
     quantized_decomposed::choose_qparams     scale = (max − min) / (qmax − qmin), zero point = qmin − round(min / scale)
     quantized_decomposed::(de)quantize_…     QuantizeLinear and DequantizeLinear, with a scale that is computed
     aten::_int_mm                            MatMulInteger
-    quark::scaled_fake_quantize              QuantizeLinear, Clip where the range is narrower, DequantizeLinear
+    quark::scaled_fake_quantize              QuantizeLinear, Clip if the range is narrower, DequantizeLinear
 
 They come from PT2E's dynamic quantization, torchao's int8 with dynamic activations, and Quark's modules. The table has
 only operators that are registered, so it needs neither torchao nor Quark.
@@ -44,19 +44,19 @@ _RANGES = {
 
 
 def table() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """The translations of all operators that are registered, and corrections, as torch.onnx takes them."""
-    found = {}
+    """Return the translations of all operators that are registered, and corrections, as torch.onnx takes them."""
+    translations = {}
     for name, translation in {**_TRANSLATIONS, **corrections.TRANSLATIONS}.items():
         space, _, rest = name.partition("::")
         operator, _, overload = rest.partition(".")
         packet = getattr(getattr(torch.ops, space), operator, None)
         if packet is not None and hasattr(packet, overload):
-            found[getattr(packet, overload)] = translation
-    return found
+            translations[getattr(packet, overload)] = translation
+    return translations
 
 
 def _choose(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
-    """Scale and zero point for the range of a tensor, extended to include 0."""
+    """Return scale and zero point for the range of a tensor, extended to include 0."""
     low = op.Min(op.ReduceMin(x, keepdims=0), _number(0.0))
     high = op.Max(op.ReduceMax(x, keepdims=0), _number(0.0))
     scale = op.Max(op.Div(op.Sub(high, low), _number(float(quant_max - quant_min))), _number(eps))
@@ -66,7 +66,7 @@ def _choose(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> A
 
 
 def _choose_symmetric(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> Any:
-    """Scale and zero point for the symmetric range of a tensor."""
+    """Return scale and zero point for the symmetric range of a tensor."""
     largest = op.ReduceMax(op.Abs(x), keepdims=0)
     scale = op.Max(op.Div(largest, _number((quant_max - quant_min) / 2)), _number(eps))
     zero = 128.0 if dtype == ir.DataType.UINT8 else 0.0
@@ -74,15 +74,15 @@ def _choose_symmetric(x: Any, quant_min: int, quant_max: int, eps: float, dtype:
 
 
 def _quantize(x: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: int) -> Any:
-    found = op.QuantizeLinear(x, _scalar(scale, ir.DataType.FLOAT), _scalar(zero_point, dtype))
-    return _clipped(found, quant_min, quant_max, ir.DataType(dtype))
+    integers = op.QuantizeLinear(x, _scalar(scale, ir.DataType.FLOAT), _scalar(zero_point, dtype))
+    return _clipped(integers, quant_min, quant_max, ir.DataType(dtype))
 
 
 def _dequantize(
     x: Any, scale: Any, zero_point: Any, quant_min: int, quant_max: int, dtype: int, out_dtype: int = -1
 ) -> Any:
-    found = op.DequantizeLinear(x, _scalar(scale, ir.DataType.FLOAT), _scalar(zero_point, dtype))
-    return found if out_dtype in (-1, None, ir.DataType.FLOAT) else op.Cast(found, to=out_dtype)
+    floats = op.DequantizeLinear(x, _scalar(scale, ir.DataType.FLOAT), _scalar(zero_point, dtype))
+    return floats if out_dtype in (-1, None, ir.DataType.FLOAT) else op.Cast(floats, to=out_dtype)
 
 
 def _int_mm(a: Any, b: Any) -> Any:

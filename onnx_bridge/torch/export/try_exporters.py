@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -60,7 +61,7 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
         call, tensors = Call.of(module, request.args, request.kwargs)
         check_devices(module, tensors)
         if not tensors:
-            raise InputError("it is called without any tensor, so it is a constant", where="the module")
+            raise InputError("the module is called without any tensor, so it is a constant", where="the module")
         dims = check_dynamic(tensors, request.dynamic)
         with inference_copy(module) as copied:
             flat = FlatModule(copied, call).eval()
@@ -69,14 +70,14 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
             attempt = _Attempt(flat, call, request, given, dims, tell)
             attempt.notes += _notes(module, call)
             refusals: dict[str, str] = {}
-            for each in exporters:
+            for exporter in exporters:
                 try:
-                    exported = attempt.export(each)
+                    exported = attempt.export(exporter)
                 except ExporterError as error:
-                    refusals[each] = str(error)
+                    refusals[exporter] = str(error)
                     attempt.branches_on_data = attempt.branches_on_data or error.data_dependent
                     continue
-                return attempt.finish(each, exported, refusals)
+                return attempt.finish(exporter, exported, refusals)
             hint = _hint(module, attempt)
     raise ExportFailed(refusals, where=type(module).__name__, hint=hint)
 
@@ -84,7 +85,7 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
 def _exporters(choice: str) -> tuple[Exporter, ...]:
     if choice not in ("auto", *EXPORTERS):
         raise InputError(f"there is no exporter {choice!r}", hint=f"use {', '.join(('auto', *EXPORTERS))}")
-    return EXPORTERS if choice == "auto" else tuple(each for each in EXPORTERS if each == choice)
+    return EXPORTERS if choice == "auto" else tuple(exporter for exporter in EXPORTERS if exporter == choice)
 
 
 @dataclass(frozen=True)
@@ -162,18 +163,18 @@ class _Attempt:
         return _Checked(model, runs, self._compare(model, runs))
 
     def _compare(self, model: ir.Model, runs: Sequence[_Run]) -> list[Comparison]:
-        """ONNX Runtime against PyTorch.
+        """Compare ONNX Runtime with PyTorch.
 
         Raises:
             ExporterError: ONNX Runtime cannot run the graph, or they differ.
         """
         try:
             reference = Reference(model)
-            found = [reference.run({name: to_array(each) for name, each in run.inputs.items()}) for run in runs]
+            results = [reference.run({name: to_array(value) for name, value in run.inputs.items()}) for run in runs]
         except (InputError, NativeFailure) as error:
             raise ExporterError(f"the graph does not run: {error.what}") from error
         comparisons = []
-        for index, (outputs, run) in enumerate(zip(found, runs, strict=True)):
+        for index, (outputs, run) in enumerate(zip(results, runs, strict=True)):
             compared = compare(outputs, run.outputs, output_tolerances(model, run.outputs))
             if not compared.passed:
                 compared = self._judged(model, reference, compared, outputs, run)
@@ -185,12 +186,12 @@ class _Attempt:
     def _judged(
         self, model: ir.Model, reference: Reference, compared: Comparison, outputs: Mapping[str, Value], run: _Run
     ) -> Comparison:
-        """A comparison in which what differs by ties alone is not determined."""
+        """Return a comparison in which what differs by ties alone is not determined."""
         recorded = RecordedChoices.of(model, self.flat, run.inputs, run.outputs)
-        sample = {name: to_array(each) for name, each in run.inputs.items()}
+        sample = {name: to_array(value) for name, value in run.inputs.items()}
         judge = Judge(model, Tolerances(), session=reference)
         judged = _given_choices(compared, judge.judge(run.outputs, outputs, sample, recorded))
-        self.notes += [f"{each.name}: {each.undetermined}" for each in judged.outputs if each.undetermined]
+        self.notes += [f"{output.name}: {output.undetermined}" for output in judged.outputs if output.undetermined]
         return judged
 
     def finish(self, exporter: Exporter, checked: _Checked, refusals: Mapping[str, str]) -> Exported:
@@ -220,7 +221,7 @@ class _Attempt:
         )
 
     def _second(self, model: ir.Model) -> list[_Run]:
-        """Another sample, with other sizes of open dimensions; none if the module runs with no generated one."""
+        """Run a sample with other sizes of open dimensions; return none if the module runs with no generated one."""
         sizes = self.sizes
         larger = {symbol: size + 1 + index for index, (symbol, size) in enumerate(sizes.items())}
         smaller = {symbol: max(1, size - 1 - index) for index, (symbol, size) in enumerate(sizes.items())}
@@ -245,9 +246,9 @@ class _Attempt:
         return []
 
     def _opposite(self) -> list[_Run]:
-        """A sample for which branches on data are likely to go the other way; none if the module fails on it."""
+        """Return a sample for which branches on data are likely to go the other way; none if the module fails on it."""
         try:
-            return [_run(self.flat, {name: negated(each) for name, each in self.given.inputs.items()})]
+            return [_run(self.flat, {name: negated(value) for name, value in self.given.inputs.items()})]
         except InputError:
             return []
 
@@ -270,9 +271,9 @@ def _run(flat: FlatModule, tensors: Tensors) -> _Run:
         what = f"PyTorch cannot run it with these arguments: {describe(error)}"
         raise InputError(what, where=type(flat.module).__name__) from error
     if not result.tensors:
-        raise InputError("it returns no tensor", where=type(flat.module).__name__)
+        raise InputError("the module returns no tensor", where=type(flat.module).__name__)
     names = {name: _output_name(name, tensors) for name in result.tensors}
-    outputs = {names[name]: to_array(each) for name, each in result.tensors.items()}
+    outputs = {names[name]: to_array(tensor) for name, tensor in result.tensors.items()}
     return _Run(tensors, renamed(result.structure, names), outputs, result)
 
 
@@ -283,7 +284,7 @@ def _output_name(name: str, inputs: Tensors) -> str:
 
 
 def _refusal(model: ir.Model, index: int, comparison: Comparison) -> str | None:
-    """Why a graph is not what PyTorch computes; None if no output differs."""
+    """Return why a graph is not what PyTorch computes; None if no output differs."""
     differing = [output for output in comparison.outputs if output.differs]
     if not differing:
         return None
@@ -296,16 +297,13 @@ def _refusal(model: ir.Model, index: int, comparison: Comparison) -> str | None:
 
 
 def _given_choices(comparison: Comparison, judged: Comparison) -> Comparison:
-    """A comparison whose outputs are not determined where they agree given the same choices."""
-    known = {each.name: each for each in judged.outputs if each.given_choices is not None}
-    return Comparison(
-        tuple(
-            each
-            if each.name not in known
-            else replace(each, undetermined=known[each.name].undetermined, given_choices=known[each.name].given_choices)
-            for each in comparison.outputs
-        )
-    )
+    """Return a comparison in which outputs that agree given the same choices are not determined."""
+    choices: dict[str, dict[str, Any]] = {
+        output.name: {"undetermined": output.undetermined, "given_choices": output.given_choices}
+        for output in judged.outputs
+        if output.given_choices is not None
+    }
+    return Comparison(tuple(replace(output, **choices.get(output.name, {})) for output in comparison.outputs))
 
 
 def _random_nodes(model: ir.Model) -> str:

@@ -11,7 +11,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import PROVE_BUDGET, Prove
 from onnx_bridge.requests.export import Dynamic, ExporterChoice, as_arguments
 from onnx_bridge.requests.lowering import LowerRequest, Precision
-from onnx_bridge.torch.availability import require_torch
+from onnx_bridge.torch import require_torch
 
 if TYPE_CHECKING:
     import torch

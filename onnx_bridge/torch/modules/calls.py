@@ -27,7 +27,7 @@ class Call:
     """The arguments of a call, flattened.
 
     Attributes:
-        positional: those given by position, in order.
+        positional: the arguments by position, in order.
         keywords: the others, by name.
         constants: the other arguments that are not None, by name; they are fixed in the graph.
     """
@@ -38,7 +38,7 @@ class Call:
 
     @staticmethod
     def of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, dict[str, torch.Tensor]]:
-        """The call, and its tensors by name: a parameter of ``forward``, or the path into a nested value of one.
+        """Return the call, and its tensors by name: a parameter of ``forward``, or the path into a nested value of one.
 
         A ``forward(*inputs)`` has no parameter names: keyword arguments are then passed by position, under their names.
 
@@ -56,13 +56,13 @@ class Call:
         *,
         defaults: bool = False,
     ) -> tuple[Call, dict[str, torch.Tensor]]:
-        """As `of`, for a module of which only the name and the signature of ``forward`` are known.
+        """Return the call of a module of which only the name and the signature of ``forward`` are known.
 
         Args:
-            name: that of its class.
-            signature: of ``forward``.
-            args: by position.
-            kwargs: by name.
+            name: the name of its class.
+            signature: the signature of ``forward``.
+            args: the arguments by position.
+            kwargs: the arguments by name.
             defaults: whether arguments that are not given have their defaults.
         """
         kinds = [parameter.kind for parameter in signature.parameters.values()]
@@ -74,33 +74,32 @@ class Call:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            where, hint = f"{name}.forward", f"it takes {_format(signature)}"
+            where, hint = f"{name}.forward", f"the module takes {_format(signature)}"
             raise InputError(f"the arguments do not fit: {error}", where=where, hint=hint) from None
         if defaults:
             bound.apply_defaults()
         leaves: dict[str, torch.Tensor] = {}
-        found: dict[str, Any] = {}
+        flattened: dict[str, Any] = {}
         for key, value in bound.arguments.items():
             match signature.parameters[key].kind:
                 case inspect.Parameter.VAR_POSITIONAL:
-                    found[key] = tuple(flatten(each, f"{key}.{i}", leaves) for i, each in enumerate(value))
+                    flattened[key] = tuple(flatten(each, f"{key}.{i}", leaves) for i, each in enumerate(value))
                 case inspect.Parameter.VAR_KEYWORD:
-                    found[key] = {inner: flatten(each, inner, leaves) for inner, each in value.items()}
+                    flattened[key] = {inner: flatten(each, inner, leaves) for inner, each in value.items()}
                 case _:
-                    found[key] = flatten(value, key, leaves)
-        bound.arguments.update(found)
-        fixed = {key: each.value for key, each in found.items() if _is_set(each)}
+                    flattened[key] = flatten(value, key, leaves)
+        bound.arguments.update(flattened)
+        fixed = {key: each.value for key, each in flattened.items() if _is_set(each)}
         return Call(bound.args, bound.kwargs, fixed), leaves
 
     @property
     def names(self) -> list[str]:
-        """The names of the tensors, in order."""
-        return [name for each in (*self.positional, *self.keywords.values()) for name in leaf_names(each)]
+        return [name for argument in (*self.positional, *self.keywords.values()) for name in leaf_names(argument)]
 
     def arguments(self, tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The ``args`` and ``kwargs`` of the call, with these tensors."""
-        args = tuple(rebuild(each, tensors) for each in self.positional)
-        return args, {name: rebuild(each, tensors) for name, each in self.keywords.items()}
+        """Return the ``args`` and ``kwargs`` of the call, with these tensors."""
+        args = tuple(rebuild(argument, tensors) for argument in self.positional)
+        return args, {name: rebuild(keyword, tensors) for name, keyword in self.keywords.items()}
 
 
 class FlatModule(nn.Module):
@@ -112,7 +111,6 @@ class FlatModule(nn.Module):
         self._call, self._names = call, call.names
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tensors that the module returns."""
         _, leaves = flatten_result(self.run(tensors))
         return tuple(leaves.values())
 
@@ -127,7 +125,7 @@ class Result:
 
     Attributes:
         structure: how the returned value is built from tensors.
-        tensors: by name.
+        tensors: the tensors by name.
         written_inputs: the names of the arguments that the module wrote to in place.
         written_buffers: the names of the buffers that it wrote to.
     """
@@ -140,25 +138,25 @@ class Result:
 
 def run_module(flat: FlatModule, tensors: Mapping[str, torch.Tensor]) -> Result:
     """Call a module on copies of its arguments, and restore its buffers afterwards."""
-    copies = {name: each.detach().clone() for name, each in tensors.items()}
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     before = {name: write_count(each) for name, each in copies.items()}
     with torch.no_grad(), restored_buffers(flat.module) as buffers:
         structure, leaves = flatten_result(flat.run(list(copies.values())))
-        memory = {each.untyped_storage()._cdata for each in flat.module.buffers() if each.layout is torch.strided}
+        memory = {buffer.untyped_storage()._cdata for buffer in flat.module.buffers() if buffer.layout is torch.strided}
         for name, leaf in leaves.items():  # an output that is a buffer must not change with it
             if leaf.layout is torch.strided and leaf.untyped_storage()._cdata in memory:
                 leaves[name] = leaf.clone()
-    inputs = [name for name, each in copies.items() if write_count(each) != before[name]]
+    inputs = [name for name, copy in copies.items() if write_count(copy) != before[name]]
     return Result(structure, leaves, inputs, buffers)
 
 
 def _is_set(value: Any) -> TypeGuard[Constant]:
-    """Whether it is a constant other than None."""
+    """Return whether it is a constant other than None."""
     return isinstance(value, Constant) and value.value is not None
 
 
 def _format(signature: inspect.Signature) -> str:
-    """A signature without annotations and defaults."""
+    """Return a signature without annotations and defaults."""
     names = []
     for name, parameter in signature.parameters.items():
         variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -21,12 +21,12 @@ _QUANTIZED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether a module is one of torch's eager quantized modules, which are for inference only."""
-    return any(each.__module__.startswith(_QUANTIZED) for each in type(module).__mro__)
+    """Return whether a module is one of torch's eager quantized modules, which are for inference only."""
+    return any(kind.__module__.startswith(_QUANTIZED) for kind in type(module).__mro__)
 
 
 def is_dynamic_linear(module: nn.Module) -> bool:
-    """Whether a module is such a linear layer."""
+    """Return whether a module is such a linear layer."""
     kind, packed = type(module), cast(Any, module)
     return kind.__module__.startswith(_PACKED) and kind.__name__ == "Linear" and packed.weight().dtype == torch.qint8
 
@@ -51,7 +51,6 @@ class DynamicLinear(nn.Module):
         self.highest = 255 if torch.backends.quantized.engine == "qnnpack" else 127
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The result of the packed layer."""
         ops, eps = torch.ops.quantized_decomposed, torch.finfo(torch.float32).eps
         scale, zero = ops.choose_qparams.tensor(x, 0, self.highest, eps, torch.uint8)
         x = ops.quantize_per_tensor.tensor(x, scale, zero, 0, self.highest, torch.uint8)

@@ -24,7 +24,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import describe
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Data, IntegerRange, Mask, Positions, Role
-from onnx_bridge.torch.availability import require_torch
+from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.modules.tensors import to_tensor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -37,37 +37,37 @@ _VOCABULARY = 2
 
 
 def is_factory(model: object) -> bool:
-    """Whether a model is given as the name of a factory, and not of a file."""
+    """Return whether a model is given as the name of a factory, and not of a file."""
     name = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
     return isinstance(name, str) and _FACTORY.fullmatch(name) is not None and not Path(name).exists()
 
 
 def load(name: str) -> tuple[Any, Arguments | None]:
-    """The module that a factory returns, and its arguments if it returns them.
+    """Return the module that a factory returns, and its arguments if it returns them.
 
     Args:
-        name: of the factory. Its modules are also looked for in the current directory.
+        name: the name of the factory. Its modules are also looked for in the current directory.
 
     Raises:
         InputError: PyTorch is not installed, there is no such factory, it fails, or it returns something else.
     """
     require_torch()
-    found = _called(name)
-    parts = found if isinstance(found, tuple) else (found,)
+    returned = _called(name)
+    parts = returned if isinstance(returned, tuple) else (returned,)
     hint = "return the module, or the module and its arguments"
     if len(parts) not in (1, 2):
-        raise InputError(f"it returns a tuple of {len(parts)}", where=name, hint=hint)
+        raise InputError(f"the factory returns a tuple of {len(parts)}", where=name, hint=hint)
     if isinstance(parts[0], type) or not hasattr(parts[0], "forward"):
         what = f"the class {parts[0].__name__}" if isinstance(parts[0], type) else reprlib.repr(parts[0])
-        raise InputError(f"it returns {what}, not a torch.nn.Module", where=name, hint=hint)
+        raise InputError(f"the factory returns {what}, not a torch.nn.Module", where=name, hint=hint)
     return parts[0], _arguments(parts[1]) if len(parts) == 2 else None
 
 
 def load_with_arguments(name: str, texts: Sequence[str] = ()) -> tuple[Any, Arguments]:
-    """The module that a factory returns, and its arguments: those of ``texts``, or else those of the factory.
+    """Return the module that a factory returns, and its arguments: those of ``texts``, or else those of the factory.
 
     Args:
-        name: of the factory.
+        name: the name of the factory.
         texts: see `arguments`.
 
     Raises:
@@ -76,13 +76,13 @@ def load_with_arguments(name: str, texts: Sequence[str] = ()) -> tuple[Any, Argu
     module, given = load(name)
     chosen = arguments(texts) or given
     if chosen is None:
-        what = "it returns a module without arguments to call it with"
+        what = "the factory returns a module without arguments to call it with"
         raise InputError(what, where=name, hint="give them with --args, or return (module, args)")
     return module, chosen
 
 
 def arguments(texts: Sequence[str]) -> Arguments | None:
-    """The arguments that ``--args`` describes; None if there are none.
+    """Return the arguments that ``--args`` describes; None if there are none.
 
     Args:
         texts: the name of a function that returns them, or ``KEY=SHAPE:DTYPE`` for each: values are generated, float32
@@ -95,15 +95,15 @@ def arguments(texts: Sequence[str]) -> Arguments | None:
         return None
     if len(texts) == 1 and "=" not in texts[0]:
         return _arguments(_called(texts[0]))
-    made = {}
+    tensors = {}
     for text in texts:
-        found = _INPUT.fullmatch(text)
-        if found is None:
+        match = _INPUT.fullmatch(text)
+        if match is None:
             raise InputError(
                 f"{text!r} is not KEY=SHAPE:DTYPE", where="--args", hint="for example x=1x3x224x224:float32"
             )
-        made[found["name"]] = _tensor(found["name"], found["shape"], found["dtype"] or "float32")
-    return (), made
+        tensors[match["name"]] = _tensor(match["name"], match["shape"], match["dtype"] or "float32")
+    return (), tensors
 
 
 def dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
@@ -124,21 +124,21 @@ def dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def _called(name: str) -> Any:
-    """The object with a name, called unless it is a torch module."""
+    """Return the object with a name, called unless it is a torch module."""
     home, _, attribute = name.rpartition(":")
     if not home or not attribute:
-        raise InputError("it is not the name of a factory", where=name, hint=_HOW)
-    found: Any = _imported(home, name)
+        raise InputError("this is not the name of a factory", where=name, hint=_HOW)
+    value: Any = _imported(home, name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            hint = nearest(part, [each for each in vars(found) if not each.startswith("_")]) or _HOW
+        if not hasattr(value, part):
+            hint = nearest(part, [var for var in vars(value) if not var.startswith("_")]) or _HOW
             raise InputError(f"{home} has no {part!r}", where=name, hint=hint)
-        found = getattr(found, part)
-    if not callable(found) or (hasattr(found, "forward") and not isinstance(found, type)):
-        return found
+        value = getattr(value, part)
+    if not callable(value) or (hasattr(value, "forward") and not isinstance(value, type)):
+        return value
     try:
         with contextlib.redirect_stdout(sys.stderr):  # its output must not mix with ours
-            return found()
+            return value()
     except (Exception, SystemExit) as error:  # the user's own code
         raise InputError(f"the factory fails: {describe(error)}", where=name) from error
 
@@ -169,7 +169,7 @@ def _imported(home: str, name: str) -> Any:
     except (Exception, SystemExit) as error:  # the user's own code
         if isinstance(error, ModuleNotFoundError) and home.split(".")[0] == error.name:
             raise InputError(f"there is no module {error.name!r}", where=name, hint=_HOW) from error
-        raise InputError(f"it cannot be imported: {describe(error)}", where=name) from error
+        raise InputError(f"the module cannot be imported: {describe(error)}", where=name) from error
 
 
 def _arguments(given: Any) -> Arguments:

@@ -20,14 +20,16 @@ from typing import Any
 import torch
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.torch.modules.tensors import to_array
 
+_file_digest = functools.cache(file_digest)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout)
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def fingerprint(*values: Any) -> str | None:
-    """The digest of modules and other values; None if one refers to an object that has no digest."""
+    """Return the digest of modules and other values; None if one refers to an object that has no digest."""
     walk = _Walk()
     try:
         for value in values:
@@ -92,7 +94,7 @@ class _Walk:
             case _ if type(value) is dict:
                 self._items("dict", (part for pair in value.items() for part in pair))
             case set() | frozenset():
-                digests = [fingerprint(each) for each in value]
+                digests = [fingerprint(element) for element in value]
                 if None in digests:
                     raise TypeError("an element of a set has no digest")
                 self._add("set", *sorted(map(str, digests)))
@@ -106,8 +108,8 @@ class _Walk:
 
     def _items(self, kind: str, values: Iterable[Any]) -> None:
         self._add(kind, "(")
-        for each in values:
-            self.feed(each)
+        for value in values:
+            self.feed(value)
         self._add(")")
 
     def _tensor(self, tensor: torch.Tensor) -> None:
@@ -119,14 +121,14 @@ class _Walk:
 
     def _class(self, kind: type) -> None:
         self._add("class", kind.__module__, kind.__qualname__)
-        for each in kind.__mro__:
-            if each.__module__ == "builtins":
+        for base in kind.__mro__:
+            if base.__module__ == "builtins":
                 continue
-            source = _source(each)
+            source = _source(base)
             if source is not None:
                 self._add(source)
             else:  # such as a class defined interactively
-                self._items(each.__qualname__, [v for v in vars(each).values() if isinstance(v, types.FunctionType)])
+                self._items(base.__qualname__, [v for v in vars(base).values() if isinstance(v, types.FunctionType)])
 
     def _function(self, function: types.FunctionType) -> None:
         self._add("function", function.__module__ or "", function.__qualname__)
@@ -134,14 +136,14 @@ class _Walk:
         self._items("parts", (function.__code__, function.__defaults__, function.__kwdefaults__, *cells))
 
     def _object(self, value: Any) -> None:
-        """What pickling would store of the object."""
+        """Add what pickling would store of the object."""
         reduced = copyreg.dispatch_table[type(value)](value) if type(value) in copyreg.dispatch_table else None
         reduced = reduced or value.__reduce_ex__(2)
         if isinstance(reduced, str):
             self._add("global", reduced)
             return
-        made, arguments, *rest = reduced
-        self._items("object", (made, arguments))
+        constructor, arguments, *rest = reduced
+        self._items("object", (constructor, arguments))
         for index, part in enumerate(rest):
             if isinstance(part, Mapping) or index == 0:
                 self.feed(dict(part) if isinstance(part, Mapping) else part)
@@ -151,17 +153,11 @@ class _Walk:
 
 @functools.cache
 def _source(kind: type) -> str | None:
-    """The digest of the source file of a class; None if there is none."""
+    """Return the digest of the source file of a class; None if there is none."""
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:
         return "compiled"
     except OSError:  # typed into an interpreter
         return None
-    return None if file is None or not Path(file).is_file() else _digest(Path(file))
-
-
-@functools.cache
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return None if file is None or not Path(file).is_file() else _file_digest(Path(file))

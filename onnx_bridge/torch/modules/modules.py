@@ -22,10 +22,10 @@ def check_module(module: object) -> None:
     """
     where = "the module"
     if not isinstance(module, nn.Module):
-        what = f"it is a {type(module).__name__}, not a torch.nn.Module"
+        what = f"the module is a {type(module).__name__}, not a torch.nn.Module"
         raise InputError(what, where=where, hint="put the function into the forward of a module")
     if isinstance(module, torch.jit.ScriptModule):
-        what = "it is a TorchScript module, which no exporter can trace"
+        what = "the module is in TorchScript, which no exporter can trace"
         raise InputError(what, where=where, hint="pass the module that was scripted or traced")
 
 
@@ -47,7 +47,7 @@ def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Non
 
 
 def training_submodule(module: nn.Module, name: str = "") -> str | None:
-    """The name of the first submodule in training mode (the module itself: ``name``), or None.
+    """Return the name of the first submodule in training mode (the module itself: ``name``), or None.
 
     Traced graphs, and layers with packed weights, compute the same in both modes and are skipped.
     """
@@ -56,19 +56,19 @@ def training_submodule(module: nn.Module, name: str = "") -> str | None:
     if module.training:
         return name
     inner = (training_submodule(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
-    return next((each for each in inner if each is not None), None)
+    return next((path for path in inner if path is not None), None)
 
 
 @contextlib.contextmanager
 def inference_copy(module: nn.Module) -> Iterator[nn.Module]:
-    """A copy of a module in evaluation mode, for tracing: some modules store what a trace computes.
+    """Copy a module in evaluation mode, for tracing: some modules store what a trace computes.
 
     It shares parameters and buffers with the module. A module that cannot be copied is used itself, and its training
     flags are restored afterwards.
     """
     module = getattr(module, "_orig_mod", module)  # of what torch.compile returns
-    shared = {id(each): each for each in (*module.parameters(), *module.buffers())}
-    modes = {each: each.training for each in module.modules()}
+    shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    modes = {submodule: submodule.training for submodule in module.modules()}
     try:
         copied = copy.deepcopy(module, shared)
     except Exception:  # raised by any attribute that cannot be copied
@@ -124,5 +124,5 @@ def restored_buffers(module: nn.Module) -> Iterator[list[str]]:
 
 
 def write_count(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to in place, as autograd counts it; 0 for tensors made in inference mode."""
+    """Return how often autograd counted an in-place write to a tensor; 0 for tensors of inference mode."""
     return 0 if tensor.is_inference() else tensor._version

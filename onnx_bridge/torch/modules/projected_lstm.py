@@ -19,7 +19,7 @@ States = tuple[torch.Tensor, torch.Tensor]
 
 
 def is_projected(module: nn.Module) -> bool:
-    """Whether a module is such an LSTM."""
+    """Return whether a module is such an LSTM."""
     return type(module) is nn.LSTM and module.proj_size > 0
 
 
@@ -38,7 +38,7 @@ class ProjectedLstm(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, states: States | None = None) -> tuple[torch.Tensor, States]:
-        """The result of the LSTM; dropout between its layers is off, as in evaluation mode."""
+        """Return the result of the LSTM; dropout between its layers is off, as in evaluation mode."""
         batched = x.dim() == 3
         x = (x.transpose(0, 1) if self.batch_first else x) if batched else x.unsqueeze(1)
         if states is None:
@@ -51,8 +51,10 @@ class ProjectedLstm(nn.Module):
         for layer in range(self.layers):
             results = []
             for index in range(directions * layer, directions * (layer + 1)):
-                found, last, c = self._run(index, x, states[0][index], states[1][index], reverse=index % directions > 0)
-                results.append(found)
+                result, last, c = self._run(
+                    index, x, states[0][index], states[1][index], reverse=index % directions > 0
+                )
+                results.append(result)
                 hidden.append(last)
                 cell.append(c)
             x = torch.cat(results, -1) if self.backward_too else results[0]
@@ -67,9 +69,9 @@ class ProjectedLstm(nn.Module):
         x = x.flip(0) if reverse else x
         first = torch.cat([h.unsqueeze(0), torch.zeros_like(x[1:, :, :1]).expand(-1, -1, self.size)])
         none = torch.zeros_like(c).unsqueeze(0)
-        found, (_, last) = self.cells[index](torch.cat([x, first], -1), (none, c.unsqueeze(0)))
-        found = torch.matmul(found, self.projections[index].t())
-        return (found.flip(0) if reverse else found), found[-1], last[0]
+        result, (_, last) = self.cells[index](torch.cat([x, first], -1), (none, c.unsqueeze(0)))
+        result = torch.matmul(result, self.projections[index].t())
+        return (result.flip(0) if reverse else result), result[-1], last[0]
 
 
 def _suffixes(lstm: nn.LSTM) -> Iterator[str]:
@@ -80,12 +82,12 @@ def _suffixes(lstm: nn.LSTM) -> Iterator[str]:
 
 
 def _plain(lstm: nn.LSTM, suffix: str) -> nn.LSTM:
-    """One layer in one direction, without its projection."""
+    """Compute one layer in one direction, without its projection."""
     taken, recurrent, projection = (getattr(lstm, f"weight_{kind}_{suffix}").detach() for kind in ("ih", "hh", "hr"))
-    found = nn.LSTM(taken.shape[1] + lstm.proj_size, lstm.hidden_size, bias=lstm.bias)
+    plain = nn.LSTM(taken.shape[1] + lstm.proj_size, lstm.hidden_size, bias=lstm.bias)
     values = {"weight_ih_l0": torch.cat([taken, recurrent], 1), "weight_hh_l0": recurrent @ projection}
     if lstm.bias:
         values |= {f"bias_{kind}_l0": getattr(lstm, f"bias_{kind}_{suffix}").detach() for kind in ("ih", "hh")}
     for name, value in values.items():
-        setattr(found, name, nn.Parameter(value, requires_grad=False))
-    return found
+        setattr(plain, name, nn.Parameter(value, requires_grad=False))
+    return plain

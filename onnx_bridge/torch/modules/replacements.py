@@ -17,15 +17,15 @@ _REPLACEMENTS: tuple[tuple[Callable[[nn.Module], bool], Callable[..., nn.Module]
 
 
 def traceable(module: nn.Module) -> nn.Module:
-    """A module with replacements for what cannot be exported; the module itself if there is nothing to replace.
+    """Return a module with replacements for what cannot be exported; the module itself if there is nothing to replace.
 
     Args:
         module: it is not changed.
     """
-    found = _replacement(module)
-    if found is not None:
-        return found
-    if not any(applies(each) for each in module.modules() for applies, _ in _REPLACEMENTS):
+    replacement = _replacement(module)
+    if replacement is not None:
+        return replacement
+    if not any(applies(submodule) for submodule in module.modules() for applies, _ in _REPLACEMENTS):
         return module
     copied = copy.copy(module)
     copied.__dict__["_modules"] = {

@@ -29,7 +29,7 @@ class Effects:
     """Side effects that the graph does not have.
 
     Attributes:
-        changing: those that make the module return something else in a later call; the graph does not.
+        changing: effects that change what the module returns in a later call, and not what the graph returns.
         notes: the others.
     """
 
@@ -38,7 +38,7 @@ class Effects:
 
 
 def write_effects(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], result: Result) -> Effects:
-    """The effects of in-place writes.
+    """Return the effects of in-place writes.
 
     Args:
         flat: the module.
@@ -47,20 +47,20 @@ def write_effects(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Arr
         result: the result of this call, with the names of what it wrote to.
     """
     inputs, buffers = result.written_inputs, result.written_buffers
-    notes = [f"it writes to {_listed('input', inputs)}, and the graph does not"] if inputs else []
+    notes = [f"the module writes to {_listed('input', inputs)}, and the graph does not"] if inputs else []
     if not buffers:
         return Effects((), tuple(notes))
-    what = f"it writes to {_listed('buffer', buffers)}"
+    what = f"the module writes to {_listed('buffer', buffers)}"
     if _reads(flat, tensors, expected, buffers):
         return Effects((f"{what}, which a later call reads: pass that as an argument, and return it",), tuple(notes))
     return Effects((), (*notes, f"{what}, and the graph does not"))
 
 
 def constant_effects(results: Sequence[Structure]) -> Effects:
-    """The effects of returned values that are not tensors, given the results of all samples."""
-    values = [constants(each) for each in results]
+    """Return the effects of returned values that are not tensors, given the results of all samples."""
+    values = [constants(result) for result in results]
     count = sum(isinstance(value, int | float | str) for value in values[0])
-    if len({_digest(each) for each in values}) > 1:
+    if len({_digest(returned) for returned in values}) > 1:
         what = "returned values that are not tensors differ between samples, and are fixed in the graph: return tensors"
         return Effects((what,), ())
     left = f"{count} of the returned values are not tensors, and are not outputs of the graph"
@@ -68,18 +68,18 @@ def constant_effects(results: Sequence[Structure]) -> Effects:
 
 
 def is_repeatable(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array]) -> bool:
-    """Whether another call with the same arguments returns the same outputs."""
+    """Return whether another call with the same arguments returns the same outputs."""
     try:
         with suppressed_output():
             leaves = run_module(flat, tensors).tensors
     except Exception:  # anything that the user's module raises
         return False
-    found = dict(zip(expected, map(to_array, leaves.values()), strict=False))
-    return len(leaves) == len(expected) and compare(found, expected).passed
+    outputs = dict(zip(expected, map(to_array, leaves.values()), strict=False))
+    return len(leaves) == len(expected) and compare(outputs, expected).passed
 
 
 def _reads(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], buffers: Sequence[str]) -> bool:
-    """Whether the outputs depend on the contents of these buffers before the call."""
+    """Return whether the outputs depend on the contents of these buffers before the call."""
     with torch.no_grad(), restored_buffers(flat.module):
         for name in buffers:
             buffer = flat.module.get_buffer(name)
@@ -91,9 +91,9 @@ def _reads(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], bu
 
 
 def _digest(values: Sequence[object]) -> object:
-    """A key that is equal if all values are; values without a fingerprint equal only themselves."""
-    found = fingerprint(*values)
-    return object() if found is None else found
+    """Return a key that is equal if all values are; values without a fingerprint equal only themselves."""
+    digest = fingerprint(*values)
+    return object() if digest is None else digest
 
 
 def _listed(kind: str, names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ class Leaf:
     """A tensor.
 
     Attributes:
-        name: its name.
+        name: the name of the tensor.
         complex: whether it is a complex tensor, stored as a real one.
     """
 
@@ -97,7 +97,7 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
 
     Args:
         value: anything.
-        name: of the value.
+        name: the name of the value.
         leaves: receives the tensors by name.
     """
     if isinstance(value, torch.Tensor):
@@ -120,19 +120,19 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
     if _is_cache(value):
         attributes = [each for each, child in vars(value).items() if _holds_tensors(child)]
         children = []
-        for each in attributes:
-            part, child = _CACHE_PARTS.get(each, each), getattr(value, each)
+        for attribute in attributes:
+            part, child = _CACHE_PARTS.get(attribute, attribute), getattr(value, attribute)
             children.append(inner(part, child) if part else flatten(child, name, leaves))
         return Fields(_emptied(value, attributes), tuple(attributes), tuple(children))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        attributes = [each.name for each in dataclasses.fields(value)]
-        children = [inner(each, getattr(value, each)) for each in attributes]
+        attributes = [field.name for field in dataclasses.fields(value)]
+        children = [inner(attribute, getattr(value, attribute)) for attribute in attributes]
         return Fields(_emptied(value, attributes), tuple(attributes), tuple(children))
     if type(value) in _pytree.SUPPORTED_NODES:
         node = _pytree.SUPPORTED_NODES[type(value)]
         if node.flatten_with_keys_fn is not None:
-            found, context = node.flatten_with_keys_fn(value)
-            pairs = [(_pytree.keystr((key,)).strip("[]'.<>"), child) for key, child in found]
+            keyed, context = node.flatten_with_keys_fn(value)
+            pairs = [(_pytree.keystr((key,)).strip("[]'.<>"), child) for key, child in keyed]
         else:
             parts, context = node.flatten_fn(value)
             pairs = [(str(index), child) for index, child in enumerate(parts)]
@@ -152,8 +152,8 @@ def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Rebuild a value from tensors.
 
     Args:
-        structure: from `flatten`.
-        tensors: by name, one for each leaf.
+        structure: the structure that `flatten` returned.
+        tensors: the tensors by name, one for each leaf.
     """
 
     def children() -> Iterator[Any]:
@@ -169,16 +169,16 @@ def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
         case Entries(kind, keys, _, factory):
             return _mapping(kind, dict(zip(keys, children(), strict=True)), factory)
         case Fields(template, attributes, _):
-            made = _copied(template)
+            copied = _copied(template)
             for attribute, child in zip(attributes, children(), strict=True):
-                object.__setattr__(made, attribute, child)  # also on frozen dataclasses
-            return made
+                object.__setattr__(copied, attribute, child)  # also on frozen dataclasses
+            return copied
         case Registered(kind, context, _):
             return _pytree.SUPPORTED_NODES[kind].unflatten_fn(list(children()), context)
 
 
 def leaf_names(structure: Structure, holds: Callable[[Leaf], bool] = lambda _leaf: True) -> list[str]:
-    """The names of the tensors, in order, of the leaves for which ``holds`` is true."""
+    """Return the names of the tensors, in order, of the leaves for which ``holds`` is true."""
     if isinstance(structure, Leaf):
         return [structure.name] if holds(structure) else []
     if isinstance(structure, Constant):
@@ -187,7 +187,7 @@ def leaf_names(structure: Structure, holds: Callable[[Leaf], bool] = lambda _lea
 
 
 def renamed(structure: Structure, names: Mapping[str, str]) -> Structure:
-    """The structure with other names of tensors; names that are not given stay."""
+    """Return the structure with other names of tensors; names that are not given stay."""
     if isinstance(structure, Leaf):
         return dataclasses.replace(structure, name=names.get(structure.name, structure.name))
     if isinstance(structure, Constant):
@@ -196,7 +196,7 @@ def renamed(structure: Structure, names: Mapping[str, str]) -> Structure:
 
 
 def constants(structure: Structure) -> list[Any]:
-    """The values that are not tensors, in order, without None."""
+    """Return the values that are not tensors, in order, without None."""
     if isinstance(structure, Leaf):
         return []
     if isinstance(structure, Constant):
@@ -209,13 +209,13 @@ def _mapping(kind: type, entries: dict[Any, Any], factory: Callable[[], Any] | N
         return entries
     if dataclasses.is_dataclass(kind):  # the outputs of transformers, which omit None
         return kind(**entries)
-    made: Callable[..., Any] = kind
-    return made(factory, entries) if issubclass(kind, defaultdict) else made(entries)
+    constructor: Callable[..., Any] = kind
+    return constructor(factory, entries) if issubclass(kind, defaultdict) else constructor(entries)
 
 
 def _is_cache(value: Any) -> bool:
-    """Whether it is a transformers cache, or a layer of one."""
-    return any(each.__module__ == _CACHES for each in type(value).__mro__)
+    """Return whether it is a transformers cache, or a layer of one."""
+    return any(base.__module__ == _CACHES for base in type(value).__mro__)
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -227,7 +227,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _emptied(value: Any, attributes: list[str]) -> Any:
-    """A copy without the attributes that will be rebuilt, so that it keeps no tensors alive."""
+    """Return a copy without the attributes that will be rebuilt, so that it keeps no tensors alive."""
     template = _copied(value)
     for attribute in attributes:
         object.__setattr__(template, attribute, None)
@@ -235,9 +235,9 @@ def _emptied(value: Any, attributes: list[str]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy with copies of its own lists and dicts, so that changes do not reach the original."""
-    made = copy.copy(value)
+    """Return a copy with copies of its own lists and dicts, so that changes do not reach the original."""
+    copied = copy.copy(value)
     for attribute, child in getattr(value, "__dict__", {}).items():  # absent if the class has __slots__
         if type(child) in (dict, list):
-            object.__setattr__(made, attribute, copy.copy(child))
-    return made
+            object.__setattr__(copied, attribute, copy.copy(child))
+    return copied

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def _without_numpy() -> dict[torch.dtype, tuple[torch.dtype, Any]]:
-    """The dtypes that NumPy lacks: torch's integer dtype of the same size, and ml_dtypes' dtype."""
+    """Return the dtypes that NumPy lacks: torch's integer dtype of the same size, and ml_dtypes' dtype."""
     import torch
 
     return {
@@ -30,7 +30,7 @@ def _without_numpy() -> dict[torch.dtype, tuple[torch.dtype, Any]]:
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """A tensor as an array, which shares its memory if the tensor is dense and on the CPU.
+    """Return a tensor as an array, which shares its memory if the tensor is dense and on the CPU.
 
     Raises:
         InputError: the tensor is sparse, nested or of a quantized dtype.
@@ -50,7 +50,7 @@ def to_array(tensor: torch.Tensor) -> Array:
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """An array as a tensor on the CPU; a copy if the array is read-only or not dense."""
+    """Return an array as a tensor on the CPU; a copy if the array is read-only or not dense."""
     import torch
 
     array = np.asarray(array)

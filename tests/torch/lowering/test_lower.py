@@ -155,7 +155,7 @@ class Measured(nn.Module):
 
 def test_results_that_change_between_calls_are_errors(make: Make) -> None:
     module = Remembering().eval()
-    with pytest.raises(InputError, match="Remembering: it writes to its buffer 'total', which a later call reads"):
+    with pytest.raises(InputError, match="Remembering: the module writes to its buffer 'total', which a later call"):
         make(module, torch.ones(2, 4))
     assert not module.total.any()
     with pytest.raises(InputError, match="Measured: returned values that are not tensors differ"):

@@ -56,11 +56,11 @@ def test_buffers_are_restored_and_state_is_noted(exporter: Any, reads: bool) -> 
     assert module.flag is flag
     if reads:
         (said,) = exported.changing
-        assert said.startswith("it writes to its buffers 'calls', 'last', 'flag', which a later call reads")
+        assert said.startswith("the module writes to its buffers 'calls', 'last', 'flag', which a later call reads")
         assert said in exported.notes
     else:
         assert not exported.changing
-        assert "it writes to its buffers 'last', 'flag', and the graph does not" in exported.notes
+        assert "the module writes to its buffers 'last', 'flag', and the graph does not" in exported.notes
 
 
 def test_overlapping_threads_restore_the_state_of_the_process() -> None:
