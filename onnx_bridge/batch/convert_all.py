@@ -14,7 +14,7 @@ from onnx_bridge.batch.jobs import gather
 from onnx_bridge.batch.outcome import Outcome
 from onnx_bridge.batch.output import output_at
 from onnx_bridge.batch.progress import Observer
-from onnx_bridge.batch.run_history import RunHistory
+from onnx_bridge.batch.run_history import RunBegun, RunHistory
 from onnx_bridge.batch.scheduler import Scheduler
 from onnx_bridge.core.files.locations import RemotePath, parse_location
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
@@ -43,9 +43,9 @@ def convert_all(  # noqa: PLR0913
     Args:
         sources: files, folders, globs, lists, job files (`onnx_bridge.batch.jobs`); paths, or URLs as strings.
         out: a folder: a path, or a URL as a string; logs and the journal are in ``.batch`` there.
-        request: of every job, where a job file says nothing else.
+        request: the request of every job, unless a job file has another value.
         engine: where jobs run; default: processes on this machine (`onnx_bridge.batch.engines.local.Pool`).
-        jobs: of the default engine: how many at a time; default: by cores and predicted memory.
+        jobs: how many jobs the default engine runs at a time; default: by cores and predicted memory.
         resume: whether to keep the results of earlier runs.
         retry: whether to repeat jobs that failed in an earlier run.
         verify: whether to read kept bundles whole, also files that have not changed since they were last read.
@@ -58,7 +58,7 @@ def convert_all(  # noqa: PLR0913
         RuntimeNotFound: there is no MIGraphX, or none for a target.
         Unreachable: a URL or a cluster does not respond.
     """
-    places = tuple(parse_location(each) for each in sources)
+    places = tuple(parse_location(source) for source in sources)
     job, files = request or JobRequest(), tuple(passes)
     batch = BatchRequest(places, parse_location(out), job, jobs, resume, retry, verify, dry_run, files)
     return run(batch, engine, observer)
@@ -71,12 +71,12 @@ def run(request: BatchRequest, engine: Engine | None = None, observer: Observer 
         stack.callback(engine.close)
         output = output_at(request.out)
         records = output.records()
-        jobs = gather(request.sources, output.location, request.job, RunHistory(records).names)
-        machines = {target: engine.machine(target) for target in {each.request.conversion.target for each in jobs}}
+        jobs = gather(request.sources, output.location, request.job, RunHistory(records).names())
+        machines = {target: engine.machine(target) for target in {job.request.conversion.target for job in jobs}}
         journal = None if request.dry_run else stack.enter_context(output.locked())
-        history = RunHistory(journal.records if journal else records, resume=request.resume, retry=request.retry)
-        if journal is not None:
-            journal.add("run", jobs=len(jobs), process=os.getpid())
+        earlier = records if journal is None else journal.records
+        history = RunHistory(tuple(earlier), journal, resume=request.resume, retry=request.retry)
+        history.add(RunBegun(len(jobs), os.getpid()))
         scheduler = Scheduler(request, output, engine, machines, history, journal, observer or Observer())
         results = scheduler.run(jobs)
         notes = (*engine.notes, *scheduler.notes)

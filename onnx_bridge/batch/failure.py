@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from onnx_bridge.core.errors import BridgeError, ProgramLost, Unreachable, WorkerCrashed
 from onnx_bridge.core.progress import Stage
@@ -32,10 +30,10 @@ class Failure:
     Attributes:
         kind: the class of the error.
         what: the message.
+        stage: the stage of the job.
         where: the file, node or option that it is about.
         hint: what to do next.
-        stage: the stage of the job.
-        exit_code: of a command that ends with it.
+        exit_code: the exit code of a command that ends with it.
         retry: whether another attempt in this run may succeed.
         transient: whether the failure does not depend on the model, so that later runs try again.
     """
@@ -66,21 +64,13 @@ class Failure:
         what = f"the process of the job {how}"
         return cls("Killed" if killed else "Crashed", what, stage, hint=hint, retry=True, transient=killed)
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Failure:
-        """The failure that `to_json` wrote."""
-        return cls(**values)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def as_transient(self) -> Failure:
-        """The same failure, to be tried again by later runs."""
+        """Return the same failure, to be tried again by later runs."""
         return replace(self, transient=True)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether another attempt may succeed: a full disk, a process that was killed from outside."""
+    """Return whether another attempt may succeed: after a full disk, or a process that was killed from outside."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _TRANSIENT:
@@ -94,5 +84,5 @@ def is_transient(error: BaseException) -> bool:
 
 
 def lost(kind: str, what: str, stage: str = Stage.LOAD) -> Failure:
-    """A failure of the machine that ran a job."""
+    """Return a failure of the machine that ran a job."""
     return Failure(kind, what, stage, retry=True, transient=True)

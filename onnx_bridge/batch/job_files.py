@@ -33,7 +33,7 @@ from onnx_bridge.requests.batch import JobRequest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
 
-_CONVERSION = tuple(each.name for each in fields(ConvertRequest) if each.name not in ("runtime", "reuse"))
+_CONVERSION = tuple(field.name for field in fields(ConvertRequest) if field.name not in ("runtime", "reuse"))
 _PARITY = ("inputs", "seed", "samples", "rtol", "atol", "tolerance")
 _BY_NAME = ("dims", "shapes", "freeze", "buckets", "ties", "pad", "options")
 _PATHS = ("inputs", "calibration")
@@ -56,8 +56,8 @@ class JobEntry:
 
     Attributes:
         model: the location that it names.
-        name: of the bundle; None if it is not given.
-        request: of the job.
+        name: the name of the bundle; None if it is not given.
+        request: the request of the job.
         own: the names in ``dims``, ``shapes``, … that were given for this very job, not in the defaults.
     """
 
@@ -68,7 +68,7 @@ class JobEntry:
 
 
 def read_job_file(path: Location, base: JobRequest) -> Iterator[JobEntry]:
-    """The jobs of a file.
+    """Yield the jobs of a file.
 
     Args:
         path: a ``.toml`` or YAML file.
@@ -82,21 +82,21 @@ def read_job_file(path: Location, base: JobRequest) -> Iterator[JobEntry]:
     defaults = _override(base, content.get("defaults", {}), f"{path}: defaults", path)
     jobs = content.get("jobs")
     if not isinstance(jobs, list) or not jobs:
-        raise InputError("it has no jobs", where=str(path), hint="a job is [[jobs]] with model = …")
+        raise InputError("the file has no jobs", where=str(path), hint="a job is [[jobs]] with model = …")
     for number, job in enumerate(jobs, 1):
         where = f"{path}: job {number}"
         if not isinstance(job, dict) or not isinstance(job.get("model"), str):
-            raise InputError("it names no model", where=where, hint='model = "model.onnx"')
+            raise InputError("the job names no model", where=where, hint='model = "model.onnx"')
         name = job.get("name")
         if name is not None:
             _check_name(name, where)
         rest = {key: value for key, value in job.items() if key not in ("model", "name")}
-        own = frozenset(each for kind in _BY_NAME if isinstance(rest.get(kind), dict) for each in rest[kind])
+        own = frozenset(name for kind in _BY_NAME if isinstance(rest.get(kind), dict) for name in rest[kind])
         yield JobEntry(beside(path, job["model"]), name, _override(defaults, rest, where, path), own)
 
 
 def beside(file: Location, text: str) -> Location:
-    """What a text in a file names: a URL, or a path relative to the folder of the file."""
+    """Return what a text in a file names: a URL, or a path relative to the folder of the file."""
     named = parse_location(text)
     if isinstance(named, RemotePath):
         return named
@@ -110,12 +110,12 @@ def beside(file: Location, text: str) -> Location:
 
 
 def read_text(path: Location) -> str:
-    """The text of a file; raises InputError if it cannot be read."""
+    """Return the text of a file; raises InputError if it cannot be read."""
     try:
         return path.read_text() if isinstance(path, RemotePath) else read_regular(path).decode()
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError(f"it cannot be read: {reason}", where=str(path)) from error
+        reason = error.strerror if isinstance(error, OSError) else "the file is not text"
+        raise InputError(f"the file cannot be read: {reason}", where=str(path)) from error
 
 
 def _parse(path: Location) -> dict[str, Any]:
@@ -125,12 +125,12 @@ def _parse(path: Location) -> dict[str, Any]:
     try:
         content = tomllib.loads(text) if path.suffix.lower() == ".toml" else yaml.safe_load(text)
     except RecursionError:
-        raise InputError("it is nested too deeply", where=str(path)) from None
+        raise InputError("the file is nested too deeply", where=str(path)) from None
     except (AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:  # of what a tag says, too
-        what = f"it is not well formed: {' '.join(str(error).split())}"
+        what = f"the file is not well formed: {' '.join(str(error).split())}"
         raise InputError(what, where=str(path)) from None
     if not isinstance(content, dict):
-        raise InputError("it has no jobs", where=str(path), hint="jobs: [{model: …}]")
+        raise InputError("the file has no jobs", where=str(path), hint="jobs: [{model: …}]")
     return content
 
 
@@ -142,19 +142,19 @@ def _check_keys(values: Mapping[str, Any], names: Sequence[str], where: str) -> 
 
 
 def _override(base: JobRequest, values: Mapping[str, Any], where: str, file: Location) -> JobRequest:
-    """A request with the values of a table; values by name are added to those of the base."""
+    """Return a request with the values of a table; values by name are added to those of the base."""
     if not isinstance(values, dict):
-        raise InputError("it is not a table", where=where)
+        raise InputError("the value is not a table", where=where)
     _check_keys(values, (*_CONVERSION, "check", *_PARITY), where)
-    found = {name: _value(name, value, where, file) for name, value in values.items()}
-    conversion = {name: value for name, value in found.items() if name in _CONVERSION}
+    settings = {name: _value(name, value, where, file) for name, value in values.items()}
+    conversion = {name: value for name, value in settings.items() if name in _CONVERSION}
     for name in set(conversion) & {*_BY_NAME}:
         conversion[name] = {**getattr(base.conversion, name), **conversion[name]}
-    parity = {name: value for name, value in found.items() if name in _PARITY}
+    parity = {name: value for name, value in settings.items() if name in _PARITY}
     try:
         return JobRequest(
             replace(base.conversion, **conversion),
-            found.get("check", base.check),
+            settings.get("check", base.check),
             replace(base.parity, **parity),
         )
     except InputError as error:  # which names the field only
@@ -162,7 +162,7 @@ def _override(base: JobRequest, values: Mapping[str, Any], where: str, file: Loc
 
 
 def _value(name: str, value: Any, where: str, file: Location) -> Any:
-    """A value of a table as the field of the request that it sets."""
+    """Return a value of a table as the field of the request that it sets."""
     if name in _BY_NAME and not isinstance(value, dict):
         raise InputError(f"{name} is not a table", where=where, hint=_EXAMPLES[name])
     if name in ("freeze", "pad"):
@@ -174,17 +174,17 @@ def _value(name: str, value: Any, where: str, file: Location) -> Any:
         return location
     owner = JobRequest if name == "check" else CheckRequest if name in _PARITY else ConvertRequest
     try:
-        found = owner.field_value(name, value, where)
+        field = owner.field_value(name, value, where)
     except InputError as error:
         raise InputError(error.what, where=where, hint=_EXAMPLES.get(name, error.hint)) from None
-    sizes = [size for each in (found.values() if isinstance(found, dict) else [found]) for size in _numbers(each)]
+    sizes = [size for part in (field.values() if isinstance(field, dict) else [field]) for size in _numbers(part)]
     if any(size < 0 for size in sizes):
         raise InputError(f"{name} cannot be {value!r}", where=where, hint="give no negative number")
-    return found
+    return field
 
 
 def _numbers(value: Any) -> list[float]:
-    return [each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, (int, float))]
+    return [number for number in (value if isinstance(value, tuple) else [value]) if isinstance(number, (int, float))]
 
 
 def _check_name(name: Any, where: str) -> None:

@@ -40,32 +40,18 @@ class Job:
         source: the absolute path or the URL of the model.
         request: how.
         own: names that the user gave for this very model (`JobRequest.fitting`).
+        named: whether the user chose the name.
     """
 
     name: str
     source: Location
     request: JobRequest
     own: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A model that a source leads to.
-
-    Attributes:
-        name: the name that it should have; it may not be unique yet.
-        explicit: whether the user chose the name.
-    """
-
-    source: Location
-    name: str
-    explicit: bool
-    request: JobRequest
-    own: frozenset[str]
+    named: bool = False
 
 
 def is_batch(sources: Sequence[Location]) -> bool:
-    """Whether sources are anything else than one local model file."""
+    """Return whether sources differ from one local model file."""
     if len(sources) != 1:
         return True
     (source,) = sources
@@ -80,7 +66,7 @@ def is_batch(sources: Sequence[Location]) -> bool:
 def gather(
     sources: Sequence[Location], out: Location, base: JobRequest | None = None, known: Mapping[str, str] | None = None
 ) -> list[Job]:
-    """The jobs that sources lead to, with unique names.
+    """Return the jobs that sources lead to, with unique names.
 
     Args:
         sources: files, folders, globs, lists, job files.
@@ -91,25 +77,23 @@ def gather(
     Raises:
         InputError: a source does not exist, leads to no model, or is an invalid job file.
     """
-    found: list[_Found] = []
+    jobs: list[Job] = []
     for source in sources:
-        for each in _follow(source.absolute(), _Origin(out.absolute(), base or JobRequest())):
-            if len(found) >= _MAX_JOBS:
+        for job in _follow(source.absolute(), _Origin(out.absolute(), base or JobRequest())):
+            if len(jobs) >= _MAX_JOBS:
                 raise InputError(f"this leads to more than {_MAX_JOBS:,} models", where=str(source))
-            found.append(each)
-    unique = {(each.source, each.name if each.explicit else None, _text(each)): each for each in found}
-    jobs = list(unique.values())
-    names = _names(jobs, known or {})
-    return [Job(name, each.source, each.request, each.own) for name, each in zip(names, jobs, strict=True)]
+            jobs.append(job)
+    unique = list({(job.source, job.name if job.named else None, _text(job)): job for job in jobs}.values())
+    return [replace(job, name=name) for name, job in zip(_names(unique, known or {}), unique, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """What the models of a source have in common.
+    """The properties that the models of a source have in common.
 
     Attributes:
         out: the folder of bundles.
-        request: of each.
+        request: the request of each model.
         name: the explicit one, if any.
         own: names that the user gave for this very source.
         files: the lists and job files that lead here.
@@ -122,35 +106,35 @@ class _Origin:
     files: tuple[Location, ...] = ()
 
     def inside(self, file: Location) -> _Origin:
-        """The origin of what a list or job file names; raises InputError where it would not end."""
+        """Return the origin of what a list or job file names; raises InputError if it would not end."""
         if file in self.files:
-            raise InputError("it includes itself", where=str(file))
+            raise InputError("the file includes itself", where=str(file))
         if len(self.files) >= _MAX_DEPTH:
-            raise InputError(f"it is included by {len(self.files)} files, one by another", where=str(file))
+            raise InputError(f"the file is included by {len(self.files)} files, one by another", where=str(file))
         return replace(self, files=(*self.files, file))
 
-    def found(self, source: Location, name: str) -> _Found:
-        """A model of this origin."""
-        return _Found(source, name, self.name is not None, self.request, self.own)
+    def job(self, source: Location, name: str) -> Job:
+        """Return the job of a model of this origin, whose name may not be unique yet."""
+        return Job(name, source, self.request, self.own, self.name is not None)
 
 
-def _follow(source: Location, origin: _Origin) -> Iterator[_Found]:
+def _follow(source: Location, origin: _Origin) -> Iterator[Job]:
     name = origin.name
     try:
         is_folder, is_there = source.is_dir(), source.exists()
     except OSError as error:
-        raise InputError(f"it cannot be read: {error.strerror}", where=str(source)) from None
+        raise InputError(f"the source cannot be read: {error.strerror}", where=str(source)) from None
     if is_folder:
         models = list(_models(source, origin.out))
         if not models:
             raise InputError("there is no .onnx file in this folder", where=str(source))
         for model in models:
             inner = model.relative_to(source).with_suffix("").as_posix()  # type: ignore[arg-type]  # of one kind
-            yield origin.found(model, f"{name}/{inner}" if name else inner)
+            yield origin.job(model, f"{name}/{inner}" if name else inner)
     elif not is_there and _is_glob(source):
         matches = _matches(source)
         if not matches:
-            raise InputError("nothing matches", where=str(source))
+            raise InputError("no file matches", where=str(source))
         for match in matches:
             yield from _follow(match, replace(origin, name=f"{name}/{match.stem}" if name else None))
     elif source.suffix.lower() in _LISTS:
@@ -162,7 +146,7 @@ def _follow(source: Location, origin: _Origin) -> Iterator[_Found]:
         for job in read_job_file(source, origin.request):
             yield from _follow(job.model, replace(inside, request=job.request, name=job.name, own=job.own))
     else:
-        yield origin.found(source, name or source.stem)
+        yield origin.job(source, name or source.stem)
 
 
 def _matches(pattern: Location) -> Sequence[Location]:
@@ -172,23 +156,23 @@ def _matches(pattern: Location) -> Sequence[Location]:
 
 
 def _models(folder: Location, out: Location) -> Iterator[Location]:
-    """All models below a folder, in order, but for those in bundles."""
+    """Yield all models below a folder, in order, but for those in bundles."""
     if isinstance(folder, RemotePath):
         yield from _remote_models(folder, out)
         return
     for path, folders, files in os.walk(folder):
         here = Path(path)
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and here / each != out)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and here / name != out)
         if here == out or is_manifest(manifest_path(here)):
             continue
-        yield from (here / each for each in sorted(files) if each.lower().endswith(".onnx"))
+        yield from (here / file for file in sorted(files) if file.lower().endswith(".onnx"))
 
 
 def _remote_models(folder: RemotePath, out: Location) -> Iterator[RemotePath]:
-    names = [Path(each) for each in sorted(folder.files())]
-    bundles = {each.parent for each in names if each.name == "manifest.json"}
+    names = [Path(file) for file in sorted(folder.files())]
+    bundles = {file.parent for file in names if file.name == "manifest.json"}
     for name in names:
-        hidden = any(each.startswith(".") for each in name.parts[:-1])
+        hidden = any(part.startswith(".") for part in name.parts[:-1])
         inside = not bundles.isdisjoint(name.parents) or (folder / name).url.startswith(f"{out}/")
         if name.suffix.lower() == ".onnx" and not hidden and not inside:
             yield folder / name
@@ -198,24 +182,22 @@ def _is_glob(path: Location) -> bool:
     return glob.has_magic(str(path)) and not path.exists()
 
 
-def _text(found: _Found) -> str:
-    return json.dumps([found.request.to_json(), sorted(found.own)], sort_keys=True)
+def _text(job: Job) -> str:
+    return json.dumps([job.request.to_json(), sorted(job.own)], sort_keys=True)
 
 
-def _names(found: Sequence[_Found], known: Mapping[str, str]) -> list[str]:
-    """A name for each: that of earlier runs, its own, or its own with as much of its path as makes it unique."""
-    sources = [str(each.source) for each in found]
-    explicit = {each.name for each in found if each.explicit}
+def _names(jobs: Sequence[Job], known: Mapping[str, str]) -> list[str]:
+    """Return a name for each job: of earlier runs, its own, or its own with as much of its path as makes it unique."""
+    sources = [str(job.source) for job in jobs]
+    explicit = {job.name for job in jobs if job.named}
     kept = {
         index: known[source]
         for index, source in enumerate(sources)
-        if known.get(source, "") not in ("", *explicit) and sources.count(source) == 1 and not found[index].explicit
+        if known.get(source, "") not in ("", *explicit) and sources.count(source) == 1 and not jobs[index].named
     }
     others = {name for source, name in known.items() if source not in sources and parse_location(source).exists()}
     taken = others | set(kept.values())
-    choices = {
-        index: [each.name] if each.explicit else _choices(each) for index, each in enumerate(found) if index not in kept
-    }
+    choices = {index: [job.name] if job.named else _choices(job) for index, job in enumerate(jobs) if index not in kept}
     depth = dict.fromkeys(choices, 0)
     while True:
         names = {index: choices[index][depth[index]] for index in choices}
@@ -231,17 +213,17 @@ def _names(found: Sequence[_Found], known: Mapping[str, str]) -> list[str]:
     final = {**kept, **names}
     for index in clashing:
         twice = sum(name == final[index] for name in final.values()) > 1
-        if twice or not found[index].explicit:
+        if twice or not jobs[index].named:
             what = f"two jobs would both write the bundle {final[index]}"
             raise InputError(what, where=sources[index], hint="give each a name of its own in a job file")
-    return [final[index] for index in range(len(found))]
+    return [final[index] for index in range(len(jobs))]
 
 
-def _choices(found: _Found) -> list[str]:
-    """Names from short to long."""
-    longer = found.source.with_suffix("").parts[1:]
-    start = len(Path(found.name).parts)
+def _choices(job: Job) -> list[str]:
+    """Return the possible names of a model, from short to long."""
+    longer = job.source.with_suffix("").parts[1:]
+    start = len(Path(job.name).parts)
     paths = ["/".join(longer[-count:]) for count in range(start + 1, len(longer) + 1)]
-    full = "/".join(found.source.parts[1:])
-    first = found.name if Path(found.name).parts[0] != STATE_FOLDER else f"_{found.name}"
+    full = "/".join(job.source.parts[1:])
+    first = job.name if Path(job.name).parts[0] != STATE_FOLDER else f"_{job.name}"
     return [first, *paths, full]

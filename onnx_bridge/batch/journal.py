@@ -38,12 +38,12 @@ Record = dict[str, Any]
 
 
 def encode_record(record: Record) -> str:
-    """A record as a line, with its checksum."""
+    """Return a record as a line, with its checksum."""
     return json.dumps({**record, "sum": _checksum(record)}, ensure_ascii=True, allow_nan=False)
 
 
 def decode_record(line: str | bytes) -> Record | None:
-    """The record of a line; None if the line is incomplete or damaged."""
+    """Return the record of a line; None if the line is incomplete or damaged."""
     try:
         record = parse_json(line)
         checksum = record.pop("sum")
@@ -57,7 +57,7 @@ def _checksum(record: Record) -> str:
 
 
 def read(folder: Path) -> tuple[list[Record], int, bool]:
-    """The records of a journal, the number of unreadable lines, and whether the last line is incomplete.
+    """Return the records of a journal, the number of unreadable lines, and whether the last line is incomplete.
 
     Args:
         folder: the state folder; without a journal in it there are no records.
@@ -69,7 +69,7 @@ def read(folder: Path) -> tuple[list[Record], int, bool]:
 
 
 def read_bytes(folder: Path) -> bytes:
-    """The content of the journal in a state folder; empty if there is none."""
+    """Return the content of the journal in a state folder; empty if there is none."""
     path = folder / _FILE
     return read_regular(path, LARGE) if path.exists() else b""
 
@@ -143,7 +143,7 @@ def locked(out: Path) -> Iterator[Journal]:
         InputError: another program has locked it, or the folder cannot be written.
     """
     folder = out / STATE_FOLDER
-    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -165,8 +165,8 @@ def locked(out: Path) -> Iterator[Journal]:
             with contextlib.suppress(OSError):
                 if journal is not None:
                     (folder / _FILE).unlink(missing_ok=True)
-                for each in created:
-                    each.rmdir()
+                for parent in created:
+                    parent.rmdir()
 
 
 def _acquire(lock: int, out: Path) -> None:

@@ -1,15 +1,16 @@
-"""What a batch needs to know of a model file before its conversion: digest, size and names, in one reading."""
+"""The properties of a model file that a batch needs before its conversion: digest, size and names, read at once."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from onnx_bridge.batch import transfer
+from onnx_bridge.conversion.decoders.encoder_decoder.files import digest_with_encoder
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.known_digests import State, file_state, is_recent
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
@@ -25,8 +26,8 @@ class ModelInfo:
     """A model file.
 
     Attributes:
-        digest: of its content, weights included; None if the file cannot be read.
-        bytes: its size, weights included.
+        digest: the digest of its content, weights included; None if the file cannot be read.
+        bytes: the size, weights included.
         symbols: the symbolic dimensions of its inputs.
         inputs: the names of its inputs.
         files: the states of the files that it was read from (`_state`), by which a change is detected; empty if they
@@ -49,25 +50,38 @@ class ModelInfo:
         return int(self.bytes * _MEMORY_PER_BYTE) + _BASE_MEMORY
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for `read_model_info` in a later run."""
+        """Return the JSON values that `read_model_info` takes in a later run."""
         return {
             "digest": self.digest,
             "bytes": self.bytes,
             "symbols": list(self.symbols),
             "inputs": list(self.inputs),
-            "files": [list(each) for each in self.files],
+            "files": [list(file) for file in self.files],
         }
 
 
-def read_model_info(source: Location, before: Mapping[str, Any] | None = None) -> ModelInfo:
+def read_model_info(
+    source: Location, before: Mapping[str, Any] | None = None, *, has_encoder: bool = False
+) -> ModelInfo:
     """Read a model file, unless it is unchanged.
 
     Args:
         source: the file.
-        before: `ModelInfo.to_json` of an earlier run, if any.
+        before: the value of `ModelInfo.to_json` in an earlier run, if any.
+        has_encoder: whether it may be a decoder with the files of an encoder beside it, which are then read, too.
     """
-    if before and before["files"] and all(each == list(_state(each[0]) or ()) for each in before["files"]):
-        files = tuple(tuple(each) for each in before["files"])
+    info = _read(source, before)
+    if not has_encoder or not isinstance(source, Path) or info.problem is not None:
+        return info
+    try:
+        return replace(info, whole=digest_with_encoder(source))
+    except InputError as error:
+        return ModelInfo(None, problem=error)
+
+
+def _read(source: Location, before: Mapping[str, Any] | None) -> ModelInfo:
+    if before and before["files"] and all(state == list(_state(state[0]) or ()) for state in before["files"]):
+        files = tuple(tuple(state) for state in before["files"])
         return ModelInfo(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
     if isinstance(source, RemotePath):
         return _read_remote(source)
@@ -77,9 +91,9 @@ def read_model_info(source: Location, before: Mapping[str, Any] | None = None) -
         digest = file.digest()
     except InputError as error:
         return ModelInfo(_raw_digest(source), problem=_without_traceback(error))
-    states = [_state(str(each)) for each in file.sources]
-    known = [each for each in states if each is not None]
-    fresh = len(known) < len(states) or any(is_recent(each, now) for each in known)
+    states = [_state(str(path)) for path in file.sources]
+    known = [state for state in states if state is not None]
+    fresh = len(known) < len(states) or any(is_recent(state, now) for state in known)
     return _describe(file, digest, known, fresh)
 
 
@@ -87,7 +101,7 @@ def _read_remote(source: RemotePath) -> ModelInfo:
     try:
         with transfer.sparse_copy(source) as (path, digest, states):
             try:
-                return _describe(ModelFile(path), digest, [tuple(each) for each in states], fresh=False)
+                return _describe(ModelFile(path), digest, [tuple(state) for state in states], fresh=False)
             except InputError as error:
                 problem = InputError(error.what.replace(str(path), source.url), where=source.url, hint=error.hint)
                 return ModelInfo(f"unreadable {digest}", problem=problem)
@@ -97,34 +111,34 @@ def _read_remote(source: RemotePath) -> ModelInfo:
 
 def _describe(file: ModelFile, digest: str, states: Sequence[State], fresh: bool) -> ModelInfo:
     graph = file.proto.graph
-    inner = {each.name for each in graph.initializer}
-    required = [each for each in graph.input if each.name not in inner]
-    dims = [dim.dim_param for each in required for dim in each.type.tensor_type.shape.dim]
+    inner = {value.name for value in graph.initializer}
+    required = [value for value in graph.input if value.name not in inner]
+    dims = [dim.dim_param for value in required for dim in value.type.tensor_type.shape.dim]
     return ModelInfo(
         digest,
-        sum(int(each[1]) for each in states),
+        sum(int(state[1]) for state in states),
         tuple(dict.fromkeys(filter(names_a_size, dims))),
-        tuple(each.name for each in required),
+        tuple(value.name for value in required),
         () if fresh else tuple(states),
     )
 
 
 def _without_traceback(error: InputError) -> InputError:
-    """Without its traceback, whose frames would keep the file open."""
+    """Copy an error without its traceback, whose frames would keep the file open."""
     return InputError(error.what, where=error.where, hint=error.hint)
 
 
 def _state(place: str) -> State | None:
-    """The state of a local or remote file; None if there is no file."""
+    """Return the state of a local or remote file; None if there is no file."""
     where = parse_location(place)
     if isinstance(where, RemotePath):
-        found = where.fingerprint()
-        return None if found is None else tuple(found)
+        fingerprint = where.fingerprint()
+        return None if fingerprint is None else tuple(fingerprint)
     return file_state(place)
 
 
 def _raw_digest(path: Path) -> str | None:
-    """The digest of a file that is not a valid model, so that its failure is remembered until the file changes."""
+    """Return the digest of a file that is no valid model: its failure is remembered until the file changes."""
     try:
         with path.open("rb") as file:
             return f"unreadable {hashlib.file_digest(file, 'sha256').hexdigest()}"

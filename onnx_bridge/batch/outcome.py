@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from onnx_bridge.batch.failure import Failure
@@ -21,13 +21,13 @@ class Result:
     """The result of one job.
 
     Attributes:
-        name: of the bundle, under OUT.
+        name: the name of the bundle, under OUT.
         source: the model.
         status: see `Status`.
         seconds: the duration in this run.
         error: why it failed.
         log: the file with its output.
-        notes: of the bundle.
+        notes: the notes of the bundle.
         check: the summary of the comparison with the reference.
         proof: how far the numbers of the bundle are known; None without one.
     """
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether there is no bundle, or it differs from the reference."""
+        """True if there is no bundle, or it differs from the reference."""
         return self.error is not None
 
     @property
@@ -62,7 +62,7 @@ class Result:
             "source": str(self.source),
             "status": self.status,
             "seconds": round(self.seconds, 4),
-            "error": self.error.to_json() if self.error else None,
+            "error": asdict(self.error) if self.error else None,
             "log": str(self.log) if self.log else None,
             "notes": list(self.notes),
             "check": self.check,
@@ -88,15 +88,15 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether no job has failed."""
-        return not any(each.failed for each in self.results)
+        """True if no job has failed."""
+        return not any(result.failed for result in self.results)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "out": str(self.out),
             "passed": self.passed,
-            "counts": dict(Counter(each.status for each in self.results)),
+            "counts": dict(Counter(result.status for result in self.results)),
             "seconds": round(self.seconds, 4),
-            "jobs": [each.to_json() for each in self.results],
+            "jobs": [result.to_json() for result in self.results],
             "notes": list(self.notes),
         }

@@ -47,14 +47,14 @@ class Output(abc.ABC):
     """The folder of the bundles of a batch.
 
     Attributes:
-        location: of the folder.
+        location: the location of the folder.
     """
 
     location: Location
 
     @abc.abstractmethod
     def records(self) -> list[Record]:
-        """The records of its journal, in order."""
+        """Return the records of its journal, in order."""
 
     @abc.abstractmethod
     def locked(self) -> AbstractContextManager[Journal]:
@@ -62,10 +62,10 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
-        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked.
+        """Return the manifest of a bundle, if it has this content key, is intact, and is proven as asked.
 
         Args:
-            name: of the bundle.
+            name: the name of the bundle.
             key: the content key.
             prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
             whole: whether to read also files that have not changed since they were last read.
@@ -90,19 +90,18 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def log(self, name: str, remote: bool) -> Location:
-        """The log file of a job; ``remote`` if it runs on another machine."""
+        """Return the log file of a job; ``remote`` if it runs on another machine."""
 
     def bundle(self, name: str) -> Location:
-        """The location of a bundle."""
         return self.location / name
 
     def new_staging_folder(self) -> Location:
-        """A folder, not created yet, to write a bundle to before `publish`."""
+        """Return a folder, not created yet, to write a bundle to before `publish`."""
         return self.location / STATE_FOLDER / _STAGING / secrets.token_hex(8)
 
 
 def output_at(out: Location) -> Output:
-    """The output folder at a location; the state of a remote one is kept in the cache folder.
+    """Return the output folder at a location; the state of a remote one is kept in the cache folder.
 
     Raises:
         InputError: it is a file.
@@ -114,14 +113,7 @@ def output_at(out: Location) -> Output:
 
 
 def intact_manifest(bundle: Path, key: str, prove: str = "never", digest: Digest = known_digest) -> Manifest | None:
-    """The manifest of a bundle, if it has this content key, is proven as asked, and `verify` finds it intact.
-
-    Args:
-        bundle: its folder.
-        key: the content key.
-        prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
-        digest: the SHA-256 of a file.
-    """
+    """Return the manifest of a bundle's folder like `Output.intact_manifest`; ``digest`` returns a file's SHA-256."""
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
@@ -141,12 +133,10 @@ class LocalOutput(Output):
         self.location = out
 
     def records(self) -> list[Record]:
-        """The records of its journal, in order."""
         return journals.read(self.location / STATE_FOLDER)[0]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Journal]:
-        """Lock the folder for this program."""
         staging = self.location / STATE_FOLDER / _STAGING
         with journals.locked(self.location) as journal:
             shutil.rmtree(staging, ignore_errors=True)  # of killed programs
@@ -156,32 +146,28 @@ class LocalOutput(Output):
                 shutil.rmtree(staging, ignore_errors=True)
 
     def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
-        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
         return intact_manifest(self.location / name, key, prove, file_digest if whole else known_digest)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
-        """Copy a bundle to another name, for another model of the same content."""
         # `adopt` only uses the name of the source
         return adopt(self.location / other, self.location / name, source)  # type: ignore[arg-type]
 
     def publish(self, name: str, staged: Location, source: Location) -> None:
-        """Move a bundle from its staging folder to its name."""
         bundle = self.location / name
         if not isinstance(staged, Path) or not (staged / MANIFEST).exists():
             hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
             raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
-        files = [bundle / each.relative_to(staged) for each in staged.rglob("*") if each.is_file()]
+        files = [bundle / path.relative_to(staged) for path in staged.rglob("*") if path.is_file()]
         with staging_folder(bundle) as folder:
             original = staged if isinstance(source, RemotePath) else source
             refuse_to_overwrite(files, original, bundle)
-            for each in staged.iterdir():
-                each.replace(folder / each.name)
+            for path in staged.iterdir():
+                path.replace(folder / path.name)
             move_folder(bundle, folder)
             synchronize(bundle)
         shutil.rmtree(staged, ignore_errors=True)
 
     def clean_up(self, name: str) -> None:
-        """Remove the partial results of a job that was stopped."""
         bundle = self.location / name
         for stale in bundle.glob(".converting-*"):
             shutil.rmtree(stale, ignore_errors=True)
@@ -190,7 +176,6 @@ class LocalOutput(Output):
                 (self.location / folder).rmdir()
 
     def log(self, name: str, remote: bool) -> Path:
-        """The log file of a job."""
         return self.location / STATE_FOLDER / "logs" / f"{name}.log"
 
 
@@ -198,7 +183,7 @@ class RemoteOutput(Output):
     """A remote folder.
 
     Args:
-        out: its location.
+        out: the location of the folder.
         state: the local folder for its state.
     """
 
@@ -211,7 +196,6 @@ class RemoteOutput(Output):
         self._changed: set[str] = set()
 
     def records(self) -> list[Record]:
-        """The records of its journal, in order."""
         return self._journal.records()
 
     @contextlib.contextmanager
@@ -224,7 +208,6 @@ class RemoteOutput(Output):
             staging.remove()
 
     def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
-        """The manifest of a bundle, if it has this content key, is intact, and is proven as asked."""
         with self._sparse_copy(name) as copy:
 
             def digest(path: Path) -> str:
@@ -235,11 +218,10 @@ class RemoteOutput(Output):
             return intact_manifest(copy, key, prove, digest)
 
     def copy_bundle(self, other: str, name: str, source: Location) -> Manifest:
-        """Copy a bundle to another name, for another model of the same content."""
         with self._sparse_copy(other) as copy:
             old = Manifest.read(manifest_path(copy))
         manifest = replace(old, name=source.stem, source={**old.source, "path": str(source)})
-        files = [each.file for each in old.program.files]
+        files = [file.file for file in old.program.files]
 
         def write(bundle: RemotePath) -> None:
             bundle.copy_from(self.location / other, files)
@@ -254,19 +236,19 @@ class RemoteOutput(Output):
         files = _manifests_last(staged.files())
 
         def write(bundle: RemotePath) -> None:
-            bundle.copy_from(staged, [each for each in files if posixpath.basename(each) != MANIFEST])
-            for each in files:
-                if posixpath.basename(each) == MANIFEST:
-                    bundle.copy_from(staged, [each])
+            bundle.copy_from(staged, [file for file in files if posixpath.basename(file) != MANIFEST])
+            for file in files:
+                if posixpath.basename(file) == MANIFEST:
+                    bundle.copy_from(staged, [file])
 
         self._replace(name, files, write)
         staged.remove()
 
     def clean_up(self, name: str) -> None:
-        """Nothing: partial results are in staging folders."""
+        """Do nothing: partial results are in staging folders."""
 
     def log(self, name: str, remote: bool) -> Location:
-        """The log file of a job: local, unless the job runs on another machine."""
+        """Return the log file of a job: local, unless the job runs on another machine."""
         folder: Location = self.location / STATE_FOLDER if remote else self._state / STATE_FOLDER
         return folder / "logs" / f"{name}.log"
 
@@ -275,7 +257,7 @@ class RemoteOutput(Output):
         bundle, plan = self.location / name, self.location / STATE_FOLDER / "publishing" / f"{name}.json"
         self._changed.add(name)
         with self._sparse_copy(name) as copy:
-            present = {each.relative_to(copy).as_posix() for each in copy.rglob("*") if each.is_file()}
+            present = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
             earlier = _earlier_files(copy)
             is_bundle = is_manifest(copy / MANIFEST)
         with contextlib.suppress(InputError):  # there is no plan unless an earlier replacement was interrupted
@@ -299,21 +281,21 @@ class RemoteOutput(Output):
         for name, state in self.location.files().items():
             for parent in Path(name).parents:
                 below.setdefault(parent.as_posix(), {})[Path(name).relative_to(parent).as_posix()] = state
-        return below, self.location.read_many([each for each in below.get(".", ()) if Path(each).name == MANIFEST])
+        return below, self.location.read_many([file for file in below.get(".", ()) if Path(file).name == MANIFEST])
 
     def _files(self, name: str) -> dict[str, State]:
-        """The states of the files of a bundle."""
+        """Return the states of the files of a bundle."""
         return (self.location / name).files() if name in self._changed else self._listing[0].get(name, {})
 
     @contextlib.contextmanager
     def _sparse_copy(self, name: str) -> Iterator[Path]:
-        """A local copy of a bundle in which only manifests have content; other files only have their size."""
+        """Copy a bundle sparsely: manifests have their content, other files only their size."""
         files = self._files(name)
         if name in self._changed:
-            manifests = (self.location / name).read_many([each for each in files if Path(each).name == MANIFEST])
+            manifests = (self.location / name).read_many([file for file in files if Path(file).name == MANIFEST])
         else:
             contents = self._listing[1]
-            manifests = {each: contents[f"{name}/{each}"] for each in files if f"{name}/{each}" in contents}
+            manifests = {file: contents[f"{name}/{file}"] for file in files if f"{name}/{file}" in contents}
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
             for each, (_, size, _) in files.items():
                 path = Path(folder) / each
@@ -325,12 +307,11 @@ class RemoteOutput(Output):
 
 
 def _earlier_files(bundle: Path) -> set[str]:
-    """The files of an existing bundle."""
     with contextlib.suppress(BridgeError):
         return bundle_files(bundle)
     return set()
 
 
 def _manifests_last(names: Iterable[str]) -> list[str]:
-    """The files of a bundle in the order of publication: manifests last, that of the whole bundle at the end."""
+    """Return the files of a bundle in the order of publication: manifests last, that of the whole bundle at the end."""
     return sorted(names, key=lambda each: (posixpath.basename(each) == MANIFEST, each == MANIFEST, each))

@@ -10,10 +10,10 @@ class Observer:
     """Receives the progress of a batch; this one ignores it."""
 
     def begin(self, total: int) -> None:
-        """The batch has this many jobs."""
+        """Begin a batch of this many jobs."""
 
     def stage(self, name: str, stage: Stage, detail: str) -> None:
-        """A job is at a stage."""
+        """Report that a job is at a stage."""
 
     def ended(self, result: Result) -> None:
-        """A job has ended."""
+        """Report that a job has ended."""

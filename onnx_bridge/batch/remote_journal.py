@@ -43,7 +43,7 @@ class RemoteJournal:
         self._own = remote / f"{stamp}-{secrets.token_hex(4)}.jsonl"
 
     def records(self) -> list[Record]:
-        """The records of all runs, without locking the journal."""
+        """Return the records of all runs, without locking the journal."""
         local = _complete_lines(journals.read_bytes(self._local / STATE_FOLDER))
         lines = dict.fromkeys([*local, *self._remote_lines()])
         return [record for line in lines if (record := decode_record(line)) is not None]
@@ -85,9 +85,9 @@ class RemoteJournal:
             self._copied = data
 
     def _remote_lines(self) -> list[bytes]:
-        """The lines of all copies, in the order of the runs."""
-        found = self._remote.read_many(sorted(self._remote.files()))
-        return [line for name in sorted(found) for line in _complete_lines(found[name])]
+        """Return the lines of all copies, in the order of the runs."""
+        contents = self._remote.read_many(sorted(self._remote.files()))
+        return [line for name in sorted(contents) for line in _complete_lines(contents[name])]
 
 
 def _complete_lines(data: bytes) -> list[bytes]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import enum
 import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from onnx_bridge.batch.engines.base import LAST_EVENTS, Engine, Event
+from onnx_bridge.batch.engines.base import Engine
+from onnx_bridge.batch.events import Checked, Converted, Event, Failed, Finished, StageBegun, Task
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.jobs import Job
 from onnx_bridge.batch.journal import Journal
@@ -26,15 +27,23 @@ from onnx_bridge.batch.model_info import ModelInfo, read_model_info
 from onnx_bridge.batch.outcome import Result, Status
 from onnx_bridge.batch.output import Output
 from onnx_bridge.batch.progress import Observer
-from onnx_bridge.batch.run_history import Limits, RunHistory
+from onnx_bridge.batch.run_history import (
+    AttemptBegun,
+    AttemptFailed,
+    BundleChecked,
+    BundleDone,
+    JobFailed,
+    Limits,
+    ModelSeen,
+    RunEnded,
+    RunHistory,
+)
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
-from onnx_bridge.conversion.decoders.encoder_decoder.files import digest_with_encoder
 from onnx_bridge.conversion.keys import check_key, cleaning_key, conversion_key
-from onnx_bridge.core.errors import BridgeError, InputError, nearest
+from onnx_bridge.core.errors import BridgeError, nearest
 from onnx_bridge.core.files.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
 
@@ -45,27 +54,50 @@ Machines = Mapping[str, tuple[Machine, str]]
 """By target: the machine that its jobs run on, and the resolved target."""
 
 
+class State(enum.Enum):
+    """The state of a job; a job begins with the first, and ends with the last."""
+
+    READING = "its model is read"
+    WAITING = "another job makes the same bundle"
+    READY = "it can be given to the engine"
+    RUNNING = "the engine has it"
+    ENDED = "it has a result"
+
+
+_NEXT = {
+    State.READING: {State.WAITING, State.READY, State.ENDED},
+    State.WAITING: {State.WAITING, State.READY, State.ENDED},
+    State.READY: {State.RUNNING},
+    State.RUNNING: {State.READY, State.ENDED},
+    State.ENDED: set[State](),
+}
+"""The states that may follow a state."""
+
+
 @dataclass(eq=False)
 class _JobState:
-    """A job in progress.
+    """A job on its way.
 
     Attributes:
         job: what is to be done.
-        request: that of the job, fitted to the model.
+        request: the request of the job, fitted to the model.
+        state: changed by `enter` alone.
         model: the model.
-        key: of the conversion.
-        check_key: of the comparison; None without one.
+        key: the key of the conversion.
+        check_key: the key of the comparison; None without one.
         convert: whether it must be converted, not just compared.
         attempts: how often it was tried.
-        staging: where the current attempt writes the bundle for `Output.publish`; None if it writes to its location.
+        staging: the folder of the current attempt's bundle for `Output.publish`; None if it writes to its location.
         started: when the current attempt began.
-        notes: of the bundle.
-        proof: of the bundle.
-        status: what it will be if the job succeeds.
+        notes: the notes of the bundle.
+        proof: the proof of the bundle.
+        status: the status of its result if it succeeds.
+        result: its result, once it has ended.
     """
 
     job: Job
     request: JobRequest
+    state: State = State.READING
     model: ModelInfo = field(default_factory=lambda: ModelInfo(None))
     key: str = ""
     check_key: str | None = None
@@ -76,6 +108,7 @@ class _JobState:
     notes: tuple[str, ...] = ()
     proof: BundleProof | None = None
     status: Status = "converted"
+    result: Result | None = None
 
     def __str__(self) -> str:
         return self.job.name
@@ -91,9 +124,23 @@ class _JobState:
 
     @property
     def limits(self) -> Limits:
-        """What can make it fail without being a part of its keys."""
+        """The limits that can make it fail without being a part of its keys."""
         conversion = self.request.conversion
         return {"timeout": conversion.timeout, "memory": conversion.memory, "prove": conversion.prove}
+
+    def enter(self, state: State) -> None:
+        assert state in _NEXT[self.state], f"{self}: {state} after {self.state}"
+        self.state = state
+
+    def keep(self, manifest: Manifest, status: Status) -> None:
+        """Take an existing bundle for the conversion."""
+        self.convert, self.status, self.notes, self.proof = False, status, tuple(manifest.notes), manifest.proof
+
+
+class _ModelRead(Event, frozen=True, tag="model"):
+    """The model of a job was read, or could not be."""
+
+    info: Any
 
 
 class Scheduler:
@@ -115,41 +162,41 @@ class Scheduler:
     ) -> None:
         self._request, self._output, self._engine, self._machines = request, output, engine, machines
         self._history, self._journal, self._observer = history, journal, observer
-        self._passes = [str(each.absolute()) for each in request.passes]
+        self._passes = tuple(str(file.absolute()) for file in request.passes)
         self._jobs: list[_JobState] = []
+        self._left = 0  # jobs that have not ended
         self._ready: list[_JobState] = []  # by predicted memory, ascending
         self._sizes: list[int] = []  # that memory
-        self._running: set[_JobState] = set()
         self._owners: dict[str, _JobState] = {}  # by key: the first job that makes it
         self._followers: dict[str, list[_JobState]] = {}  # by key: jobs that wait for its owner
-        self._results: dict[str, Result] = {}
         self.notes: list[str] = []
         if journal is not None and journal.damaged:
             self.notes.append(f"{journal.damaged} lines of the journal are unreadable and were ignored")
 
     def run(self, jobs: Sequence[Job]) -> list[Result]:
-        """Do all jobs; the results are in their order."""
+        """Do all jobs, and return their results in the same order."""
         self._jobs = [_JobState(job, job.request) for job in jobs]
-        self._observer.begin(len(self._jobs))
-        waiting = iter([(each, self._history.model(str(each.job.source))) for each in self._jobs])
+        self._left = len(jobs)
+        self._observer.begin(len(jobs))
+        waiting = iter([(job, self._history.model(str(job.job.source))) for job in self._jobs])
         with self._temporary_folder():
             try:
                 for _ in range(max(2, len(os.sched_getaffinity(0)))):
                     threading.Thread(target=self._read_models, args=(waiting,), daemon=True).start()
-                while len(self._results) < len(self._jobs):
+                while self._left:
                     self._handle(*self._engine.wait())
                     self._submit_ready()
+                results = [job.result for job in self._jobs if job.result is not None]
                 self._note_unknown_names()
-                if self._journal is not None:
-                    failed = sum(each.failed for each in self._results.values())
-                    self._journal.add("end", failed=failed, jobs=len(self._results))
+                self._history.add(RunEnded(sum(result.failed for result in results), len(results)))
+                return results
             finally:
                 for _ in waiting:  # the threads need not read the rest
                     pass
                 self._engine.close()
-                for each in self._running:
-                    self._output.clean_up(each.name)
-        return [self._results[each.name] for each in self._jobs]
+                for job in self._jobs:
+                    if job.state is State.RUNNING:
+                        self._output.clean_up(job.name)
 
     @contextlib.contextmanager
     def _temporary_folder(self) -> Iterator[None]:
@@ -167,139 +214,127 @@ class Scheduler:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _read_models(self, waiting: Iterator[tuple[_JobState, Mapping[str, Any] | None]]) -> None:
-        for state, before in waiting:  # threads may share the iterator of a list
+        for job, before in waiting:  # threads may share the iterator of a list
+            info: ModelInfo | Exception
             try:
-                found: ModelInfo | Exception = _with_encoder(state.job, read_model_info(state.job.source, before))
+                info = read_model_info(job.job.source, before, has_encoder=bool(job.request.conversion.decoder))
             except Exception as error:  # whatever it is, it fails this job only
-                found = error
-            self._engine.post(state, {"event": "model", "found": found})
+                info = error
+            self._engine.post(job, _ModelRead(info))
 
-    def _publish(self, state: _JobState, event: Event) -> None:
+    def _publish(self, job: _JobState) -> None:
         """Publish a staged bundle before its event is handled; in a thread of the engine."""
-        if event["event"] == "converted" and state.staging is not None:
-            self._output.publish(state.name, state.staging, state.job.source)
+        if job.staging is not None:
+            self._output.publish(job.name, job.staging, job.job.source)
 
-    def _handle(self, state: _JobState, event: Event) -> None:
-        if event["event"] in LAST_EVENTS:
-            self._running.discard(state)
-        match event["event"]:
-            case "model":
-                self._on_model(state, event["found"])
-            case _ if state.name in self._results:
-                pass  # it has ended, for example with its comparison
-            case "stage":
-                self._observer.stage(state.name, Stage(event["stage"]), event["detail"])
-            case "converted":
-                self._on_converted(state, event)
-            case "checked":
-                self._on_checked(state, event)
-            case "failed":
-                self._on_failed(state, Failure.from_json(event["error"]))
-            case "finished":
-                self._succeed(state)
+    def _handle(self, job: _JobState, event: Event) -> None:
+        if job.state is State.ENDED:  # for example with its comparison
+            return
+        match event:
+            case _ModelRead(info):
+                self._on_model(job, info)
+            case StageBegun(stage, detail):
+                self._observer.stage(job.name, stage, detail)
+            case Converted():
+                self._on_converted(job, event)
+            case Checked(passed, summary):
+                check = BundleChecked(job.name, job.check_key or "", passed, summary)
+                self._history.add(check)
+                job.status = "checked" if job.status == "kept" else job.status
+                self._succeed(job, check)
+            case Failed(failure):
+                self._on_failed(job, failure)
+            case Finished():
+                self._succeed(job)
 
-    def _on_model(self, state: _JobState, found: ModelInfo | Exception) -> None:
-        """Compute the keys of a job, and plan it."""
-        state.started = time.monotonic()
-        if isinstance(found, Exception):
-            self._fail(state, Failure.of(found, Stage.LOAD))
+    def _on_model(self, job: _JobState, info: ModelInfo | Exception) -> None:
+        """Compute the keys of a job, and decide what to do."""
+        job.started = time.monotonic()
+        if isinstance(info, Exception):
+            self._fail(job, Failure.of(info, Stage.LOAD))
             return
-        state.model = found
-        state.request = state.job.request.fitting(found.symbols, found.inputs, state.job.own)
-        if found.digest is None:
-            assert found.problem is not None
-            self._fail(state, Failure.of(found.problem, Stage.LOAD).as_transient())
-            return
-        source, info = str(state.job.source), found.to_json()
-        known = self._history.model(source) == info and self._history.names.get(source) == state.name
-        if self._journal is not None and not known:
-            self._journal.add("seen", durable=False, job=state.name, source=source, model=info)
+        job.model = info
+        job.request = job.job.request.fitting(info.symbols, info.inputs, job.job.own)
         try:
-            state.key = self._key(state)
-            state.check_key = self._check_key(state)
+            if info.digest is None:
+                assert info.problem is not None
+                raise info.problem
+            source, model = str(job.job.source), info.to_json()
+            if not self._history.has_seen(job.name, source, model):
+                self._history.add(ModelSeen(job.name, source, model), durable=False)
+            job.key = self._key(job)
+            job.check_key = self._check_key(job)
         except (BridgeError, OSError) as error:
-            self._fail(state, Failure.of(error, Stage.LOAD).as_transient())
+            self._fail(job, Failure.of(error, Stage.LOAD).as_transient())
             return
-        if found.problem is not None:
-            skipped = self._history.failure(state.key, state.limits) is not None
-            self._fail(state, Failure.of(found.problem, Stage.LOAD), skipped=skipped)
+        if info.problem is not None:
+            skipped = self._history.failure(job.key, job.limits) is not None
+            self._fail(job, Failure.of(info.problem, Stage.LOAD), skipped=skipped)
         else:
-            self._follow_or_plan(state)
+            self._decide(job)
 
-    def _follow_or_plan(self, state: _JobState) -> None:
-        """Wait for the job that makes the same, or plan this one."""
-        if (owner := self._owners.get(state.key)) and owner.name not in self._results:
-            self._followers.setdefault(state.key, []).append(state)
-        else:
-            self._owners[state.key] = state
-            self._plan(state)
-
-    def _plan(self, state: _JobState) -> None:
-        """Keep or copy an existing bundle, if there is one, and plan what is left."""
-        bundles = self._history.bundles(state.key)
-        if self._request.resume and (manifest := self._intact_manifest(state, state.name)):
-            state.convert, state.status, state.notes, state.proof = False, "kept", tuple(manifest.notes), manifest.proof
-            if state.name not in bundles:
-                self._record_done(state, "found")
-        elif self._copy_bundle(state, bundles):
-            state.convert, state.status = False, "reused"
-        if not state.convert and state.check_key is None:
-            self._succeed(state)
-        elif not state.convert and (check := self._history.check(state.check_key)) is not None:
-            self._succeed(state, check)
-        elif (failure := self._history.failure(state.next_key, state.limits)) is not None:
-            self._fail(state, failure, skipped=True)
+    def _decide(self, job: _JobState) -> None:
+        """Decide what a job with a valid model needs: nothing, another job with the same key, or the engine."""
+        owner = self._owners.setdefault(job.key, job)
+        if owner is not job and owner.state is not State.ENDED:
+            job.enter(State.WAITING)
+            self._followers.setdefault(job.key, []).append(job)
+            return
+        self._owners[job.key] = job
+        self._take_existing_bundle(job)
+        if not job.convert and job.check_key is None:
+            self._succeed(job)
+        elif not job.convert and (check := self._history.check(job.check_key)) is not None:
+            self._succeed(job, check)
+        elif (failure := self._history.failure(job.next_key, job.limits)) is not None:
+            self._fail(job, failure, skipped=True)
         elif self._journal is None:
-            self._end_dry_run(state)
+            self._end_dry_run(job)
         else:
-            self._add_ready(state)
+            self._add_ready(job)
 
-    def _intact_manifest(self, state: _JobState, name: str) -> Manifest | None:
-        """The manifest of the bundle of that name, if it is what the job would make."""
-        prove, whole = state.request.conversion.prove, self._request.verify
-        return self._output.intact_manifest(name, state.key, prove, whole)
+    def _take_existing_bundle(self, job: _JobState) -> None:
+        """Keep the bundle under the name of a job, or copy that of another name, if one is what the job would make."""
+        names = self._history.bundles(job.key)
+        if self._request.resume and (manifest := self._intact_manifest(job, job.name)):
+            job.keep(manifest, "kept")
+            if job.name not in names:
+                self._history.add(BundleDone(job.name, job.key, "found"))
+            return
+        for name in names:
+            if name == job.name or (manifest := self._intact_manifest(job, name)) is None:
+                continue
+            with contextlib.suppress(BridgeError):
+                if self._journal is not None:
+                    manifest = self._output.copy_bundle(name, job.name, job.job.source)
+                    self._history.add(BundleDone(job.name, job.key, "reused"))
+                job.keep(manifest, "reused")
+                return
 
-    def _end_dry_run(self, state: _JobState) -> None:
-        steps = [*(["convert"] if state.convert else []), *(["check"] if state.check_key else [])]
-        note = f"{' and '.join(steps)} ({state.model.bytes / 2**20:.3g} MiB)"
-        self._end(state, Result(state.name, state.job.source, "planned", notes=(note,)))
-        for other in self._followers.pop(state.key, []):
-            note = f"same content as {state.name}"
-            self._end(other, Result(other.name, other.job.source, "planned", notes=(note,)))
+    def _intact_manifest(self, job: _JobState, name: str) -> Manifest | None:
+        """Return the manifest of the bundle of that name, if it is what the job would make."""
+        return self._output.intact_manifest(name, job.key, job.request.conversion.prove, self._request.verify)
 
-    def _add_ready(self, state: _JobState) -> None:
-        index = bisect.bisect(self._sizes, state.model.memory)
-        self._ready.insert(index, state)
-        self._sizes.insert(index, state.model.memory)
-
-    def _key(self, state: _JobState) -> str:
-        request = state.request.conversion
+    def _key(self, job: _JobState) -> str:
+        request = job.request.conversion
         machine, target = self._machines[request.target]
-        cleaned = cleaning_key(state.model.whole or state.model.digest, request, machine)
+        cleaned = cleaning_key(job.model.whole or job.model.digest, request, machine)
         key = conversion_key(cleaned, request, machine, target=target)
         assert key is not None
         return key
 
-    def _check_key(self, state: _JobState) -> str | None:
-        if not state.request.check:
+    def _check_key(self, job: _JobState) -> str | None:
+        if not job.request.check:
             return None
-        parity = state.request.parity
+        parity = job.request.parity
         values = {name: getattr(parity, name) for name in ("seed", "samples", "rtol", "atol", "tolerance")}
-        return check_key(state.key, **values, data=state.request.inputs)
+        return check_key(job.key, **values, data=job.request.inputs)
 
-    def _copy_bundle(self, state: _JobState, names: Sequence[str]) -> bool:
-        """Copy the bundle of another job that has the same content."""
-        for name in names:
-            if name == state.name or self._intact_manifest(state, name) is None:
-                continue
-            if self._journal is None:
-                return True
-            with contextlib.suppress(BridgeError):
-                manifest = self._output.copy_bundle(name, state.name, state.job.source)
-                state.notes, state.proof = tuple(manifest.notes), manifest.proof
-                self._record_done(state, "reused")
-                return True
-        return False
+    def _add_ready(self, job: _JobState) -> None:
+        job.enter(State.READY)
+        index = bisect.bisect(self._sizes, job.model.memory)
+        self._ready.insert(index, job)
+        self._sizes.insert(index, job.model.memory)
 
     def _submit_ready(self) -> None:
         """Submit the ready jobs that the engine accepts."""
@@ -307,120 +342,100 @@ class Scheduler:
             del self._sizes[index]
             self._submit(self._ready.pop(index))
 
-    def _submit(self, state: _JobState) -> None:
-        assert self._journal is not None
-        state.attempts += 1
-        state.started = time.monotonic()
-        target = self._machines[state.request.conversion.target][1]
-        request = replace(state.request, conversion=replace(state.request.conversion, target=target)).to_json()
-        attempt: dict[str, Any] = {"key": state.key, "attempt": state.attempts, "convert": state.convert}
-        self._journal.add("start", job=state.name, **attempt, request=request)
-        bundle = self._output.bundle(state.name)
-        staged = self._engine.remote or isinstance(state.job.source, RemotePath) or isinstance(bundle, RemotePath)
-        state.staging = self._output.new_staging_folder().absolute() if staged else None
-        task = {
-            "source": str(state.job.source),
-            "bundle": str(bundle.absolute()),
-            "staging": None if state.staging is None else str(state.staging),
-            "request": request,
-            "convert": state.convert,
-            "check": state.check_key is not None,
-            "reuse": self._request.resume,
-            "log": str(self._log(state).absolute()),
-            "passes": self._passes,
-        }
-        self._running.add(state)
-        self._engine.submit(state, task, state.model.memory)
+    def _submit(self, job: _JobState) -> None:
+        job.enter(State.RUNNING)
+        job.attempts += 1
+        job.started = time.monotonic()
+        target = self._machines[job.request.conversion.target][1]
+        request = replace(job.request, conversion=replace(job.request.conversion, target=target)).to_json()
+        self._history.add(AttemptBegun(job.name, job.key, job.attempts, job.convert, request))
+        bundle = self._output.bundle(job.name)
+        staged = self._engine.remote or isinstance(job.job.source, RemotePath) or isinstance(bundle, RemotePath)
+        job.staging = self._output.new_staging_folder().absolute() if staged else None
+        task = Task(
+            source=str(job.job.source),
+            bundle=str(bundle.absolute()),
+            staging=None if job.staging is None else str(job.staging),
+            request=request,
+            convert=job.convert,
+            check=job.check_key is not None,
+            reuse=self._request.resume,
+            log=str(self._log(job).absolute()),
+            passes=self._passes,
+        )
+        self._engine.submit(job, task, job.model.memory)
 
-    def _on_converted(self, state: _JobState, event: Mapping[str, Any]) -> None:
-        state.notes, state.proof = tuple(event["notes"]), read_as(BundleProof, event["proof"])
-        if (before := state.key) != event["key"]:  # the file has changed since it was read
-            state.key = event["key"]
-            state.check_key = self._check_key(state)
+    def _on_converted(self, job: _JobState, event: Converted) -> None:
+        job.convert, job.notes, job.proof = False, event.notes, event.proof
+        if (before := job.key) != event.key:  # the file has changed since it was read
+            job.key = event.key
+            job.check_key = self._check_key(job)
             self._owners.pop(before, None)
-            for other in self._followers.pop(before, []):
-                self._follow_or_plan(other)
-        state.convert = False
-        self._record_done(state, "converted", seconds=event["seconds"], timings=event["timings"])
+            for follower in self._followers.pop(before, []):
+                self._decide(follower)
+        self._history.add(BundleDone(job.name, job.key, "converted", event.seconds, event.timings))
 
-    def _record_done(self, state: _JobState, how: str, **more: Any) -> None:
-        self._history.add_bundle(state.key, state.name)
-        if self._journal is not None:
-            self._journal.add("done", job=state.name, key=state.key, how=how, **more)
-
-    def _on_checked(self, state: _JobState, event: Mapping[str, Any]) -> None:
-        assert self._journal is not None
-        if state.status == "kept":
-            state.status = "checked"
-        record = {"passed": event["passed"], "summary": event["summary"]}
-        self._journal.add("checked", job=state.name, key=state.check_key, **record)
-        self._succeed(state, record)
-
-    def _on_failed(self, state: _JobState, failure: Failure) -> None:
-        if failure.retry and state.attempts < _ATTEMPTS:
-            assert self._journal is not None
-            self._journal.add("again", job=state.name, key=state.key, error=failure.to_json())
-            self._add_ready(state)
+    def _on_failed(self, job: _JobState, failure: Failure) -> None:
+        if failure.retry and job.attempts < _ATTEMPTS:
+            self._history.add(AttemptFailed(job.name, job.key, failure))
+            self._add_ready(job)
         else:
-            self._fail(state, failure)
+            self._fail(job, failure)
 
-    def _fail(self, state: _JobState, failure: Failure, *, skipped: bool = False) -> None:
-        """End a job with a failure; ``skipped`` if it is that of an earlier run."""
+    def _fail(self, job: _JobState, failure: Failure, *, skipped: bool = False) -> None:
+        """End a job, and those that wait for it, with a failure; ``skipped`` if it is that of an earlier run."""
         if self._journal is not None and not skipped:
-            error, limits = failure.to_json(), state.limits
-            self._journal.add("failed", job=state.name, key=state.next_key, error=error, limits=limits)
-            self._history.add_failure(state.next_key, failure, state.limits)
-        seconds, log = time.monotonic() - state.started, self._existing_log(state)
+            self._history.add(JobFailed(job.name, job.next_key, failure, job.limits))
+        seconds, log = time.monotonic() - job.started, self._existing_log(job)
         status: Status = "skipped" if skipped else "failed"
-        self._end(state, Result(state.name, state.job.source, status, seconds, failure, log))
-        for other in self._followers.pop(state.key, []):
-            other.started = time.monotonic()
-            self._fail(other, failure, skipped=skipped)
+        self._end(job, Result(job.name, job.job.source, status, seconds, failure, log))
+        for follower in self._followers.pop(job.key, []):
+            follower.started = time.monotonic()
+            self._fail(follower, failure, skipped=skipped)
 
-    def _succeed(self, state: _JobState, check: Mapping[str, Any] | None = None) -> None:
+    def _succeed(self, job: _JobState, check: BundleChecked | None = None) -> None:
         """End a job that has a bundle, with the result of its comparison if there is one."""
-        failure, summary = None, None
+        failure, summary, status = None, None, job.status
         if check is not None:
-            summary = str(check["summary"])
-            if not check["passed"]:
-                failure = Failure("Difference", summary, Stage.CHECK, exit_code=1)
-        status: Status = "failed" if failure else state.status
-        seconds, log = time.monotonic() - state.started, self._existing_log(state)
-        source, notes = state.job.source, state.notes
-        self._end(state, Result(state.name, source, status, seconds, failure, log, notes, summary, state.proof))
-        for other in self._followers.pop(state.key, []):
-            other.started = time.monotonic()
-            self._plan(other)
+            summary = check.summary
+            if not check.passed:
+                failure, status = Failure("Difference", summary, Stage.CHECK, exit_code=1), "failed"
+        seconds, log = time.monotonic() - job.started, self._existing_log(job)
+        source, notes = job.job.source, job.notes
+        self._end(job, Result(job.name, source, status, seconds, failure, log, notes, summary, job.proof))
+        for follower in self._followers.pop(job.key, []):
+            follower.started = time.monotonic()
+            self._decide(follower)
 
-    def _end(self, state: _JobState, result: Result) -> None:
-        self._results[state.name] = result
+    def _end_dry_run(self, job: _JobState) -> None:
+        steps = [*(["convert"] if job.convert else []), *(["check"] if job.check_key else [])]
+        note = f"{' and '.join(steps)} ({job.model.bytes / 2**20:.3g} MiB)"
+        self._end(job, Result(job.name, job.job.source, "planned", notes=(note,)))
+        for follower in self._followers.pop(job.key, []):
+            note = f"same content as {job.name}"
+            self._end(follower, Result(follower.name, follower.job.source, "planned", notes=(note,)))
+
+    def _end(self, job: _JobState, result: Result) -> None:
+        job.enter(State.ENDED)
+        job.result = result
+        self._left -= 1
         self._observer.ended(result)
 
-    def _log(self, state: _JobState) -> Location:
-        return self._output.log(state.name, self._engine.remote)
+    def _log(self, job: _JobState) -> Location:
+        return self._output.log(job.name, self._engine.remote)
 
-    def _existing_log(self, state: _JobState) -> Location | None:
-        log = self._log(state)
-        exists = state.attempts > 0 if isinstance(log, RemotePath) else log.exists()
+    def _existing_log(self, job: _JobState) -> Location | None:
+        log = self._log(job)
+        exists = job.attempts > 0 if isinstance(log, RemotePath) else log.exists()
         return log if exists else None
 
     def _note_unknown_names(self) -> None:
         """Note the names of dimensions and inputs, given for all models, that no model has."""
-        models = [each.model for each in self._jobs if each.model.problem is None]
-        symbols = {name for each in models for name in each.symbols}
-        inputs = {name for each in models for name in each.inputs}
+        models = [job.model for job in self._jobs if job.model.problem is None]
+        symbols = {name for model in models for name in model.symbols}
+        inputs = {name for model in models for name in model.inputs}
         for kind, known in (("dims", symbols), ("shapes", inputs), ("freeze", inputs)):
-            given = {name for each in self._jobs for name in getattr(each.job.request.conversion, kind)}
+            given = {name for job in self._jobs for name in getattr(job.job.request.conversion, kind)}
             for name in sorted(given - known) if models else ():
                 hint = nearest(name, known)
                 self.notes.append(f"{kind}: no model has {name!r}{f' ({hint})' if hint else ''}")
-
-
-def _with_encoder(job: Job, found: ModelInfo) -> ModelInfo:
-    """What is known of a model, with the digest of all its files where it is a decoder behind an encoder."""
-    if not job.request.conversion.decoder or not isinstance(job.source, Path) or found.problem is not None:
-        return found
-    try:
-        return replace(found, whole=digest_with_encoder(job.source))
-    except InputError as error:
-        return ModelInfo(None, problem=error)

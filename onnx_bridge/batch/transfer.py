@@ -13,13 +13,13 @@ import hashlib
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
+from onnx_bridge.batch.events import Task
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path, resealed
 from onnx_bridge.core.errors import InputError, Unreachable
@@ -34,11 +34,11 @@ from onnx_bridge.model.wire_format import Malformed, strip
 _SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
 
 
-def fetch_inputs(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tuple[Path, Path]:
+def fetch_inputs(task: Task, scratch: contextlib.ExitStack) -> tuple[Path, Path]:
     """Download what a task needs.
 
     Args:
-        task: as for `onnx_bridge.batch.engines.job_process.perform`.
+        task: the task.
         scratch: removes the downloads when it is closed.
 
     Returns:
@@ -48,17 +48,16 @@ def fetch_inputs(task: Mapping[str, Any], scratch: contextlib.ExitStack) -> tupl
         InputError: a file does not exist, or access is denied.
         Unreachable: a file cannot be read now, or not on this machine.
     """
-    source, bundle = parse_location(task["source"]), parse_location(task["bundle"])
+    source, bundle = parse_location(task.source), parse_location(task.bundle)
     folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="onnx-bridge-")))
-    request, staging = task["request"], task["staging"] is not None
-    named = [source, request["parity"]["inputs"], request["conversion"]["calibration"], *task["passes"]]
-    for each in named if staging else ():  # the scheduler's machine has them
-        if each is not None and not isinstance(each, RemotePath) and not Path(each).exists():
-            raise Unreachable("this machine has no such file", where=str(each), hint=_SHARED_HINT.format("it"))
+    named = [source, task.request["parity"]["inputs"], task.request["conversion"]["calibration"], *task.passes]
+    for file in named if task.staging is not None else ():  # the scheduler's machine has them
+        if file is not None and not isinstance(file, RemotePath) and not Path(file).exists():
+            raise Unreachable("this machine has no such file", where=str(file), hint=_SHARED_HINT.format("it"))
     if isinstance(source, RemotePath):
         source = fetch(source, folder / "model")
-    if task["convert"]:
-        return source, folder / "bundle" if staging else Path(str(bundle))
+    if task.convert:
+        return source, Path(str(bundle)) if task.staging is None else folder / "bundle"
     if isinstance(bundle, RemotePath):
         fetch_bundle(bundle, folder / "bundle")
         return source, folder / "bundle"
@@ -101,34 +100,34 @@ def sparse_copy(source: RemotePath) -> Iterator[tuple[Path, str, list[list[str |
                 with (path.parent / name).open("wb") as file:
                     file.truncate(int(state[1]))
         whole = digests[0].hex() if len(digests) == 1 else hashlib.sha256(b"".join(digests)).hexdigest()
-        yield path, whole, [each for each in states if each is not None]
+        yield path, whole, [state for state in states if state is not None]
 
 
 def _external(path: Path) -> list[str]:
-    """The files of a model's external data, relative to its folder, in order of first use; none outside the folder."""
+    """Return a model's files of external data, relative to its folder, in order of use; none outside the folder."""
     source = Source(path)
     try:
         model = parse(strip(source.memory, source.size).message) if source.size else None
     except Malformed:  # reading the model reports it
         return []
-    found = (posixpath.normpath(each) for each in _locations(model)) if model is not None else ()
-    return [each for each in dict.fromkeys(found) if each.split("/")[0] not in ("", ".", "..")]
+    names = (posixpath.normpath(location) for location in _locations(model)) if model is not None else ()
+    return [name for name in dict.fromkeys(names) if name.split("/")[0] not in ("", ".", "..")]
 
 
 def _locations(message: Message) -> Iterator[str]:
     if isinstance(message, onnx.TensorProto):
         if message.data_location == onnx.TensorProto.EXTERNAL:
-            yield from (each.value for each in message.external_data if each.key == "location")
+            yield from (entry.value for entry in message.external_data if entry.key == "location")
         return
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for each in value if field.is_repeated else (value,):
-                yield from _locations(each)
+            for part in value if field.is_repeated else (value,):
+                yield from _locations(part)
 
 
 def bundle_files(bundle: Path) -> set[str]:
-    """The files of a bundle, relative to its folder; raises InputError if it has no valid manifest."""
-    return {MANIFEST, *(posixpath.normpath(each.file) for each in Manifest.read(manifest_path(bundle)).files)}
+    """Return the files of a bundle, relative to its folder; raises InputError if it has no valid manifest."""
+    return {MANIFEST, *(posixpath.normpath(file.file) for file in Manifest.read(manifest_path(bundle)).files)}
 
 
 def fetch_bundle(bundle: RemotePath, folder: Path) -> None:
@@ -156,7 +155,7 @@ def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
     if isinstance(staging, Path) and not staging.parent.parent.is_dir():
         raise Unreachable("this machine has no such folder", where=str(staging), hint=_SHARED_HINT.format("OUT"))
     manifests = _manifests(bundle, str(source))
-    for path in sorted(each for each in bundle.rglob("*") if each.is_file()):
+    for path in sorted(path for path in bundle.rglob("*") if path.is_file()):
         name = path.relative_to(bundle).as_posix()
         target = staging / name
         if isinstance(target, RemotePath):
@@ -169,13 +168,13 @@ def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
 
 
 def _manifests(bundle: Path, source: str) -> dict[str, bytes]:
-    """The manifests of a bundle by relative path, with another path of the source."""
+    """Return the manifests of a bundle by relative path, with another path of the source."""
     values = parse_json(read_regular(bundle / MANIFEST))
     values["source"]["path"] = source
-    found: dict[str, bytes] = {}
+    manifests: dict[str, bytes] = {}
     for program in values["programs"]:
         if folder := program["folder"]:
             text = _manifests(bundle / folder, source)[MANIFEST]
             program["manifest"] |= {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-            found[f"{folder}/{MANIFEST}"] = text
-    return {**found, MANIFEST: resealed(values)}
+            manifests[f"{folder}/{MANIFEST}"] = text
+    return {**manifests, MANIFEST: resealed(values)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.batch.convert_all import convert_all
+from onnx_bridge.batch.events import Task
 from onnx_bridge.bundle.files.verify import verify
 from onnx_bridge.core.files import known_digests
 from onnx_bridge.core.files.locations import RemotePath
@@ -159,10 +160,10 @@ def test_jobs_that_wait_for_a_model_which_changes_meanwhile_are_done(runtime: Ru
     class Changing(Inline):
         changed = ""
 
-        def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+        def submit(self, job: Any, task: Task, size: int) -> None:
             if not self.changed:
-                self.changed = Path(task["source"]).stem
-                write(Path(task["source"]), seed=1)
+                self.changed = Path(task.source).stem
+                write(Path(task.source), seed=1)
             super().submit(job, task, size)
 
     engine = Changing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch import remote_journal
 from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.engines.job_process import perform
+from onnx_bridge.batch.events import Event, Failed, Task
 from onnx_bridge.batch.jobs import gather
 from onnx_bridge.batch.model_info import read_model_info
 from onnx_bridge.batch.outcome import Outcome
@@ -164,7 +166,7 @@ class TestModels:
         assert list(found(root / "*.onnx")) == ["a"]
         assert list(found(root / "all.txt")) == ["b", "a", "here"]
         assert list(found(root / "jobs.toml")) == ["mine", "b"]
-        with pytest.raises(InputError, match="nothing matches"):
+        with pytest.raises(InputError, match="no file matches"):
             found(root / "*.pb")
 
     @pytest.mark.parametrize("external", [False, True])
@@ -337,24 +339,25 @@ class TestBatches:
     @pytest.mark.parametrize("what", ["source", "data", "passes", "staging"])
     def test_files_that_a_node_does_not_have(self, tmp_path: Path, what: str) -> None:
         """The failure is transient: another node may have the file."""
-        emitted: list[dict[str, Any]] = []
+        emitted: list[Event] = []
         model, gone = write(tmp_path / "a.onnx"), tmp_path / "gone"
         (tmp_path / "out/.batch").mkdir(parents=True)
-        task = {
-            "source": str(gone if what == "source" else model),
-            "bundle": str(tmp_path / "out/a"),
-            "staging": str((gone if what == "staging" else tmp_path) / "out/.batch/staging/0"),
-            "request": job(target="ref", pipeline="minimal", inputs=gone if what == "data" else None).to_json(),
-            "convert": True,
-            "check": False,
-            "reuse": False,
-            "passes": [str(gone)] if what == "passes" else [],
-        }
+        task = Task(
+            source=str(gone if what == "source" else model),
+            bundle=str(tmp_path / "out/a"),
+            staging=str((gone if what == "staging" else tmp_path) / "out/.batch/staging/0"),
+            request=job(target="ref", pipeline="minimal", inputs=gone if what == "data" else None).to_json(),
+            convert=True,
+            check=False,
+            reuse=False,
+            log=os.devnull,
+            passes=(str(gone),) if what == "passes" else (),
+        )
         perform(task, emitted.append)
-        error = emitted[-1]["error"]
-        assert (error["kind"], error["transient"]) == ("Unreachable", True)
-        assert "gone" in error["where"]
-        assert "every node sees it" in error["hint"]
+        assert isinstance(last := emitted[-1], Failed)
+        assert (last.failure.kind, last.failure.transient) == ("Unreachable", True)
+        assert "gone" in str(last.failure.where)
+        assert "every node sees it" in str(last.failure.hint)
 
     def test_a_location_that_does_not_respond(self, root: RemotePath, monkeypatch: Any) -> None:
         def broken(*_arguments: Any, **_options: Any) -> None:

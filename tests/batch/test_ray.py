@@ -241,10 +241,10 @@ def test_jobs_run_on_suitable_nodes(nodes: Nodes) -> None:
 
         def where(gpu: bool) -> str:
             """Where a job runs; the node rejects it, since it expects other facts."""
-            first = ray.get(next(engine._task(1 << 40, gpu, "a").remote({}, {})))
-            assert first["error"]["kind"] == "UnsuitableNode"
-            assert first["error"]["transient"]
-            return str(first["node"])
+            node, event = ray.get(next(engine._task(1 << 40, gpu, "a").remote({}, {})))
+            assert event.failure.kind == "UnsuitableNode"
+            assert event.failure.transient
+            return str(node)
 
         assert where(gpu=True) == nodes.card.node_id
         engine._excluded = {nodes.card.node_id: "it is different"}

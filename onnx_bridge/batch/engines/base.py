@@ -1,30 +1,27 @@
-"""What a batch expects of the engine that runs its jobs."""
+"""The interface of the engines that run the jobs of a batch."""
 
 from __future__ import annotations
 
 import abc
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from onnx_bridge.batch.events import LAST, Converted, Event, Failed, StageBegun, Task
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.machine import Machine
 
-Event = dict[str, Any]
-OnEvent = Callable[[Any, Event], None]
-
-LAST_EVENTS = ("finished", "failed")
+Publish = Callable[[Any], None]
+"""Publishes the staged bundle of a job."""
 
 
 class Engine(abc.ABC):
-    """Runs jobs, and reports their events (`onnx_bridge.batch.engines.job_process`) through a queue.
-
-    The last event of each job is one of `LAST_EVENTS`. All methods but `post` are called in one thread.
+    """Runs jobs, and reports their events through a queue; all methods except `post` are called in one thread.
 
     Attributes:
-        remote: whether jobs run on other machines, which see of this one only what they share with it.
+        remote: whether jobs run on other machines, which see only the files of this one that are shared with them.
     """
 
     remote: bool
@@ -34,37 +31,37 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def machine(self, target: str) -> tuple[Machine, str]:
-        """The machine that jobs for a target (``auto``, ``gpu``, ``ref``) run on, and the resolved target.
+        """Return the machine that jobs for a target (``auto``, ``gpu``, ``ref``) run on, and the resolved target.
 
         Raises:
             RuntimeNotFound: there is no MIGraphX, or none for the target.
         """
 
     @abc.abstractmethod
-    def open(self, journal: Journal, on_event: OnEvent) -> None:
+    def open(self, journal: Journal, publish: Publish) -> None:
         """Prepare for jobs.
 
         Args:
-            journal: of the batch.
-            on_event: called with each job and event before `wait` returns it, in a thread of the engine, where it may
-                take long; an exception from it is the failure of the job.
+            journal: the journal of the batch.
+            publish: called with each job that was converted, before `wait` returns the event, in a thread of the
+                engine; it may take long, and its exception is the failure of the job.
         """
 
     @abc.abstractmethod
     def choose(self, sizes: Sequence[int]) -> int | None:
-        """The index of the job to submit now; None to wait.
+        """Return the index of the job to submit now; None means to wait.
 
         Args:
             sizes: the predicted memory of the ready jobs in bytes, ascending.
         """
 
     @abc.abstractmethod
-    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
+    def submit(self, job: Any, task: Task, size: int) -> None:
         """Start a job.
 
         Args:
-            job: what `wait` returns with each event.
-            task: for `onnx_bridge.batch.engines.job_process.perform`.
+            job: the job, which `wait` returns with each event.
+            task: what to do.
             size: the predicted memory in bytes.
         """
 
@@ -81,37 +78,33 @@ class Engine(abc.ABC):
         self._events.put((job, event))
 
     def wait(self) -> tuple[Any, Event]:
-        """The next event, with its job."""
+        """Wait for the next event, and return it with its job."""
         return self._events.get()
 
 
 class Attempt:
-    """One attempt at a job, whose events pass through ``on_event``.
+    """One attempt at a job, whose bundle is published before its event is delivered.
 
     Attributes:
-        job: that of `Engine.submit`.
+        job: the job, as `Engine.submit` got it.
         stage: the current stage.
     """
 
-    def __init__(self, job: Any, on_event: OnEvent) -> None:
+    def __init__(self, job: Any, publish: Publish) -> None:
         self.job = job
         self.stage: str = Stage.LOAD
-        self._on_event = on_event
+        self._publish = publish
         self._failure: Failure | None = None
 
     def handle(self, event: Event) -> Event | None:
-        """The event to deliver; None for none. Once ``on_event`` has raised, the only one left is ``failed``."""
-        if event["event"] == "stage":
-            self.stage = event["stage"]
-        if self._failure is None:
+        """Return the event to deliver, if any; if the bundle cannot be published, only the last event is left."""
+        if isinstance(event, StageBegun):
+            self.stage = event.stage
+        elif isinstance(event, Converted):
             try:
-                self._on_event(self.job, event)
-                return event
+                self._publish(self.job)
             except Exception as error:  # whatever it is, it fails this job only
                 self._failure = Failure.of(error, Stage.SAVE)
-        return failed(self._failure) if event["event"] in LAST_EVENTS else None
-
-
-def failed(failure: Failure) -> Event:
-    """The event of a failure."""
-    return {"event": "failed", "error": failure.to_json()}
+        if self._failure is None:
+            return event
+        return Failed(self._failure) if isinstance(event, LAST) else None

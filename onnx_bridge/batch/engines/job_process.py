@@ -1,7 +1,7 @@
 """The process that runs jobs, one after the other, so that a crash, a leak or a kill ends a job and not the batch.
 
-It receives tasks and answers each with events, dicts with the key ``event``: ``stage`` whenever a stage begins,
-``converted``, ``checked``, and last ``finished`` or ``failed``. Standard output and error go to the log of the job.
+It receives tasks and answers each with events (`onnx_bridge.batch.events`). Standard output and error go to the log of
+the job.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 import passes
 from onnx_bridge.batch import transfer
+from onnx_bridge.batch.events import Checked, Converted, Event, Failed, Finished, StageBegun, Task
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
@@ -33,48 +35,42 @@ from onnx_bridge.requests.batch import JobRequest
 from passes.core.text import printable
 from passes.isolation import messages
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[Event], None]
 
 
-def perform(task: Mapping[str, Any], emit: Emit) -> None:
+def perform(task: Task, emit: Emit) -> None:
     """Convert a model, compare its bundle with the reference, or both.
 
     Args:
-        task: JSON values:
-
-            - ``source``: the location of the model; ``bundle``: of the bundle.
-            - ``request``: `JobRequest.to_json`.
-            - ``convert``, ``check``: what to do; ``reuse``: whether to take the cleaned model of an earlier bundle.
-            - ``staging``: the folder to write the bundle to, for the scheduler to publish; None writes to ``bundle``.
-            - ``passes``: files with passes of the user.
+        task: what to do.
         emit: receives the events.
     """
-    _Task(task, emit).run()
+    _Attempt(task, emit).run()
 
 
-class _Task:
-    """A task on its way; ``stage`` is its current stage."""
+class _Attempt:
+    """A task that is carried out; ``stage`` is its current stage."""
 
-    def __init__(self, task: Mapping[str, Any], emit: Emit) -> None:
+    def __init__(self, task: Task, emit: Emit) -> None:
         self._task, self._emit = task, emit
-        self._request = JobRequest.from_json(task["request"])
-        self._source = Path(task["source"])
+        self._request = JobRequest.from_json(task.request)
+        self._source = Path(task.source)
         self._started = time.perf_counter()
         self.stage = Stage.LOAD
 
     def run(self) -> None:
-        """Run it; every exception becomes the event ``failed``, but those that end the process."""
+        """Carry it out; every exception becomes the event `Failed`, except those that end the process."""
         self._progress(Stage.LOAD)
         try:
             with contextlib.ExitStack() as scratch:
                 self._source, out = transfer.fetch_inputs(self._task, scratch)
-                for file in self._task["passes"]:
+                for file in self._task.passes:
                     _load_passes(file)
-                if self._task["convert"]:
+                if self._task.convert:
                     self._convert(out)
-                if self._task["check"]:
+                if self._task.check:
                     self._check(out)
-            self._emit({"event": "finished"})
+            self._emit(Finished())
         except BaseException as error:
             print(*map(printable, traceback.format_exc().splitlines()), sep="\n")
             if isinstance(error, RuntimeFailure) and error.output:
@@ -82,43 +78,38 @@ class _Task:
             if not isinstance(error, Exception):
                 raise
             failure = self._with_original_path(Failure.of(error, self.stage))
-            self._emit({"event": "failed", "seconds": self._seconds(), "error": failure.to_json()})
+            self._emit(Failed(failure))
 
     def _convert(self, out: Path) -> None:
-        request = replace(self._request.conversion, reuse=self._task["reuse"])
+        request = replace(self._request.conversion, reuse=self._task.reuse)
         bundle = run_any(self._source, out, request, self._progress)
-        if self._task["staging"] is None:
+        if self._task.staging is None:
             _synchronize(bundle)
         else:
-            transfer.stage_bundle(out, parse_location(self._task["staging"]), parse_location(self._task["source"]))
+            transfer.stage_bundle(out, parse_location(self._task.staging), parse_location(self._task.source))
         manifest = bundle.manifest
-        made = {"key": manifest.key, "notes": manifest.notes, "timings": manifest.timings}
-        made["proof"] = manifest.proof.to_json()
-        self._emit({"event": "converted", "seconds": self._seconds(), **made, "partitions": manifest.partition_line})
+        seconds = round(time.perf_counter() - self._started, 4)
+        notes, timings = tuple(manifest.notes), dict(manifest.timings)
+        self._emit(Converted(seconds, manifest.key or "", notes, timings, manifest.proof))
 
     def _check(self, out: Path) -> None:
-        self._started = time.perf_counter()
         self._progress(Stage.CHECK)
         request = self._request.check_request(self._source)
         # the stages of the comparison are details of this one
         report = parity.run(out, request, lambda message: self._progress(str(message)))
         print(json.dumps(report.to_json()), flush=True)
         report.raise_failure()
-        found = {"passed": report.passed, "summary": report.summary, "seconds": self._seconds()}
-        self._emit({"event": "checked", **found})
+        self._emit(Checked(report.passed, report.summary))
 
     def _progress(self, message: str) -> None:
         if isinstance(message, Stage):
             self.stage = message
-        self._emit({"event": "stage", "stage": self.stage, "detail": str(message)})
+        self._emit(StageBegun(self.stage, str(message)))
         print(f"{time.strftime('%H:%M:%S')} {self.stage}: {printable(str(message))}", flush=True)
-
-    def _seconds(self) -> float:
-        return round(time.perf_counter() - self._started, 4)
 
     def _with_original_path(self, failure: Failure) -> Failure:
         """Name the user's file instead of a downloaded copy of it."""
-        copy, original = str(self._source), self._task["source"]
+        copy, original = str(self._source), self._task.source
         where = failure.where and failure.where.replace(copy, original)
         return replace(failure, what=failure.what.replace(copy, original), where=where)
 
@@ -135,9 +126,10 @@ def main(connection: socket.socket) -> None:
     """Perform tasks until the connection is closed (see `passes.isolation.process.Child`)."""
     with contextlib.suppress(EOFError):
         while True:
-            task, _ = messages.receive(connection)
-            with _logging_to(Path(task["log"])):
-                perform(task, lambda event: messages.send(connection, event, {}))
+            message, _ = messages.receive(connection)
+            task = msgspec.convert(message, Task)
+            with _logging_to(Path(task.log)):
+                perform(task, lambda event: messages.send(connection, msgspec.to_builtins(event), {}))
 
 
 @functools.cache
@@ -148,7 +140,7 @@ def _load_passes(file: str) -> None:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Redirect standard output and error to a file, or discard them where it cannot be written."""
+    """Redirect standard output and error to a file, or discard them if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -7,13 +7,17 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, OnEvent, failed
+import msgspec
+
+from onnx_bridge.batch.engines.base import Attempt, Engine, Publish
+from onnx_bridge.batch.events import LAST, Event, Exited, StageBegun, Task, read_event
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.journal import Journal
+from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.targets import resolve_target
@@ -29,7 +33,7 @@ class JobProcess:
     """One process that performs tasks.
 
     Args:
-        deliver: receives each event with this object, in a thread; the last one is ``exited``.
+        deliver: receives each event with this object, in a thread; the last one is `Exited`.
         lock: a descriptor that the process holds as long as it lives.
         temporary: the folder for its temporary files.
         output: a file for what it prints between tasks.
@@ -43,6 +47,7 @@ class JobProcess:
     ) -> None:
         self._deliver = deliver
         self.attempt: Attempt | None = None
+        self._stage = Stage.LOAD
         self._killing = threading.Lock()
         with output.open("ab") as file:
             self._child = Child(
@@ -58,11 +63,11 @@ class JobProcess:
     def pid(self) -> int:
         return self._child.pid
 
-    def perform(self, attempt: Attempt | None, task: Mapping[str, Any]) -> None:
+    def perform(self, attempt: Attempt | None, task: Task) -> None:
         """Send a task; a process that has exited meanwhile is reported by its last event."""
-        self.attempt = attempt
+        self.attempt, self._stage = attempt, Stage.LOAD
         with contextlib.suppress(OSError):
-            messages.send(self._child.connection, task, {})
+            messages.send(self._child.connection, msgspec.to_builtins(task), {})
 
     def close(self) -> None:
         self._kill()
@@ -75,10 +80,14 @@ class JobProcess:
     def _read(self) -> None:
         with contextlib.suppress(OSError, EOFError, ValueError):
             while True:
-                event, _ = messages.receive(self._child.connection)
+                message, _ = messages.receive(self._child.connection)
+                event = read_event(message)
+                if isinstance(event, StageBegun):
+                    self._stage = event.stage
                 self._deliver(self, event)
         self._kill()  # or wait, if it has exited
-        self._deliver(self, {"event": "exited", "status": self._child.returncode})
+        assert self._child.returncode is not None
+        self._deliver(self, Exited(Failure.of_exit(self._child.returncode, self._stage)))
 
 
 class Pool(Engine):
@@ -101,14 +110,13 @@ class Pool(Engine):
         runtime = runtimes.find()
         return Machine.here(runtime), resolve_target(target, runtime)
 
-    def open(self, journal: Journal, on_event: OnEvent) -> None:
-        """Prepare for jobs; processes are started on demand."""
-        self._on_event = on_event
+    def open(self, journal: Journal, publish: Publish) -> None:
+        self._publish = publish
         output, temporary = journal.folder / "processes.log", (journal.folder / "tmp").absolute()
         self._start = functools.partial(JobProcess, self._deliver, journal.lock, temporary, output)
 
     def choose(self, sizes: Sequence[int]) -> int | None:
-        """The largest job that fits beside those that run; one that is too large for the memory runs alone."""
+        """Return the largest job that fits beside those that run; one that is too large for the memory runs alone."""
         if not sizes or len(self._sizes) >= self._limit:
             return None
         fitting = bisect.bisect(sizes, self._memory - sum(self._sizes.values()))
@@ -116,41 +124,39 @@ class Pool(Engine):
             return None
         return (fitting or len(sizes)) - 1
 
-    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
-        """Send the job to an idle process."""
-        idle = [each for each in self._processes if each.attempt is None]
-        if not idle:
-            idle = [self._start()]
-            self._processes += idle
-        self._sizes[idle[0]] = size
-        idle[0].perform(Attempt(job, self._on_event), task)
+    def submit(self, job: Any, task: Task, size: int) -> None:
+        """Send the job to an idle process, which is started on demand."""
+        process = next((process for process in self._processes if process.attempt is None), None)
+        if process is None:
+            process = self._start()
+            self._processes.append(process)
+        self._sizes[process] = size
+        process.perform(Attempt(job, self._publish), task)
 
     def wait(self) -> tuple[Any, Event]:
-        """The next event, with its job."""
         while True:
             sender, event = super().wait()
             if not isinstance(sender, JobProcess):
                 return sender, event
             attempt = sender.attempt
-            if event["event"] in (*LAST_EVENTS, "exited"):
+            if isinstance(event, LAST):
                 sender.attempt = None
                 self._sizes.pop(sender, None)
-            if event["event"] == "exited":
+            if isinstance(event, Exited):
                 self._processes.remove(sender)
                 sender.close()
-                event = failed(Failure.of_exit(event["status"], attempt.stage if attempt else ""))
             if attempt is not None:
                 return attempt.job, event
 
     def close(self) -> None:
-        for each in self._processes:
-            each.close()
+        for process in self._processes:
+            process.close()
         self._processes, self._sizes = [], {}
 
     def _deliver(self, sender: JobProcess, event: Event) -> None:
         """Queue an event; called in the reader thread of the process."""
         delivered: Event | None = event
-        if event["event"] != "exited" and sender.attempt is not None:
+        if not isinstance(event, Exited) and sender.attempt is not None:
             delivered = sender.attempt.handle(event)
         if delivered is not None:
             self._events.put((sender, delivered))

@@ -22,8 +22,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx_bridge.batch.engines.base import LAST_EVENTS, Attempt, Engine, Event, OnEvent, failed
+import msgspec
+
+from onnx_bridge.batch.engines.base import Attempt, Engine, Publish
 from onnx_bridge.batch.engines.ray_node import facts, perform_on_node
+from onnx_bridge.batch.events import LAST, Converted, Event, Failed, Task, Unsuitable
 from onnx_bridge.batch.failure import lost
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
@@ -38,7 +41,7 @@ _CONNECT_SECONDS = 5.0
 _LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
 _FACTS_SECONDS = 120.0
 """How long nodes may take to report their facts, which may be the first task that they run at all."""
-_GONE = "it is gone"
+_GONE = "the node is gone"
 _START = "start it with ray start --resources='{\"AMD_GPU\": 1}'"
 
 
@@ -46,8 +49,8 @@ class Ray(Engine):
     """A cluster.
 
     Args:
-        address: of its head (``host:6379``); ``auto`` for the cluster of this machine; ``local`` for a new one on this
-            machine, shut down by `close`; default: ``RAY_ADDRESS``, or ``auto``.
+        address: the address of its head (``host:6379``); ``auto`` for the cluster of this machine; ``local`` for a new
+            one on this machine, shut down by `close`; default: ``RAY_ADDRESS``, or ``auto``.
         jobs: how many jobs at a time; default: as many as the cluster can run.
 
     Raises:
@@ -77,8 +80,8 @@ class Ray(Engine):
         self._thread.start()
 
     def machine(self, target: str) -> tuple[Machine, str]:
-        """The largest group of equal nodes, among those that have what the target needs."""
-        nodes = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"] and each["Resources"].get("CPU")}
+        """Return the largest group of equal nodes, among those that have what the target needs."""
+        nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
         if target not in ("auto", "gpu", "ref"):
             raise InputError("there is no such target", where=f"target {target!r}", hint="one of: auto, ref, gpu")
         cards = {name for name, each in nodes.items() if each["Resources"].get(GPU)}
@@ -87,16 +90,16 @@ class Ray(Engine):
         resolved = "gpu" if cards and target != "ref" else "ref"
         if resolved not in self._facts:
             self._facts[resolved] = self._select(nodes, cards if resolved == "gpu" else set(nodes), resolved)
-        return Machine.from_json(self._facts[resolved]["machine"]), resolved
+        return msgspec.convert(self._facts[resolved]["machine"], Machine), resolved
 
     def _select(self, nodes: Mapping[str, Any], wanted: set[str], target: str) -> dict[str, Any]:
-        """The facts of the largest group of equal nodes; the other nodes are excluded."""
-        found = self._collect_facts(wanted)
+        """Return the facts of the largest group of equal nodes; the other nodes are excluded."""
+        facts_by_node = self._collect_facts(wanted)
         groups: dict[str, list[str]] = {}
         for name in sorted(wanted):
-            problem = _problem(found[name], target) if name in found else "it did not respond"
+            problem = _problem(facts_by_node[name], target) if name in facts_by_node else "the node did not respond"
             if problem is None:
-                groups.setdefault(canonical_json(found[name]), []).append(name)
+                groups.setdefault(canonical_json(facts_by_node[name]), []).append(name)
             elif problem != _GONE:
                 self._excluded[name] = problem
         if not groups:
@@ -104,10 +107,10 @@ class Ray(Engine):
             what = f"no node of the cluster can convert: {'; '.join(reasons) or 'there is none'}"
             raise RuntimeNotFound(what, where="--engine ray", hint="on each node: onnx-bridge runtime install")
         chosen = max(groups.values(), key=len)
-        for name in {each for names in groups.values() for each in names}.difference(chosen):
+        for name in {member for names in groups.values() for member in names}.difference(chosen):
             self._excluded[name] = "its MIGraphX, GPU or environment is different from most nodes'"
-        self._names = {name: _name(each) for name, each in nodes.items()}
-        return found[chosen[0]]
+        self._names = {name: _name(node) for name, node in nodes.items()}
+        return facts_by_node[chosen[0]]
 
     def _collect_facts(self, names: set[str]) -> dict[str, dict[str, Any]]:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -120,34 +123,32 @@ class Ray(Engine):
         ready, _ = (
             self._ray.wait(list(pending), num_returns=len(pending), timeout=_FACTS_SECONDS) if pending else ([], [])
         )
-        found = {}
-        for each in ready:
+        facts_by_node = {}
+        for answer in ready:
             try:
-                found[pending[each]] = self._ray.get(each)
+                facts_by_node[pending[answer]] = self._ray.get(answer)
             except (self._ray.exceptions.TaskUnschedulableError, self._ray.exceptions.NodeDiedError):
-                found[pending[each]] = {"problem": _GONE}
+                facts_by_node[pending[answer]] = {"problem": _GONE}
             except self._ray.exceptions.RayError as error:
-                found[pending[each]] = {"problem": f"onnx-bridge does not run on it: {_one_line(error)}"}
-        return found
+                facts_by_node[pending[answer]] = {"problem": f"onnx-bridge does not run on it: {_one_line(error)}"}
+        return facts_by_node
 
-    def open(self, journal: Journal, on_event: OnEvent) -> None:
-        self._on_event = on_event
+    def open(self, journal: Journal, publish: Publish) -> None:
+        self._publish = publish
 
     def choose(self, sizes: Sequence[int]) -> int | None:
-        """The largest; all are submitted, since Ray queues what the nodes cannot take yet."""
+        """Return the largest; all are submitted, since Ray queues what the nodes cannot take yet."""
         if not sizes or (self._limit is not None and self._running >= self._limit):
             return None
         return len(sizes) - 1
 
-    def submit(self, job: Any, task: Mapping[str, Any], size: int) -> None:
-        """Start a Ray task for the job."""
+    def submit(self, job: Any, task: Task, size: int) -> None:
         self._running += 1
-        asyncio.run_coroutine_threadsafe(self._follow(Attempt(job, self._on_event), task, size), self._loop)
+        asyncio.run_coroutine_threadsafe(self._follow(Attempt(job, self._publish), task, size), self._loop)
 
     def wait(self) -> tuple[Any, Event]:
-        """The next event, with its job."""
         job, event = super().wait()
-        if event["event"] in LAST_EVENTS:
+        if isinstance(event, LAST):
             self._running -= 1
         return job, event
 
@@ -163,10 +164,10 @@ class Ray(Engine):
             self._ray.shutdown()
 
     async def _stop(self) -> None:
-        for each in list(self._streams):
+        for stream in list(self._streams):
             with contextlib.suppress(Exception):  # a task that has ended cannot be cancelled
-                self._ray.cancel(each, force=True)
-        following = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+                self._ray.cancel(stream, force=True)
+        following = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
@@ -174,41 +175,38 @@ class Ray(Engine):
 
     @property
     def notes(self) -> list[str]:
-        """Which nodes were excluded, and why."""
+        """The excluded nodes, each with the reason."""
         return [f"the node {self._names.get(name, name)} was excluded: {why}" for name, why in self._excluded.items()]
 
-    async def _follow(self, attempt: Attempt, task: Mapping[str, Any], size: int) -> None:
-        """Run one task, and deliver its events."""
-        gpu = task["request"]["conversion"]["target"] == "gpu"
+    async def _follow(self, attempt: Attempt, task: Task, size: int) -> None:
+        gpu = task.request["conversion"]["target"] == "gpu"
         expected = self._facts["gpu" if gpu else "ref"]
-        last = failed(lost("Lost", "the node reported no result", attempt.stage))
+        last: Event = Failed(lost("Lost", "the node reported no result", attempt.stage))
         stream = None
         try:
-            stream = self._task(size, gpu, str(attempt.job)).remote(dict(task), expected)
+            stream = self._task(size, gpu, str(attempt.job)).remote(task, expected)
             self._streams.add(stream)
-            async for each in stream:
-                event = await each
-                node = event.pop("node")
-                if event.pop("unsuitable", False):
-                    self._excluded[node] = event["error"]["what"]
-                # only this event is handled slowly: the bundle is published
-                slow = event["event"] == "converted"
+            async for answer in stream:
+                node, event = await answer
+                if isinstance(event, Unsuitable):
+                    self._excluded[node] = event.failure.what
+                slow = isinstance(event, Converted)  # the bundle is published
                 delivered = await asyncio.to_thread(attempt.handle, event) if slow else attempt.handle(event)
-                if delivered is not None and delivered["event"] in LAST_EVENTS:
+                if isinstance(delivered, LAST):
                     last = delivered
                 elif delivered is not None:
-                    self._events.put((attempt.job, delivered))
+                    self.post(attempt.job, delivered)
         except Exception as error:  # Ray's errors have no common base class
             what = f"the job was lost on the cluster: {_one_line(error)}"
-            last = failed(lost(type(error).__name__, what, attempt.stage))
+            last = Failed(lost(type(error).__name__, what, attempt.stage))
         finally:
             self._streams.discard(stream)
-        self._events.put((attempt.job, last))
+        self.post(attempt.job, last)
 
     def _task(self, size: int, gpu: bool, name: str) -> Any:
-        alive = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
-        fitting = [each for each in alive if each.get("CPU") and (each.get(GPU) or not gpu)]
-        most = max((int(each.get("memory", 0)) for each in fitting), default=0)
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        fitting = [resources for resources in alive if resources.get("CPU") and (resources.get(GPU) or not gpu)]
+        most = max((int(resources.get("memory", 0)) for resources in fitting), default=0)
         options: dict[str, Any] = {"num_cpus": 1, "memory": min(size, most), "max_retries": 0}
         if gpu:
             options["resources"] = {GPU: 1}
@@ -221,24 +219,24 @@ def _report_facts() -> dict[str, Any]:
     return facts()
 
 
-def _run_task(task: dict[str, Any], expected: dict[str, Any]) -> Any:
-    """The Ray task."""
+def _run_task(task: Task, expected: dict[str, Any]) -> Any:
+    """Perform a Ray task; yield the events with the node."""
     import ray
 
     node = ray.get_runtime_context().get_node_id()
     for event in perform_on_node(task, expected):
-        yield {**event, "node": node}
+        yield node, event
 
 
-def _problem(found: Mapping[str, Any], target: str) -> str | None:
-    """Why a node that reported these facts cannot be used; None if it can."""
-    if found["problem"] is not None:
-        return str(found["problem"])
-    if target not in found["machine"]["targets"]:
+def _problem(reported: Mapping[str, Any], target: str) -> str | None:
+    """Return why a node that reported these facts cannot be used; None if it can."""
+    if reported["problem"] is not None:
+        return str(reported["problem"])
+    if target not in reported["machine"]["targets"]:
         return f"its MIGraphX lacks the target {target}"
-    if target == "gpu" and found["machine"]["architecture"] is None:
+    if target == "gpu" and reported["machine"]["architecture"] is None:
         return "no AMD GPU that Ray's processes may use"
-    if found["code"] != code_digest():
+    if reported["code"] != code_digest():
         return f"its onnx-bridge is not this machine's {VERSION}, or its {', '.join(LIBRARIES)} have other versions"
     return None
 
@@ -262,7 +260,7 @@ def _connect(address: str) -> bool:
     if address not in ("auto", "local") and not _responds(address):
         raise Unreachable(f"no Ray cluster responds within {_CONNECT_SECONDS:g} s", where=where, hint=hint)
     before = signal.getsignal(signal.SIGTERM)
-    dashboard = False if address == "local" else None  # allowed only where a cluster is started
+    dashboard = False if address == "local" else None  # allowed only if a cluster is started
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
     except Exception as error:  # Ray's errors have no common base class
@@ -274,7 +272,7 @@ def _connect(address: str) -> bool:
 
 
 def _responds(address: str) -> bool:
-    """Whether something speaks gRPC at the address; Ray itself would try for minutes, and then exit the program."""
+    """Return whether a server speaks gRPC at the address; Ray would try for minutes, and then exit the program."""
     from ray.util import get_node_ip_address
 
     host, _, port = address.rpartition(":")

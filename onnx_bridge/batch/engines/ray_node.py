@@ -14,16 +14,18 @@ import queue
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.batch.engines.base import LAST_EVENTS, Event, failed
+import msgspec
+
 from onnx_bridge.batch.engines.local import JobProcess
-from onnx_bridge.batch.failure import Failure, lost
+from onnx_bridge.batch.events import LAST, Event, Exited, Task, Unsuitable
+from onnx_bridge.batch.failure import lost
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.locations import RemotePath, parse_location
-from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 
@@ -33,54 +35,47 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 @functools.cache
 def facts() -> dict[str, Any]:
-    """What of this node influences bundles, as JSON values; ``problem`` says why it can make none."""
-    found: dict[str, Any] = {"code": code_digest()}
+    """Return what of this node influences bundles, as JSON values; ``problem`` says why it can make none."""
+    code = code_digest()
     try:
-        return {**found, "machine": Machine.here(runtimes.find()).to_json(), "problem": None}
+        return {"code": code, "machine": msgspec.to_builtins(Machine.here(runtimes.find())), "problem": None}
     except BridgeError as error:
-        return {**found, "machine": None, "problem": str(error)}
+        return {"code": code, "machine": None, "problem": str(error)}
 
 
-def perform_on_node(task: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Event]:
+def perform_on_node(task: Task, expected: Mapping[str, Any]) -> Iterator[Event]:
     """Perform a job on this node.
 
     Args:
-        task: as for `onnx_bridge.batch.engines.job_process.perform`; its ``log`` may be remote.
-        expected: what `facts` must return; otherwise the only event is ``failed``, with ``unsuitable`` set.
+        task: what to do; its log may be remote.
+        expected: the facts of the node that the job was planned for; if they differ, the only event is `Unsuitable`.
 
     Yields:
-        The events; the last is one of `LAST_EVENTS`.
+        The events; the last is one of `onnx_bridge.batch.events.LAST`.
     """
     if facts() != expected:
         why = facts()["problem"] or "its onnx-bridge, MIGraphX, environment or GPU is different"
-        yield {**failed(lost("UnsuitableNode", f"the node cannot be used: {why}")), "unsuitable": True}
+        yield Unsuitable(lost("UnsuitableNode", f"the node cannot be used: {why}"))
         return
     process, events = _job_process()
-    log = parse_location(task["log"])
+    log = parse_location(task.log)
     local_log = _scratch() / "job.log" if isinstance(log, RemotePath) else log
-    process.perform(None, {**task, "log": str(local_log)})
-    stage: str = Stage.LOAD
-    while True:
-        event = events.get()
-        if event["event"] == "stage":
-            stage = event["stage"]
-        last = event["event"] in (*LAST_EVENTS, "exited")
-        if last and isinstance(log, RemotePath):
-            with contextlib.suppress(BridgeError):  # the job matters more than its log
-                log.upload(local_log)
-                local_log.unlink()
-        if event["event"] == "exited":
-            _job_process.cache_clear()
-            process.close()
-            event = failed(Failure.of_exit(event["status"], stage))
+    process.perform(None, replace(task, log=str(local_log)))
+    while not isinstance(event := events.get(), LAST):
         yield event
-        if last:
-            return
+    if isinstance(log, RemotePath):
+        with contextlib.suppress(BridgeError):  # the job matters more than its log
+            log.upload(local_log)
+            local_log.unlink()
+    if isinstance(event, Exited):
+        _job_process.cache_clear()
+        process.close()
+    yield event
 
 
 @functools.cache
 def _job_process() -> tuple[JobProcess, queue.SimpleQueue[Event]]:
-    """The job process of this Ray worker, kept from job to job."""
+    """Start the job process of this Ray worker, which is kept from job to job."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     for name in _VISIBLE:
         if os.environ.get(name) == "":
@@ -91,13 +86,13 @@ def _job_process() -> tuple[JobProcess, queue.SimpleQueue[Event]]:
 
 @functools.cache
 def _scratch() -> Path:
-    """A folder that this process has locked; those of processes that have exited are removed."""
+    """Create and lock a folder of this process; those of processes that have exited are removed."""
     home = Path(tempfile.gettempdir()) / f"onnx-bridge-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    for each in home.iterdir():
+    for path in home.iterdir():
         with contextlib.suppress(OSError):
-            lock = _lock(each)
-            shutil.rmtree(each, ignore_errors=True)
+            lock = _lock(path)
+            shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
     folder = Path(tempfile.mkdtemp(dir=home))
     _lock(folder)
