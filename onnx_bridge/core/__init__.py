@@ -1,1 +1,1 @@
-"""What every package needs: errors, values, atomic writes, locations, bisection."""
+"""The tools of all packages: errors, values, atomic writes, locations, bisection."""

@@ -14,12 +14,12 @@ class Countdown:
     """Tells how many steps are done and, once two seconds have passed, how long the others will take.
 
     Attributes:
-        tell: is called with a line before each step.
-        what: is done in each, in words.
+        tell: called with a line before each step.
+        what: the name of the work.
         total: the number of steps; None if it is unknown. A search may take more.
-        estimate: seconds for all of them, as estimated before; None if there is none.
-        clock: in seconds.
-        step_name: what a step is, in words.
+        estimate: the seconds that all steps were estimated to take; None without an estimate.
+        clock: returns the time in seconds.
+        step_name: the name of a step.
     """
 
     tell: Progress
@@ -36,7 +36,7 @@ class Countdown:
         self.tell(self._line())
 
     def step(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count steps that are done."""
         self.done += count
         if self.done != self.total:
             self.tell(self._line())
@@ -48,7 +48,7 @@ class Countdown:
         return counted if left is None else TimedProgress(counted, left)
 
     def _left(self) -> float | None:
-        """The seconds that are left; None if that is unknown or not worth telling."""
+        """Return the seconds that are left; None if that is unknown or not worth telling."""
         passed = self.clock() - self._started
         if not self.done:
             return self.estimate if self.estimate is not None and self.estimate > QUIET_SECONDS else None

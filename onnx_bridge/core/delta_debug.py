@@ -8,13 +8,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Fails = Callable[[int, int], bool | None]
-"""Whether the interval [start, stop) fails; None where that is unknown."""
+"""Whether the interval [start, stop) fails; None if that is unknown."""
 
 
 def bisect_first(indices: range, holds: Callable[[int], bool]) -> int:
-    """The first index for which a monotonic predicate holds; it is known to hold for the last one.
+    """Return the first index for which a monotonic predicate holds; it is known to hold for the last one.
 
-    Where the predicate is not monotonic, the result is still an index for which it holds and before which it does not.
+    If the predicate is not monotonic, the result is still an index for which it holds and before which it does not.
     """
     low, high = indices.start, indices.stop - 1
     while low < high:
@@ -24,7 +24,7 @@ def bisect_first(indices: range, holds: Callable[[int], bool]) -> int:
 
 
 def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int, int]:
-    """An interval that fails, and does not fail without its first or its last item.
+    """Return an interval that fails, and does not fail without its first or its last item.
 
     The stop is found first, by bisection over intervals that begin ``overlap`` items early: these shrink quickly, and
     still include failures that need several neighbouring items. If the start of that failure lies further away, the
@@ -52,7 +52,7 @@ def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int,
 
 
 def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """A subset that fails, and does not fail without any one of its items (1-minimal).
+    """Return a subset that fails, and does not fail without any one of its items (1-minimal).
 
     Contiguous runs are removed, then ever shorter ones, down to single items (Zeller and Hildebrandt 2002, "Simplifying
     and Isolating Failure-Inducing Input"). The property need not be monotonic.

@@ -6,28 +6,14 @@ import enum
 import signal as signals
 from typing import ClassVar
 
-from passes.core.errors import BridgeError, InputError, PassError, nearest
-
-__all__ = [
-    "BridgeError",
-    "InputError",
-    "MigraphxError",
-    "OutOfMemory",
-    "ParityError",
-    "PassError",
-    "ProgramLost",
-    "RuntimeFailure",
-    "RuntimeNotFound",
-    "Step",
-    "Unreachable",
-    "WorkerCrashed",
-    "WorkerTimeout",
-    "nearest",
-]
+from passes.core.errors import BridgeError as BridgeError
+from passes.core.errors import InputError as InputError
+from passes.core.errors import PassError as PassError
+from passes.core.errors import nearest as nearest
 
 
 class Step(enum.StrEnum):
-    """What MIGraphX does with a model, in order."""
+    """The steps of MIGraphX with a model, in order."""
 
     PARSE = "parse"
     QUANTIZE = "quantize"
@@ -41,7 +27,7 @@ class RuntimeFailure(BridgeError):
     """MIGraphX, or the process that runs it, failed.
 
     Attributes:
-        step: the step that failed; None where it is unknown, or was none of these.
+        step: the step that failed; None if it is unknown, or not one of these.
         output: the end of what MIGraphX printed, unfiltered.
     """
 
@@ -55,12 +41,12 @@ class RuntimeFailure(BridgeError):
 
 
 class ParityError(BridgeError):
-    """A converted model computes something else than the reference.
+    """The output of a converted model differs from that of the reference.
 
     Attributes:
         output: the output that is furthest beyond its tolerance.
-        error: its largest absolute error; None where it is missing, or of another dtype or shape.
-        tolerance: the largest absolute error that its worst element may have; None likewise.
+        error: its largest absolute error; None if it is missing, or has another dtype or shape.
+        tolerance: the largest absolute error that its worst element may have; None if `error` is None.
     """
 
     exit_code: ClassVar[int] = 1

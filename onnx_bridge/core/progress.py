@@ -35,23 +35,23 @@ class TimedProgress(str):
 
     Attributes:
         what: the detail, without the time.
-        seconds: that are left.
+        seconds: the seconds that are left.
     """
 
     what: str
     seconds: float
 
     def __new__(cls, what: str, seconds: float) -> TimedProgress:
-        made = super().__new__(cls, f"{what}, about {duration(seconds)} left")
-        made.what, made.seconds = what, seconds
-        return made
+        progress = super().__new__(cls, f"{what}, about {duration(seconds)} left")
+        progress.what, progress.seconds = what, seconds
+        return progress
 
     def __getnewargs__(self) -> tuple[str, float]:  # type: ignore[override]
         return self.what, self.seconds
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, to two digits."""
+    """Return seconds in words, to two digits."""
     if seconds < 100:
         return f"{seconds:.2g} s"
     return f"{seconds / 60:.2g} min" if seconds < 6000 else f"{seconds / 3600:.2g} h"

@@ -15,12 +15,12 @@ _LENGTH = 240
 
 
 def shorten(text: str, length: int = _LENGTH) -> str:
-    """The text, cut to a number of characters with an ellipsis."""
+    """Return the text, cut to a number of characters with an ellipsis."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: its type, and the first line of its message."""
+    """Return an exception in one line: its type, and the first line of its message."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return shorten(f"{type(error).__name__}: {line}" if line else type(error).__name__)
 
@@ -76,4 +76,4 @@ def _suppressed_output() -> Iterator[None]:
 
 
 suppressed_output = ProcessState(_suppressed_output)
-"""Discard what is printed, logged or warned of from Python, in all threads, as long as the context lasts."""
+"""Discard what Python prints, logs or warns of, in all threads, while the context lasts."""

@@ -28,7 +28,7 @@ class Kind(enum.Enum):
 
     @classmethod
     def of(cls, kind: ir.TypeProtocol | None) -> Kind | None:
-        """The kind of an ONNX type; None for types that are not supported (sparse tensors, sequences of sequences)."""
+        """Return the kind of an ONNX type; None if it is not supported (a sparse tensor, a sequence of sequences)."""
         optional = isinstance(kind, ir.OptionalType)
         if isinstance(kind, ir.OptionalType):
             kind = kind.elem_type
@@ -40,22 +40,22 @@ class Kind(enum.Enum):
 
     @property
     def optional(self) -> bool:
-        """Whether it may be None."""
+        """True if it may be None."""
         return self in (Kind.OPTIONAL, Kind.OPTIONAL_SEQUENCE)
 
     @property
     def sequence(self) -> bool:
-        """Whether it is a list."""
+        """True if it is a list."""
         return self in (Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE)
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """A dtype as ONNX calls it where numpy does not: strings are objects."""
+    """Return a dtype as ONNX calls it where numpy does not: strings are objects."""
     return "string" if dtype.kind in "OUST" else dtype.name
 
 
 def flat(values: Mapping[str, Value]) -> dict[str, Array]:
-    """The arrays by name; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an empty optional has none."""
+    """Return the arrays by name; those of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an empty optional has none."""
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         if isinstance(value, list):

@@ -18,38 +18,38 @@ import onnx
 _KEY = "onnx_bridge.classes."
 """The prefix of a key of the metadata; the name of the output follows."""
 _OPSET = 13
-"""Of ONNX's operators, in a model that has none."""
+"""The opset of ONNX's operators that a model without them gets."""
 Class = str | int
 
 
 def keep_scores(model: onnx.ModelProto) -> None:
     """Replace each ZipMap of the main graph that makes an output, in place."""
     outputs = {value.name: value for value in model.graph.output}
-    found = [node for node in model.graph.node if _is_zip_map(node) and node.output[0] in outputs]
-    for node in found:
+    zip_maps = [node for node in model.graph.node if _is_zip_map(node) and node.output[0] in outputs]
+    for node in zip_maps:
         labels: list[Class] = []
         for attribute in node.attribute:
-            labels += [each.decode(errors="replace") for each in attribute.strings] or list(attribute.ints)
+            labels += [string.decode(errors="replace") for string in attribute.strings] or list(attribute.ints)
         name = node.output[0]
         node.op_type, node.domain = "Identity", ""
         del node.attribute[:]
         outputs[name].type.CopyFrom(onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=onnx.TensorProto.FLOAT)))
         model.metadata_props.add(key=f"{_KEY}{name}", value=json.dumps(labels))
-    if found and not any(each.domain in ("", "ai.onnx") for each in model.opset_import):
+    if zip_maps and not any(imported.domain in ("", "ai.onnx") for imported in model.opset_import):
         model.opset_import.add(domain="", version=_OPSET)
 
 
 def classes_of(metadata: Mapping[str, str]) -> dict[str, list[Class]]:
-    """The classes of each output that has scores, in the order of its columns, from the metadata of a model.
+    """Return the classes of each output that has scores, in the order of its columns, from the metadata of a model.
 
     What is no list of classes, which only a file says that nobody wrote with `keep_scores`, is left out.
     """
-    found: dict[str, list[Class]] = {}
+    classes: dict[str, list[Class]] = {}
     for key, value in metadata.items():
         if key.startswith(_KEY):
             with contextlib.suppress(ValueError, RecursionError):
-                found[key.removeprefix(_KEY)] = msgspec.json.decode(value, type=list[Class])
-    return found
+                classes[key.removeprefix(_KEY)] = msgspec.json.decode(value, type=list[Class])
+    return classes
 
 
 def _is_zip_map(node: onnx.NodeProto) -> bool:

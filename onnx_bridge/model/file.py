@@ -53,13 +53,13 @@ _TYPED_DATA = {
 """The field of the elements of a tensor; for other types it is ``int32_data``."""
 _DATA = ("raw_data", "int32_data", *dict.fromkeys(_TYPED_DATA.values()))
 """All of these fields, of which a tensor has one."""
-_PYTORCH = "it looks like a file of PyTorch: `onnx-bridge export` makes a model of what a Python function returns"
+_PYTORCH = "the file looks like one of PyTorch: `onnx-bridge export` makes a model of what a Python function returns"
 _OTHER_FILES = {
-    b"version https://git-lfs.": "it is a pointer of Git LFS: run git lfs pull",
+    b"version https://git-lfs.": "the file is a pointer of Git LFS: run git lfs pull",
     b"PK\x03\x04": _PYTORCH,  # a zip archive
     **{bytes((0x80, protocol)): _PYTORCH for protocol in range(2, 6)},  # a pickle
 }
-"""What a file may be that is no model, by its first bytes."""
+"""Hints for files that are not models, by their first bytes."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class ModelFile:
     """A model file, read and validated, without its large tensors.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         proto: the model. Tensors that were left out have ``data_location`` EXTERNAL and one ``external_data`` entry
             ``location``, an index into `spans`.
         spans: the elements of those tensors.
@@ -111,7 +111,7 @@ class ModelFile:
         self._model()
 
     def digest(self) -> str:
-        """The SHA-256 in hexadecimal: of the file, or of the digests of the file and of its external data."""
+        """Return the SHA-256 in hexadecimal: of the file, or of the digests of the file and of its external data."""
         hashes = []
         for source in self.sources.values():
             hashed, at = hashlib.sha256(), 0
@@ -121,16 +121,15 @@ class ModelFile:
             hashes.append(hashed)
         if len(hashes) == 1:
             return hashes[0].hexdigest()
-        return hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()
+        return hashlib.sha256(b"".join(hashed.digest() for hashed in hashes)).hexdigest()
 
     def _error(self, what: str, hint: str | None = None) -> InputError:
         return InputError(what, where=str(self.path), hint=hint)
 
     def _what_else(self) -> str:
-        """A hint for a file that is not a model."""
         start = next(iter(self.sources.values())).read(0, 24)
-        found = (hint for beginning, hint in _OTHER_FILES.items() if start.startswith(beginning))
-        return next(found, "is it a complete ONNX file?")
+        hints = (hint for beginning, hint in _OTHER_FILES.items() if start.startswith(beginning))
+        return next(hints, "is it a complete ONNX file?")
 
     def _model(self) -> None:
         proto = self.proto
@@ -140,7 +139,7 @@ class ModelFile:
         if problem := versions_problem(proto) or interface_problem(proto.graph):
             raise self._error(problem)
         keep_scores(proto)
-        self._functions = {(each.domain, each.name) for each in proto.functions}
+        self._functions = {(function.domain, function.name) for function in proto.functions}
         self._opsets = _normalize(proto.opset_import)
         self._graph(proto.graph, [])
         seen = set()
@@ -235,7 +234,7 @@ class ModelFile:
         scope.names.add(name)
 
     def _is_defined(self, name: str, scopes: list[_Scope]) -> bool:
-        """Whether a value exists; sets `unsorted` if its node comes later."""
+        """Return whether a value exists; sets `unsorted` if its node comes later."""
         for scope in reversed(scopes):
             if name in scope.ready:
                 return True
@@ -265,8 +264,8 @@ class ModelFile:
         elif kind == _Attr.STRINGS:
             attribute.strings[:] = [escaped(item, self.token) for item in attribute.strings]
         elif kind in (_Attr.TYPE_PROTO, _Attr.TYPE_PROTOS):
-            for each in [attribute.tp] if kind == _Attr.TYPE_PROTO else attribute.type_protos:
-                self._type(each, what)
+            for proto in [attribute.tp] if kind == _Attr.TYPE_PROTO else attribute.type_protos:
+                self._type(proto, what)
         elif kind in (_Attr.SPARSE_TENSOR, _Attr.SPARSE_TENSORS):
             raise self._error(f"{what} is a sparse tensor, which is not supported", "replace it with a dense one")
 
@@ -315,15 +314,15 @@ class ModelFile:
         if expected == "raw_data":
             if dtype == ir.DataType.STRING:
                 raise self._error(f"{what} has strings as raw data")
-            found, unit = len(tensor.raw_data), "bytes"
+            length, unit = len(tensor.raw_data), "bytes"
         else:
-            found, unit = len(getattr(tensor, expected)), "entries"
+            length, unit = len(getattr(tensor, expected)), "entries"
             if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
                 needed = 2 * count
             elif dtype == ir.DataType.STRING or dtype.bitwidth > 4:  # narrower elements are packed, a byte an entry
                 needed = count
-        if found != needed:
-            raise self._error(f"{what} has {found} {unit} of data where its shape and type need {needed}")
+        if length != needed:
+            raise self._error(f"{what} has {length} {unit} of data where its shape and type need {needed}")
         if dtype in _SIX_BITS:  # with bits that must be 0
             try:
                 ir.serde.deserialize_tensor(tensor).tobytes()
@@ -331,7 +330,7 @@ class ModelFile:
                 raise self._error(f"{what} has elements that are not {dtype.name}: {error}") from None
 
     def _span(self, tensor: onnx.TensorProto, what: str, dtype: ir.DataType, needed: int) -> Span:
-        """The span of the elements of a tensor that were left out, or are external data."""
+        """Return the span of the elements of a tensor that were left out, or are external data."""
         if self._is_stub(tensor):
             span = self._extents[int(tensor.external_data[0].value)]
             if span.nbytes != needed:

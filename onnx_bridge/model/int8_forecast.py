@@ -42,8 +42,8 @@ class Product:
     """One convolution or matrix product.
 
     Attributes:
-        node: its name.
-        operator: its operator.
+        node: the name of the node.
+        operator: the operator of the node.
         kernel: ``int8``, ``fp8``, ``int4-weight`` or ``float``.
         condition: the name of the first condition of an 8-bit kernel that it fails; empty if it fails none.
         reason: the condition in words, with the operand.
@@ -65,7 +65,7 @@ class LostSaturation:
     """A QuantizeLinear that is deleted although it saturates.
 
     Attributes:
-        node: its name.
+        node: the name of the node.
         low: the least number that its integers represent, over all scales.
         high: the largest.
     """
@@ -88,11 +88,9 @@ class Forecast:
     lost: tuple[LostSaturation, ...]
 
     def kernels(self) -> dict[str, int]:
-        """The number of products by kernel."""
-        return dict(Counter(each.kernel for each in self.products))
+        return dict(Counter(product.kernel for product in self.products))
 
     def summary(self) -> str:
-        """The forecast in one line."""
         parts = [f"{count} {kernel}" for kernel, count in sorted(self.kernels().items())]
         text = ", ".join(parts) or "no convolutions or matrix products"
         return f"{text}; saturation lost at {len(self.lost)}" if self.lost else text
@@ -119,8 +117,8 @@ def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] |
     lost = _lost_saturations(scope)
     if nodes is not None:
         products, lost = (
-            [each for each in products if each.node in nodes],
-            [each for each in lost if each.node in nodes],
+            [product for product in products if product.node in nodes],
+            [quantizer for quantizer in lost if quantizer.node in nodes],
         )
     return Forecast(tuple(products), tuple(lost))
 
@@ -134,16 +132,16 @@ def _product(node: ir.Node, scope: Scope) -> Product:
     if node.domain:
         four = node.attributes.get_int("bits", 4) == 4
         return Product(name, node.op_type, "int4-weight" if four else "float", quantized=True)
-    found = forecast_kernel(node, scope)
+    forecast = forecast_kernel(node, scope)
     quantized = node.op_type.endswith("Integer") or any(_is_dequantized(value) for value in node.inputs[:2])
-    if found.reason is None:
-        return Product(name, node.op_type, found.kernel, quantized=quantized, wrong=found.wrong)
-    condition = found.reason.condition.name.lower().replace("_", "-")
-    return Product(name, node.op_type, found.kernel, condition, str(found.reason), quantized)
+    if forecast.reason is None:
+        return Product(name, node.op_type, forecast.kernel, quantized=quantized, wrong=forecast.wrong)
+    condition = forecast.reason.condition.name.lower().replace("_", "-")
+    return Product(name, node.op_type, forecast.kernel, condition, str(forecast.reason), quantized)
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:
-    """Whether a value comes from DequantizeLinear, possibly through operators that only rearrange it."""
+    """Return whether a value comes from DequantizeLinear, possibly through operators that only rearrange it."""
     while value is not None and (node := value.producer()) is not None:
         if is_dequantize(node):
             return True
@@ -157,7 +155,7 @@ _REARRANGING = {"Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slic
 
 
 def _lost_saturations(scope: Scope) -> list[LostSaturation]:
-    """The saturating QuantizeLinear that are deleted with a DequantizeLinear."""
+    """Return the saturating QuantizeLinear that are deleted with a DequantizeLinear."""
     lost: dict[ir.Node, LostSaturation] = {}
     for node in scope.nodes():
         if not is_dequantize(node) or not _is_still_used(node, scope):
@@ -171,15 +169,15 @@ def _lost_saturations(scope: Scope) -> list[LostSaturation]:
         ):
             continue
         bounds = saturation(quantize, scope)
-        found = parameters(quantize, scope)
-        if bounds is not None and isinstance(found, Parameters):
-            low, high = found.bounds()
+        quantization = parameters(quantize, scope)
+        if bounds is not None and isinstance(quantization, Parameters):
+            low, high = quantization.bounds()
             lost[quantize] = LostSaturation(quantize.name or "", float(low.min()), float(high.max()))
     return list(lost.values())
 
 
 def _quantizer(node: ir.Node, scope: Scope) -> ir.Node | None:
-    """The QuantizeLinear that a DequantizeLinear is deleted with."""
+    """Return the QuantizeLinear that a DequantizeLinear is deleted with."""
     value = node.inputs[0]
     while value is not None and (producer := value.producer()) is not None:
         if is_quantize(producer):
@@ -191,7 +189,7 @@ def _quantizer(node: ir.Node, scope: Scope) -> ir.Node | None:
 
 
 def _is_still_used(node: ir.Node, scope: Scope) -> bool:
-    """Whether the dequantized values are used by anything but 8-bit kernels, which take the integers."""
+    """Return whether the dequantized values are used by anything but 8-bit kernels, which take the integers."""
     pending = [node.outputs[0]]
     while pending:
         value = pending.pop()

@@ -41,9 +41,9 @@ _REASONS = {
     errno.ENOSPC: "there is no space left on the device",
     errno.EDQUOT: "your quota of disk space is used up",
     errno.EFBIG: "the file would be larger than is allowed here",
-    errno.ENOENT: "its folder does not exist",
+    errno.ENOENT: "the folder does not exist",
     errno.ENOTDIR: "a part of its path is not a folder",
-    errno.ENAMETOOLONG: "its name is too long",
+    errno.ENAMETOOLONG: "the name is too long",
 }
 
 
@@ -62,10 +62,10 @@ def load(path: str | os.PathLike[str] | ModelFile) -> ir.Model:
 
 
 def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
-    """A model to change: that of a file, or a copy of one in memory.
+    """Return a model to change: that of a file, or a copy of one in memory.
 
     Raises:
-        InputError: as `load`; or the model exceeds the limits of `passes.graphs.limits`.
+        InputError: like `load`; or the model exceeds the limits of `passes.graphs.limits`.
     """
     if not isinstance(model, ir.Model):
         return load(model)
@@ -108,12 +108,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
             for source in sources:
                 source.check()
     except OSError as error:
-        what = f"it cannot be written: {_REASONS.get(error.errno or 0, error.strerror)}"
+        what = f"the model cannot be written: {_REASONS.get(error.errno or 0, error.strerror)}"
         raise InputError(what, where=str(path)) from error
 
 
 def _plan(model: ir.Model, path: Path, external_data: bool | None) -> tuple[Rope, _DataFile | None]:
-    """The message to write to ``path``, and the file of external data, if one is needed."""
+    """Return the message to write to ``path``, and the file of external data, if one is needed."""
     if not external_data:
         message = serialize(model)
         if message.size < LIMIT:
@@ -133,8 +133,8 @@ class _DataFile:
     """The external data of a model to be saved.
 
     Attributes:
-        path: of the file.
-        offsets: of each payload, at page boundaries, so that it can be mapped. Tensors that share their elements share
+        path: the path of the file.
+        offsets: the offset of each payload, at a page boundary, to be mapped. Tensors that share their elements share
             an offset.
     """
 
@@ -147,7 +147,7 @@ class _DataFile:
         self._end = 0
 
     def place(self, value: ir.Value, tensor: ir.TensorProtocol) -> dict[str, str] | None:
-        """The ``external_data`` of an initializer; None if its elements stay in the message."""
+        """Return the ``external_data`` of an initializer; None if its elements stay in the message."""
         if tensor.dtype == ir.DataType.STRING or packed_size(tensor.dtype, tensor.size) < BIG:
             return None
         payload = elements(tensor)
@@ -157,7 +157,6 @@ class _DataFile:
         return {"location": self.path.name, "offset": str(self.offsets[payload]), "length": str(payload.nbytes)}
 
     def write(self, file: int) -> None:
-        """Write all payloads to a descriptor."""
         for payload, offset in self.offsets.items():
             os.lseek(file, offset, os.SEEK_SET)
             payload.write(file)
@@ -170,9 +169,9 @@ def _check_target(path: Path) -> None:
     except OSError:  # absent, or writing reports the error
         return
     if stat.S_ISDIR(mode):
-        raise InputError("it cannot be written: this is a folder", where=str(path))
+        raise InputError("the model cannot be written: this is a folder", where=str(path))
     if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
-        raise InputError("it cannot be written: this is not a regular file", where=str(path))
+        raise InputError("the model cannot be written: this is not a regular file", where=str(path))
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class Weight:
     shape: tuple[int, ...]
 
     def value(self) -> Any:
-        """As an OrtValue that uses the memory of the elements."""
+        """Return an OrtValue that uses the memory of the elements."""
         import onnxruntime
 
         data = self.elements.view()
@@ -202,7 +201,7 @@ class Weight:
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(flat.reshape(self.shape), int(self.dtype))
 
     def tensor(self, name: str) -> ir.TensorProtocol:
-        """As a tensor that uses the memory of the elements."""
+        """Return a tensor that uses the memory of the elements."""
         data, shape = self.elements.view(), ir.Shape(self.shape)
         if self.dtype.bitwidth < 8:
             return ir.PackedTensor(data, self.dtype, shape=shape, name=name)
@@ -235,7 +234,7 @@ class SessionSource:
             options.add_initializer(name, self._values[-1])
 
     def to_model(self) -> ir.Model:
-        """The model in memory; it shares the weights."""
+        """Return the model in memory; it shares the weights."""
         model = from_proto(onnx.ModelProto.FromString(self.model))
         for name, weight in self.weights.items():
             model.graph.initializers[name].const_value = weight.tensor(name)
@@ -255,7 +254,7 @@ def session_source(model: ir.Model) -> SessionSource:
             changed.
     """
     weights: dict[str, Weight] = {}
-    subgraphs = [*model.graph.subgraphs(), *(each for f in model.functions.values() for each in f.subgraphs())]
+    subgraphs = [*model.graph.subgraphs(), *(graph for f in model.functions.values() for graph in f.subgraphs())]
     inner = {name for graph in subgraphs for name in graph.initializers}
 
     def place(value: ir.Value, tensor: ir.TensorProtocol) -> dict[str, str] | None:
@@ -266,10 +265,10 @@ def session_source(model: ir.Model) -> SessionSource:
         size = packed_size(tensor.dtype, tensor.size)
         if size < _EXTERNAL_BYTES:
             return None
-        found = elements(tensor)
-        if isinstance(found, Span):
-            found.source.check()
-        weights[str(value.name)] = Weight(found, tensor.dtype, tuple(tensor.shape.numpy()))
+        loaded = elements(tensor)
+        if isinstance(loaded, Span):
+            loaded.source.check()
+        weights[str(value.name)] = Weight(loaded, tensor.dtype, tuple(tensor.shape.numpy()))
         return {"location": "dev/null", "offset": "0", "length": str(size)}
 
     message = serialize(model, place)
@@ -279,5 +278,5 @@ def session_source(model: ir.Model) -> SessionSource:
 
 
 def digest(path: str | os.PathLike[str] | ModelFile) -> str:
-    """The digest of a model file (`ModelFile.digest`); raises InputError like `load`."""
+    """Return the digest of a model file (`ModelFile.digest`); raises InputError like `load`."""
     return _file(path).digest()

@@ -25,8 +25,8 @@ class NotUtf8(Malformed):
     """A string of a message is not UTF-8.
 
     Attributes:
-        place: of the string: "graph.node[3].doc_string".
-        value: its bytes.
+        place: the place of the string: "graph.node[3].doc_string".
+        value: the bytes of the string.
     """
 
     def __init__(self, place: str, value: bytes) -> None:
@@ -36,10 +36,10 @@ class NotUtf8(Malformed):
 
 
 def parse(message: bytes) -> onnx.ModelProto:
-    """A ModelProto.
+    """Return a ModelProto.
 
     Raises:
-        Malformed: the bytes are none; `NotUtf8` where a string is at fault.
+        Malformed: the bytes are not a message; `NotUtf8` if a string is at fault.
     """
     try:
         _strict().FromString(message)
@@ -61,7 +61,7 @@ def _parsed(message: bytes) -> onnx.ModelProto:
 
 @cache
 def _strict() -> Any:
-    """ModelProto, of a version of protobuf's language whose strings are UTF-8."""
+    """Return ModelProto's class in a version of protobuf's language whose strings are UTF-8."""
     file = descriptor_pb2.FileDescriptorProto()
     onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
     file.syntax = "proto3"
@@ -71,11 +71,11 @@ def _strict() -> Any:
 
 
 def _strings(message: Message, place: str = "") -> Iterator[tuple[str, str | bytes]]:
-    """The strings of a message with their places; as bytes where they are not UTF-8."""
-    for field, found in message.ListFields():
+    """Yield the strings of a message with their places; as bytes if they are not UTF-8."""
+    for field, value in message.ListFields():
         name = f"{place}{field.name}"
         items = (
-            [(f"{name}[{index}]", each) for index, each in enumerate(found)] if field.is_repeated else [(name, found)]
+            [(f"{name}[{index}]", each) for index, each in enumerate(value)] if field.is_repeated else [(name, value)]
         )
         if field.message_type is not None:
             for inner, each in items:

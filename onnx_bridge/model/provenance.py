@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 
 def operator(node: ir.Node) -> str:
-    """The name of the operator, with its domain unless it is a standard one."""
+    """Return the name of the operator, with its domain unless it is a standard one."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
@@ -17,7 +17,7 @@ SCOPE = "onnx_bridge.scope"
 
 
 def module(node: ir.Node) -> str:
-    """The innermost named PyTorch module that an exporter recorded; empty without one."""
+    """Return the innermost named PyTorch module that an exporter recorded; empty without one."""
     if SCOPE in node.metadata_props:
         return node.metadata_props[SCOPE]
     try:  # the exporter's last scope is the operator itself

@@ -34,7 +34,7 @@ _PLACEHOLDERS = (
 
 
 def build_model(file: ModelFile) -> ir.Model:
-    """The model of a file, with every node named, and after those that it depends on.
+    """Return the model of a file, with every node named, and after those that it depends on.
 
     Raises:
         InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of
@@ -73,13 +73,13 @@ def build_model(file: ModelFile) -> ir.Model:
 
 
 def _restore_attributes(attributes: MutableMapping[str, ir.Attr], file: ModelFile) -> None:
-    for attribute in [each for each in attributes.values() if each.type in _PLACEHOLDERS]:
+    for attribute in [candidate for candidate in attributes.values() if candidate.type in _PLACEHOLDERS]:
         if (restored := _restored(attribute, file)) is not attribute:
             attributes[attribute.name] = restored
 
 
 def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
-    """The attribute with its tensors and strings in place of their placeholders."""
+    """Return the attribute with its tensors and strings in place of their placeholders."""
     if attribute.is_ref() or attribute.value is None:
         return attribute
     many = attribute.type in (ir.AttributeType.TENSORS, ir.AttributeType.STRINGS)
@@ -96,7 +96,7 @@ def _restored(attribute: ir.Attr, file: ModelFile) -> ir.Attr:
 
 
 def _tensor(tensor: ir.TensorProtocol | None, file: ModelFile) -> ir.TensorProtocol | None:
-    """A tensor of the message, or mapped from its file in place of its placeholder."""
+    """Return a tensor of the message, or mapped from its file in place of its placeholder."""
     if isinstance(tensor, ir.TensorProtoTensor) and tensor.dtype != ir.DataType.STRING:
         return MessageTensor(tensor)
     if not isinstance(tensor, ir.ExternalTensor):
@@ -130,11 +130,11 @@ def _sort(model: ir.Model, path: Path) -> None:
         try:
             scope.sort()
         except ValueError:
-            raise InputError(f"its nodes form a cycle: {_cycle(scope)}", where=str(path)) from None
+            raise InputError(f"the model's nodes form a cycle: {_cycle(scope)}", where=str(path)) from None
 
 
 def _cycle(scope: ir.Graph | ir.Function) -> str:
-    """The first nodes of a cycle, in words."""
+    """Return the first nodes of a cycle, in words."""
     needs: dict[ir.Node, list[ir.Node]] = {}
     for node in ir.traversal.RecursiveGraphIterator(scope):
         needed = [value.producer() for value in node.inputs if value is not None]
@@ -143,7 +143,7 @@ def _cycle(scope: ir.Graph | ir.Function) -> str:
                 needed += attribute.as_graph()
             elif attribute.type == ir.AttributeType.GRAPHS:
                 needed += [inner for graph in attribute.as_graphs() for inner in graph]
-        needs[node] = [each for each in needed if each is not None]
+        needs[node] = [value for value in needed if value is not None]
     try:
         graphlib.TopologicalSorter(needs).prepare()
     except graphlib.CycleError as error:

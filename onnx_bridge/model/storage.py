@@ -33,8 +33,8 @@ class Source:
     """A file that tensors are mapped from, held open, so that its bytes stay when its name is removed or replaced.
 
     Attributes:
-        path: by which it was opened.
-        size: in bytes.
+        path: the path by which it was opened.
+        size: the size in bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class Source:
         except FileNotFoundError:
             raise InputError("there is no such file", where=str(path), hint=_nearest_name(path)) from None
         except OSError as error:
-            raise InputError(f"it cannot be read: {error.strerror}", where=str(path)) from error
+            raise InputError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
         weakref.finalize(self, os.close, self._file)
         state = os.fstat(self._file)
         if stat.S_ISDIR(state.st_mode):
@@ -68,7 +68,7 @@ class Source:
         raise TypeError("a mapped file cannot be copied or sent to another process")
 
     def fileno(self) -> int:
-        """The descriptor, to be sent to another process."""
+        """Return the descriptor, to be sent to another process."""
         return self._file
 
     @cached_property
@@ -87,7 +87,7 @@ class Source:
             raise self.changed()
 
     def changed(self) -> InputError:
-        """The error for a file that was changed in place."""
+        """Return the error for a file that was changed in place."""
         what = "the file was changed in place after the model was loaded, so its weights are lost"
         return InputError(what, where=str(self.path), hint="load the model again")
 
@@ -117,7 +117,7 @@ class Span:
     nbytes: int
 
     def view(self) -> Bytes:
-        """The bytes, mapped; raises InputError if the source was changed."""
+        """Return the bytes, mapped; raises InputError if the source was changed."""
         self.source.check()
         return np.frombuffer(self.source.memory, np.uint8, self.nbytes, self.offset)
 
@@ -185,13 +185,13 @@ class Elements:
     nbytes: int
 
     def view(self) -> Bytes:
-        """The bytes; copied if they have to be packed."""
+        """Return the bytes; copied if they have to be packed."""
         if self.tensor.dtype.bitwidth < 8:
             data: Bytes = np.frombuffer(self.tensor.tobytes(), np.uint8)
         else:
             data = np.ascontiguousarray(self.tensor.numpy()).reshape(-1).view(np.uint8)
         if data.nbytes != self.nbytes:
-            what = f"it has {data.nbytes} bytes where its shape and type need {self.nbytes}"
+            what = f"the tensor has {data.nbytes} bytes, and its shape and type need {self.nbytes}"
             raise InputError(what, where=f"tensor {self.tensor.name!r}")
         return data
 
@@ -208,22 +208,22 @@ def _mapped(span: Span, dtype: ir.DataType, shape: ir.Shape) -> ir.TensorProtoco
 
 
 def elements(tensor: ir.TensorProtocol) -> Span | Elements:
-    """The elements of a tensor, mapped or in memory; not of a string tensor."""
+    """Return the elements of a tensor, mapped or in memory; not of a string tensor."""
     if isinstance(tensor, MappedTensor):
         return tensor.span
     return Elements(tensor, packed_size(tensor.dtype, tensor.size))
 
 
 def packed_size(dtype: ir.DataType, count: int) -> int:
-    """The size in bytes of ``count`` packed elements."""
+    """Return the size in bytes of ``count`` packed elements."""
     return (count * dtype.bitwidth + 7) // 8
 
 
 def locate(location: str, model: Path) -> Path:
-    """The real path of a file of external data.
+    """Return the real path of a file of external data.
 
     Args:
-        location: as stated in the model, relative to its folder.
+        location: the location that the model states, relative to its folder.
         model: the path of the model.
 
     Raises:

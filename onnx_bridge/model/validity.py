@@ -1,4 +1,4 @@
-"""What ONNX's definitions of operators require of a node: its inputs, outputs, attributes and subgraphs.
+"""The requirements of ONNX's operators for the inputs, outputs, attributes and subgraphs of a node.
 
 Nodes of other domains, of functions of the model, and of operators that its opset does not have are not judged here.
 """
@@ -45,22 +45,22 @@ class _Schema:
 @cache
 def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
     try:
-        found = onnx.defs.get_schema(op_type, version, domain)
+        schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
     return _Schema(
-        (found.min_input, found.max_input),
-        (found.min_output, found.max_output),
-        tuple(index for index, each in enumerate(found.inputs) if each.option == _Option.Single),
-        next((index for index, each in enumerate(found.inputs) if each.option == _Option.Variadic), sys.maxsize),
-        tuple(name for name, each in found.attributes.items() if each.required),
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(index for index, each in enumerate(schema.inputs) if each.option == _Option.Single),
+        next((index for index, value in enumerate(schema.inputs) if value.option == _Option.Variadic), sys.maxsize),
+        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
     )
 
 
 @cache
 def _attribute_types(domain: str, op_type: str, opset: int) -> Mapping[str, frozenset[int]]:
-    """The types of each attribute of an operator: in an opset, or in any, of those that it does not have there."""
-    found: dict[str, set[int]] = {}
+    """Return the types of each attribute of an operator: in an opset, or in any for attributes it lacks there."""
+    kinds: dict[str, set[int]] = {}
     version = MAX_VERSION
     while version > 0:
         try:
@@ -68,18 +68,18 @@ def _attribute_types(domain: str, op_type: str, opset: int) -> Mapping[str, froz
         except onnx.defs.SchemaError:
             break
         for name, formal in schema.attributes.items():
-            found.setdefault(name, set()).add(formal.type.value)  # type: ignore[attr-defined]
+            kinds.setdefault(name, set()).add(formal.type.value)  # type: ignore[attr-defined]
         version = schema.since_version - 1
     try:
         here = onnx.defs.get_schema(op_type, opset, domain).attributes
     except onnx.defs.SchemaError:
         here = {}
-    found |= {name: {formal.type.value} for name, formal in here.items()}  # type: ignore[attr-defined]
-    return {name: frozenset(types) for name, types in found.items()}
+    kinds |= {name: {formal.type.value} for name, formal in here.items()}  # type: ignore[attr-defined]
+    return {name: frozenset(types) for name, types in kinds.items()}
 
 
 def versions_problem(model: onnx.ModelProto) -> str | None:
-    """What is wrong with the versions that a model states."""
+    """Return what is wrong with the versions that a model states."""
     stated = [("the IR version", model.ir_version)]
     for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
         stated += [(f"the version of the opset {entry.domain or 'ai.onnx'!r}", entry.version) for entry in imports]
@@ -90,7 +90,7 @@ def versions_problem(model: onnx.ModelProto) -> str | None:
 
 
 def interface_problem(graph: onnx.GraphProto) -> str | None:
-    """What is wrong with the inputs and outputs of the main graph."""
+    """Return what is wrong with the inputs and outputs of the main graph."""
     if not graph.output:
         return "the model has no outputs"
     constants = {tensor.name for tensor in graph.initializer}
@@ -111,7 +111,7 @@ def interface_problem(graph: onnx.GraphProto) -> str | None:
 
 
 def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Collection[tuple[str, str]]) -> str | None:
-    """How a node violates the definition of its operator, as the end of a sentence; None if it does not.
+    """Return how a node violates the definition of its operator, as the end of a sentence; None if it does not.
 
     Args:
         node: whose attributes have types.
@@ -154,15 +154,15 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
 
 
 def _split_problem(node: onnx.NodeProto) -> str | None:
-    """Whether a Split has other parts than outputs: ONNX's inference makes a list of the sizes of all parts."""
-    parts = next((each.i for each in node.attribute if each.name == "num_outputs" and not each.ref_attr_name), None)
-    if parts is not None and parts != len(node.output):
-        return f"has {len(node.output)} outputs, and its num_outputs is {parts}"
+    """Return how the parts of a Split differ from its outputs: ONNX's inference makes a list of all parts' sizes."""
+    for attribute in node.attribute:
+        if attribute.name == "num_outputs" and not attribute.ref_attr_name and attribute.i != len(node.output):
+            return f"has {len(node.output)} outputs, and its num_outputs is {attribute.i}"
     return None
 
 
 def _attributes_problem(node: onnx.NodeProto, names: list[str]) -> str | None:
-    """What is wrong with the attributes of a node of any operator."""
+    """Return what is wrong with the attributes of a node of any operator."""
     if len(set(names)) < len(names):
         return f"has two attributes {Counter(names).most_common(1)[0][0]!r}"
     for attribute in node.attribute:
@@ -182,17 +182,18 @@ def _constant_problem(node: onnx.NodeProto) -> str | None:
 
 
 def _bodies_problem(node: onnx.NodeProto, domain: str, version: int) -> str | None:
-    """What is wrong with the subgraphs of a node of control flow."""
+    """Return what is wrong with the subgraphs of a node of control flow."""
     check = _BODIES.get((domain, node.op_type))
-    graphs = {each.name: each.g for each in node.attribute if each.type == _Attr.GRAPH and not each.ref_attr_name}
-    if check is None or not graphs:
-        return None
-    for name, graph in graphs.items():
-        inputs, outputs = check(node, version)
-        if len(graph.input) != inputs:
-            return f"has a subgraph {name!r} with {len(graph.input)} inputs, and it must have {inputs}"
-        if len(graph.output) < outputs:
-            return f"has a subgraph {name!r} with {len(graph.output)} outputs, and it must have {outputs}"
+    for attribute in node.attribute if check is not None else ():
+        if attribute.type != _Attr.GRAPH or attribute.ref_attr_name:
+            continue
+        assert check is not None
+        name, inputs, outputs = attribute.name, len(attribute.g.input), len(attribute.g.output)
+        right_inputs, least_outputs = check(node, version)
+        if inputs != right_inputs:
+            return f"has a subgraph {name!r} with {inputs} inputs, and it must have {right_inputs}"
+        if outputs < least_outputs:
+            return f"has a subgraph {name!r} with {outputs} outputs, and it must have {least_outputs}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as needed to leave large tensors in their files.
+"""Protobuf's wire format, to the extent that leaves large tensors in their files.
 
 `strip` copies a serialized ModelProto without the elements of its large tensors; a `Rope` is a message to be written,
 whose large parts are still in their files. Neither loads these parts into memory.
@@ -20,7 +20,7 @@ LIMIT = 2**31
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 100
-"""Of nested messages, as in protobuf itself."""
+"""The limit of nested messages, as in protobuf itself."""
 
 # The messages that contain tensors, by field number of onnx.proto.
 _Kind = dict[int, "_Kind"]
@@ -47,7 +47,7 @@ class Viewed(Protocol):
     """Bytes in memory or in a file."""
 
     def view(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes, one-dimensional, copied only if necessary."""
+        """Return the bytes, one-dimensional, copied only if necessary."""
 
 
 class Payload(Viewed, Protocol):
@@ -92,11 +92,9 @@ class Rope:
             self._attach(content)
 
     def payloads(self) -> list[Payload]:
-        """The pieces that are payloads."""
         return [piece for piece in self.pieces if not isinstance(piece, bytearray)]
 
     def join(self) -> bytes:
-        """The whole message in memory."""
         return b"".join(piece if isinstance(piece, bytearray) else piece.view().data for piece in self.pieces)
 
     def _attach(self, payload: Payload) -> None:
@@ -139,7 +137,7 @@ def strip(data: Any, size: int) -> Stripped:
 
 
 def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Stripped, depth: int) -> Rope | None:
-    """The message without large payloads; None if it has none."""
+    """Return the message without large payloads; None if it has none."""
     if depth > _MAX_DEPTH:
         raise Malformed(f"messages are nested deeper than {_MAX_DEPTH} levels")
     rope = Rope()
@@ -171,16 +169,16 @@ def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Strip
 
 
 def _strip_tensor(data: Any, begin: int, end: int, stripped: Stripped) -> Rope | None:
-    found: dict[int, list[tuple[int, int, int]]] = {}
+    fields_by_number: dict[int, list[tuple[int, int, int]]] = {}
     dtype = 0
     for number, wire, at, value, stop in _fields(data, begin, end):
         if wire == _BYTES:
-            found.setdefault(number, []).append((at, value, stop))
+            fields_by_number.setdefault(number, []).append((at, value, stop))
         elif number == _DATA_TYPE:
             dtype = _varint(data, value, stop)[0]
         elif number == _DATA_LOCATION and _varint(data, value, stop)[0]:
             return None  # external data already
-    payloads = found.get(_RAW) or found.get(_PACKED.get(dtype, _RAW), [])
+    payloads = fields_by_number.get(_RAW) or fields_by_number.get(_PACKED.get(dtype, _RAW), [])
     if len(payloads) != 1 or payloads[0][2] - payloads[0][1] < BIG:
         return None
     at, value, stop = payloads[0]
@@ -195,7 +193,7 @@ def _strip_tensor(data: Any, begin: int, end: int, stripped: Stripped) -> Rope |
 
 
 def _fields(data: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The number, wire type, start, start of the value, and end of each field of a message."""
+    """Yield the number, wire type, start, start of the value, and end of each field of a message."""
     at = begin
     while at < end:
         start = at
@@ -222,7 +220,7 @@ def _fields(data: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A variable-length integer, and the index after it."""
+    """Return a variable-length integer, and the index after it."""
     result = shift = 0
     while at < end and shift < 70:
         byte: int = data[at]

@@ -33,7 +33,7 @@ _QUANTIZATION = "quant_parameter_tensor_names"
 
 
 def inline(value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """The `Placement` that puts everything into the message."""
+    """Place everything into the message (`Placement`)."""
 
 
 def serialize(model: ir.Model, placement: Placement = inline) -> Rope:
@@ -66,8 +66,8 @@ def _model(model: ir.Model, placement: Placement) -> Rope:
         functions.append(_function(function, placement, infos, model.ir_version >= _VALUE_INFO_IN_FUNCTIONS))
     rope = Rope(proto.SerializeToString())
     rope.field(7, _graph(model.graph, placement, infos))
-    for each in functions:
-        rope.field(25, each)
+    for written in functions:
+        rope.field(25, written)
     for span in model.graph.meta.get(CARRIED, ()):
         rope.add(span.view().tobytes())
     return rope
@@ -79,7 +79,7 @@ def _graph(graph: ir.Graph, placement: Placement, infos: list[onnx.ValueInfoProt
         rope.field(1, _node(node, placement))
     for value in graph.initializers.values():
         if value.const_value is None:
-            raise InputError("it has no value", where=f"initializer {value.name!r}")
+            raise InputError("the initializer has no value", where=f"initializer {value.name!r}")
         external = placement(value, value.const_value)
         rope.field(5, _tensor(value.const_value, value.name, external))
 
@@ -166,11 +166,11 @@ def _attribute(attribute: ir.Attr, placement: Placement) -> Rope | bytes:
     if kind == ir.AttributeType.TENSOR:
         parts = [(5, _tensor(value, value.name))]
     elif kind == ir.AttributeType.TENSORS:
-        parts = [(10, _tensor(each, each.name)) for each in value]
+        parts = [(10, _tensor(tensor, tensor.name)) for tensor in value]
     elif kind == ir.AttributeType.GRAPH:
         parts = [(6, _graph(value, placement))]
     elif kind == ir.AttributeType.GRAPHS:
-        parts = [(11, _graph(each, placement)) for each in value]
+        parts = [(11, _graph(graph, placement)) for graph in value]
     else:
         return bytes(serde.serialize_attribute(attribute).SerializeToString())
     proto = onnx.AttributeProto(name=attribute.name, type=onnx.AttributeProto.AttributeType.Name(int(kind)))
@@ -212,16 +212,16 @@ def _tensor(tensor: ir.TensorProtocol, name: str | None, external: Mapping[str, 
 
 
 def _has_numbers(proto: onnx.TensorProto) -> bool:
-    """Whether the elements are a list of numbers, which are written as bytes, as in probes.
+    """Return whether the elements are a list of numbers, which are written as bytes, as in probes.
 
-    Where the entries of ``int32_data`` are bit patterns, MIGraphX takes them for numbers (float8e4m3fnuz) or refuses
+    If the entries of ``int32_data`` are bit patterns, MIGraphX takes them for numbers (float8e4m3fnuz) or refuses
     them (bfloat16).
     """
     return proto.data_type != onnx.TensorProto.STRING and not proto.HasField("raw_data")
 
 
 def _is_redundant(value: ir.Value) -> bool:
-    """Whether the value info of an initializer only repeats the type of its tensor."""
+    """Return whether the value info of an initializer only repeats the type of its tensor."""
     tensor = value.const_value
     return (
         tensor is not None

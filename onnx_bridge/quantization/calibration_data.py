@@ -17,12 +17,12 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 def calibration_samples(
     scheme: Scheme, given: SampleSource | None, specs: Sequence[TensorSpec], own: Sequence[Sample] = ()
 ) -> Calibration:
-    """The samples for calibration and for the comparison with the float model.
+    """Return the samples for calibration and for the comparison with the float model.
 
     Args:
-        scheme: what is quantized to.
+        scheme: the scheme to quantize to.
         given: the user's samples, or where to read them from.
-        specs: of the model's inputs.
+        specs: the model's inputs.
         own: samples that come with the model, such as a module's arguments; used if none are given.
 
     Raises:
@@ -47,13 +47,13 @@ class CalibrationReader:
         self._samples = iter(samples)
 
     def get_next(self) -> dict[str, Array] | None:
-        """The next sample, which may be changed; None after the last."""
+        """Return the next sample, which may be changed; None after the last."""
         sample = next(self._samples, None)
         return None if sample is None else {name: array.copy() for name, array in sample.items()}
 
 
 def as_arrays(sample: Sample) -> dict[str, Array]:
-    """A sample of arrays only.
+    """Return a sample of arrays only.
 
     Raises:
         InputError: an input is a sequence or an optional, which quantizers do not support.
@@ -61,6 +61,6 @@ def as_arrays(sample: Sample) -> dict[str, Array]:
     for name, value in sample.items():
         if not isinstance(value, np.ndarray):
             kind = Kind.SEQUENCE if isinstance(value, list) else Kind.OPTIONAL
-            what = f"it is {'a' if kind is Kind.SEQUENCE else 'an'} {kind.value}, and quantizers support only tensors"
+            what = f"quantizers support only tensors, not {'a' if kind is Kind.SEQUENCE else 'an'} {kind.value}"
             raise InputError(what, where=f"input {name!r}")
     return {name: value for name, value in sample.items() if isinstance(value, np.ndarray)}

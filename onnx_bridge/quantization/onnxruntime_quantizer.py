@@ -51,7 +51,7 @@ def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_c
 
 
 def _softmax(source: Source) -> list[str]:
-    """The Softmax nodes: the quantizer has fixed ranges for their outputs, but no float8 scale."""
+    """Return the Softmax nodes: the quantizer has fixed ranges for their outputs, but no float8 scale."""
     graph = onnx.load(source.path, load_external_data=False).graph
     return [node.name for node in graph.node if node.op_type == "Softmax"]
 
@@ -59,7 +59,7 @@ def _softmax(source: Source) -> list[str]:
 def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_channel: bool, excluded: list[str]) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-    activations, weights = (getattr(QuantType, each) for each in _TYPES[scheme.name])
+    activations, weights = (getattr(QuantType, name) for name in _TYPES[scheme.name])
     options: dict[str, Any] = {"ActivationSymmetric": scheme.name != "uint8"}
     quantize_static(
         source.path,

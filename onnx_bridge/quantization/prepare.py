@@ -45,7 +45,7 @@ class Source:
     large: bool
 
     def result(self, by: str) -> ir.Model:
-        """The quantizer's model, without opset imports that are not used.
+        """Return the quantizer's model, without opset imports that are not used.
 
         Args:
             by: the name of the quantizer.
@@ -68,8 +68,8 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
     """Write the file that a quantizer reads.
 
     Args:
-        model: in float; it is not changed.
-        scheme: what it is quantized to.
+        model: the model in float; it is not changed.
+        scheme: the scheme to quantize to.
         exclude: names of nodes, or of operators, that stay in float.
 
     Raises:
@@ -106,16 +106,15 @@ def refuse_quantized(model: ir.Model) -> None:
 
 
 def _excluded(model: ir.Model, wanted: Collection[str]) -> frozenset[str]:
-    """The names of the excluded nodes."""
     for scope in scopes(model):
         name_nodes(scope)
     nodes = [node for graph in _graphs(model) for node in graph.all_nodes()]
     names = {str(node.name) for node in nodes}
     operators = {node.op_type for node in nodes}
-    for each in wanted:
-        if each not in names | operators:
-            hint = nearest(each, names | operators) or f"its operators are {', '.join(sorted(operators))}"
-            raise InputError(f"the model has no node or operator {each!r}", where="--exclude", hint=hint)
+    for name in wanted:
+        if name not in names | operators:
+            hint = nearest(name, names | operators) or f"its operators are {', '.join(sorted(operators))}"
+            raise InputError(f"the model has no node or operator {name!r}", where="--exclude", hint=hint)
     return frozenset(str(node.name) for node in nodes if node.name in wanted or node.op_type in wanted)
 
 

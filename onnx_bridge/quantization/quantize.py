@@ -23,7 +23,7 @@ from onnx_bridge.requests.export import Dynamic, ExportRequest, as_arguments, ou
 from onnx_bridge.requests.quantization import Mode, QuantizeRequest
 from onnx_bridge.requests.schemes import scheme_of
 from onnx_bridge.samples.files import SampleSource
-from onnx_bridge.torch.availability import require_torch
+from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.export.export import export
 from passes.isolation.limits import Limits, limited
 
@@ -62,13 +62,13 @@ def quantize(  # noqa: PLR0913
         kwargs: arguments of a module by name.
         with_: the quantizer: ``quark`` or ``ort``.
         scheme: what to quantize to, by name (`onnx_bridge.requests.schemes.SCHEMES`).
-        mode: of Quark, for a module: ``fx`` quantizes the graph of torch.export, with the operators between layers;
+        mode: Quark's mode for a module: ``fx`` quantizes the graph of torch.export, with the operators between layers;
             ``eager`` quantizes the layers, their weights and inputs; None is fx if it supports the scheme.
         calibration: the data that ranges are measured on (see `onnx_bridge.samples.calibration`), by input names;
             required for a model by int8, int8-pow2, uint8, int16 and fp8. For a module the default is its arguments.
             The result is compared with the float model on it.
         per_channel: whether weights get a scale for each output channel.
-        exclude: what stays in float: names of nodes or operators; of a module's layers for Quark's eager mode.
+        exclude: names of nodes or operators that stay in float; of a module's layers for Quark's eager mode.
         train: quantization-aware training: called with the quantized module, after calibration and before its scales
             are frozen. That module has the signature of the original one, and is trained in place. With the mode fx it
             takes only arguments of the given sizes. Quark only.
@@ -99,7 +99,7 @@ def quantize(  # noqa: PLR0913
             given = {"args": args, "kwargs": kwargs, "mode": mode, "train": train, "dynamic": dynamic}
             for name, value in given.items():
                 if value is not None:
-                    raise InputError("it is only for PyTorch modules", where=name, hint="omit it")
+                    raise InputError("the option is only for PyTorch modules", where=name, hint="omit it")
             return _quantize_model(src, request, tell)
         call = ExportRequest(() if args is None else as_arguments(args), dict(kwargs or {}), dynamic or {})
         return _quantize_module(src, call, request, tell)

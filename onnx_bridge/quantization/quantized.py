@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
-from onnx_bridge.quantization.deviation import Deviation
+from onnx_bridge.reference.comparison.metrics import Tally, chunks
+from onnx_bridge.reference.comparison.tolerances import EXACT, is_float
 from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized
 
 if TYPE_CHECKING:
     from torch import nn
+
+MOST = 32
+"""The maximum number of samples that are compared."""
+
+Run = Callable[[Sample], Mapping[str, Value]]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far one output is from that of the float model.
+
+    Attributes:
+        name: the name of the output.
+        max_abs: the largest |quantized − float|.
+        largest: the largest |float|.
+        sqnr_db: signal to quantization noise, 10 · log₁₀(Σ float² / Σ (quantized − float)²); None if there is no
+            noise, or the signal is zero.
+    """
+
+    name: str
+    max_abs: float
+    largest: float
+    sqnr_db: float | None
 
 
 @dataclass(frozen=True)
@@ -26,12 +55,12 @@ class Quantized:
 
     Attributes:
         model: the quantized graph.
-        quantizer: its name and version.
+        quantizer: the name and version of the quantizer.
         scheme: the name of the scheme.
         per_channel: whether weights have a scale for each output channel.
         excluded: what the user excluded, and stayed in float.
         calibration: the source of the samples.
-        samples: their number.
+        samples: the number of samples.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
         notes: what the user should know, in sentences.
         path: the file that was written, if any.
@@ -61,13 +90,13 @@ class Quantized:
             "samples": self.samples,
             "opset": self.model.opset_imports.get(""),
             "nodes": self.model.graph.num_nodes(),
-            "outputs": [asdict(each) for each in self.deviations],
+            "outputs": [asdict(deviation) for deviation in self.deviations],
             "notes": list(self.notes),
         }
 
 
 def versioned(name: str, package: str) -> str:
-    """The name of a quantizer with its version."""
+    """Return the name of a quantizer with its version."""
     return f"{name} {metadata.version(package)}"
 
 
@@ -83,12 +112,12 @@ def require_quantized(model: ir.Model, scheme: Scheme) -> None:
         what, hint = "the model has no MatMul with a constant matrix, the only weights that are stored in 4 bits", None
     else:
         what = "nothing in the model was quantized"
-        hint = "it has no operator that the quantizer supports, or all are excluded"
+        hint = "the model has no operator that the quantizer supports, or all are excluded"
     raise InputError(what, where=scheme.name, hint=hint)
 
 
 def saved(model: ir.Model, path: Path | None, progress: Progress) -> ir.Model:
-    """The model, mapped from the file that it is written to, or held in memory if there is none."""
+    """Return the model, mapped from the file that it is written to, or held in memory if there is none."""
     if path is not None:
         progress("write")
         models.save(model, path)
@@ -98,3 +127,47 @@ def saved(model: ir.Model, path: Path | None, progress: Progress) -> ir.Model:
             array = value.const_value.numpy().copy()
             value.const_value = ir.tensor(array, dtype=value.const_value.dtype, name=value.name)
     return model
+
+
+def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tuple[Deviation, ...]:
+    """Compare a quantized model with the original on the first of the samples.
+
+    Args:
+        quantized: runs the quantized model; returns outputs by name.
+        original: runs the original, with outputs in the same order: they are compared by position.
+        samples: at least one.
+
+    Raises:
+        InputError: outputs are NaN or Inf only in the quantized model, or have other shapes; or a model cannot be run.
+    """
+    tallies: dict[str, Tally] = {}
+    largest: dict[str, float] = {}
+    for sample in samples[:MOST]:
+        actual, expected = flat(quantized(sample)), flat(original(sample))
+        for (name, array), (_, other) in zip(actual.items(), expected.items(), strict=True):
+            if array.shape != other.shape:
+                what = (
+                    f"the shape is {list(array.shape)} in the quantized model, and {list(other.shape)} in the original"
+                )
+                raise InputError(what, where=f"output {name!r}")
+            if not is_float(other.dtype) and other.dtype.kind not in "iub":
+                continue
+            tally = tallies.setdefault(name, Tally(EXACT))
+            for one, two, start in chunks(array, other):
+                tally.add(one, two, start)
+            largest[name] = max(largest.get(name, 0.0), _largest(other))
+    for name, tally in tallies.items():
+        if bad := sum(tally.one_sided.values()):
+            what = f"{bad} of {tally.seen} numbers are NaN or Inf only in the quantized model"
+            raise InputError(what, where=f"output {name!r}", hint="calibrate on representative data")
+    return tuple(_deviation(name, tally, largest[name]) for name, tally in tallies.items())
+
+
+def _deviation(name: str, tally: Tally, largest: float) -> Deviation:
+    ratio = tally.metrics().get("sqnr_db")
+    return Deviation(name, tally.max_abs, largest, ratio if ratio is not None and math.isfinite(ratio) else None)
+
+
+def _largest(array: Array) -> float:
+    numbers = np.abs(array.astype(np.float64))
+    return float(np.max(numbers[np.isfinite(numbers)], initial=0.0))

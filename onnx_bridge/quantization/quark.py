@@ -1,4 +1,8 @@
-"""AMD Quark, imported on first use, with its output suppressed."""
+"""AMD Quark, imported on first use, with its output suppressed, and its quantizer for ONNX models.
+
+The quantizer's rewrites for AMD's NPUs (Sigmoid to HardSigmoid, scales aligned for a DPU) change what the model
+computes, and are turned off.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,25 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
+from onnx_bridge.quantization.calibration_data import CalibrationReader
+from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.reference.quark.build import bounded_waits
+from onnx_bridge.requests.schemes import BLOCK, Scheme
 
 EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
+_SPECS = {
+    "int8": ("Int8Spec", "Int8Spec"),
+    "int8-pow2": ("XInt8Spec", "XInt8Spec"),
+    "uint8": ("UInt8Spec", "Int8Spec"),
+    "int16": ("Int16Spec", "Int8Spec"),
+    "bf16": ("BFloat16Spec", "BFloat16Spec"),
+    "bfp16": ("BFP16Spec", "BFP16Spec"),
+    "mxfp4": ("MXFP4E2M1Spec", "MXFP4E2M1Spec"),
+    "int4-weights": ("Int8Spec", "Int8Spec"),
+}
+"""Quark's classes for activations and weights, by scheme; 4-bit weights are a separate option."""
+_PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, "ForceQuantizeNoInputCheck": True}
+_FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, "Symmetric": True, "Bits": 4}}
 
 
 def load(module: str) -> Any:
@@ -23,7 +43,7 @@ def load(module: str) -> Any:
     The first import takes seconds: Quark reads the sources of all models of transformers, if that is installed.
 
     Args:
-        module: its name, such as ``quark.onnx``.
+        module: the name of the module, such as ``quark.onnx``.
 
     Raises:
         InputError: Quark, or a package that it needs, is not installed or broken, or its build is locked.
@@ -38,7 +58,9 @@ def load(module: str) -> Any:
         what = "AMD Quark is not installed" if missing else f"AMD Quark cannot be imported: {describe(error)}"
         raise InputError(what, hint=EXTRA) from error
     except Exception as error:  # it compiles operators when it is first imported
-        raise InputError(f"AMD Quark cannot be imported: {describe(error)}", hint="it needs a C++ compiler") from error
+        raise InputError(
+            f"AMD Quark cannot be imported: {describe(error)}", hint="Quark needs a C++ compiler"
+        ) from error
 
 
 def require_torchao() -> None:
@@ -78,3 +100,41 @@ def _without_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
+    """Quantize a file; returns no notes.
+
+    Args:
+        source: the file to read, and the one to write.
+        scheme: one that it supports.
+        reader: the calibration data.
+        per_channel: whether weights get a scale for each output channel.
+
+    Raises:
+        InputError: Quark is not installed, or it fails, with its message.
+    """
+    library = load("quark.onnx")
+    config = _config(scheme, source, per_channel)
+    try:
+        with suppressed_output():
+            library.ModelQuantizer(config).quantize_model(str(source.path), str(source.target), reader)
+    except Exception as error:  # of any type
+        raise InputError(f"Quark cannot do it: {describe(error)}", where=scheme.name) from error
+    return ()
+
+
+def _config(scheme: Scheme, source: Source, per_channel: bool) -> Any:
+    library, specs = load("quark.onnx"), load("quark.onnx.quantization.config.spec")
+    activations, weights = (getattr(specs, name) for name in _SPECS[scheme.name])
+    given: dict[str, Any] = {}
+    if scheme.calibrated and scheme.name != "int8-pow2":  # which minimizes the squared error
+        given["calibration_method"] = specs.CalibMethod.MinMax
+    granularity = specs.QuantGranularity.Channel if per_channel else specs.QuantGranularity.Tensor
+    weight = weights(**given, quant_granularity=granularity)
+    return library.QConfig(
+        library.QLayerConfig(input_tensors=activations(**given), weight=weight),
+        exclude=list(source.excluded),
+        use_external_data_format=source.large,
+        extra_options={**_PLAIN, **(_FOUR_BITS if scheme.name == "int4-weights" else {})},
+    )

@@ -1,4 +1,4 @@
-"""What runs in the process of the quantizers of ONNX models."""
+"""The process of the quantizers of ONNX models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
-from onnx_bridge.quantization import onnxruntime_quantizer, quark_quantizer
+from onnx_bridge.quantization import onnxruntime_quantizer, quark
 from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
@@ -15,13 +15,13 @@ from onnx_bridge.requests.schemes import scheme_of
 from passes.isolation import value_messages
 from passes.isolation.messages import Message
 
-_QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark_quantizer.quantize}
+_QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark.quantize}
 
 
 def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
-    """Quantize a file (see `onnx_bridge.quantization.isolated`); raises MemoryError where there is none left."""
+    """Quantize a file (see `onnx_bridge.quantization.quantize_graph`); raises MemoryError if none is left."""
     source = Source(Path(request["path"]), Path(request["target"]), tuple(request["excluded"]), request["large"])
-    reader = CalibrationReader([as_arrays(each) for each in value_messages.unpack(request["samples"], arrays)])
+    reader = CalibrationReader([as_arrays(sample) for sample in value_messages.unpack(request["samples"], arrays)])
     scheme, per_channel = scheme_of(request["scheme"]), request["per_channel"]
     try:
         return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}

@@ -1,4 +1,4 @@
-"""What `onnx_bridge.quantize` is asked to do."""
+"""The request of `onnx_bridge.quantize`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuantizeRequest:
     Attributes:
         quantizer: ``quark`` or ``ort``.
         scheme: what numbers are stored as.
-        mode: of Quark, for modules: ``fx``, ``eager``, or None: fx if it supports the scheme.
+        mode: Quark's mode for modules: ``fx``, ``eager``, or None: fx if it supports the scheme.
         calibration: the data that ranges are measured on.
         per_channel: whether weights get a scale for each output channel.
         exclude: names of nodes, operators or layers that stay in float.
@@ -53,7 +53,6 @@ class QuantizeRequest:
 
     @property
     def module_mode(self) -> Mode:
-        """The mode of Quark for a module."""
         return self.mode or ("eager" if "fx" in self.scheme.refusals else "fx")
 
     def check_route(self, route: Route) -> None:

@@ -34,11 +34,11 @@ _INTEGERS_ONLY = "it quantizes only to integers"
 
 @dataclass(frozen=True)
 class Scheme:
-    """What numbers are stored as.
+    """A form in which numbers are stored.
 
     Attributes:
-        name: of the scheme.
-        text: its description.
+        name: the name of the scheme.
+        text: the description of the scheme.
         refusals: why routes do not support it.
         calibrated: whether ranges of activations are measured, which needs data.
         channels: whether weights may have a scale for each output channel.
@@ -59,7 +59,7 @@ class Scheme:
             InputError: it does not; the error says why, and which route does.
         """
         if (reason := self.refusals.get(route)) is not None:
-            able = next((each for each in _OTHERS if each != route and each not in self.refusals), None)
+            able = next((other for other in _OTHERS if other != route and other not in self.refusals), None)
             hint = f"{_OTHERS[able]} can" if able else None
             raise InputError(f"{_ROUTES[route]} cannot do it: {reason}", where=f"scheme {self.name}", hint=hint)
         if per_channel and not self.channels:
@@ -71,8 +71,8 @@ _ORT_NONE = {"ort": "it has no such format"}
 _BLOCKS: Mapping[Route, str] = {"fx": _INTEGERS_ONLY, **_ORT_NONE}  # type: ignore[dict-item]
 
 SCHEMES: Mapping[str, Scheme] = {
-    each.name: each
-    for each in (
+    scheme.name: scheme
+    for scheme in (
         Scheme("int8", "weights and activations in int8, symmetric"),
         Scheme(
             "int8-pow2",
@@ -107,7 +107,7 @@ BLOCK = 32
 
 
 def scheme_of(name: str) -> Scheme:
-    """The scheme with a name.
+    """Return the scheme with a name.
 
     Raises:
         InputError: there is none.

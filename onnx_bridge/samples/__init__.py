@@ -1,1 +1,1 @@
-"""What a model takes: the roles of its inputs, generated samples, and samples from files."""
+"""Inputs of models: their roles, generated samples, and samples from files."""

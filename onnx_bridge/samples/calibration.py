@@ -32,7 +32,7 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 RULES = "images.toml"
 """The file in a folder of images that declares their preprocessing."""
 _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Those that are read, whatever a file is named: of others, Pillow gives some to programs."""
+"""The formats that are read, whatever a file is named: Pillow gives some others to programs."""
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _GENERATED = 8
 """The number of samples that are generated if none are given."""
@@ -54,7 +54,7 @@ class ImageRules:
         channels: ``rgb`` or ``bgr``; an input of one channel takes the luminance.
         scale: the factor of pixel values, 0 to 255.
         mean: one number, or one for each channel.
-        std: likewise.
+        std: the divisor of each channel, or of all.
     """
 
     resize: float = 256 / 224
@@ -65,7 +65,7 @@ class ImageRules:
 
     @classmethod
     def read(cls, path: Path) -> ImageRules:
-        """The rules that a file declares, with the defaults for the others.
+        """Return the rules that a file declares, with the defaults for the others.
 
         Raises:
             InputError: it is not TOML, or a rule is unknown or invalid.
@@ -73,31 +73,31 @@ class ImageRules:
         try:
             content = tomllib.loads(read_regular(path).decode())
         except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"it cannot be read: {error}", where=str(path)) from None
-        known = [each.name for each in fields(cls)]
-        found: dict[str, Any] = {}
+            raise InputError(f"the file cannot be read: {error}", where=str(path)) from None
+        known = [field.name for field in fields(cls)]
+        rules: dict[str, Any] = {}
         for name, value in content.items():
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
                 raise InputError(f"there is no rule {name!r}", where=str(path), hint=hint)
             several = name in ("mean", "std")
             values = value if isinstance(value, list) and several else [value]
-            numbers = all(type(each) in (int, float) and abs(each) <= _LARGEST for each in values)
+            numbers = all(type(number) in (int, float) and abs(number) <= _LARGEST for number in values)
             right = value in ("rgb", "bgr") if name == "channels" else numbers and len(values) in (1, 3)
             too_small = right and name == "std" and min(map(abs, values)) < 1 / _LARGEST
             if not right or too_small or (name == "resize" and 0 != value < 1):
                 raise InputError(f"{name} cannot be {shorten(repr(value))}", where=str(path))
-            found[name] = tuple(values) if several else value
-        return cls(**found)
+            rules[name] = tuple(values) if several else value
+        return cls(**rules)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples, and where they come from.
+    """Samples with their origin.
 
     Attributes:
         samples: at least one.
-        source: where they come from, in words.
+        source: the origin of the samples, in words.
         notes: sentences for the user.
     """
 
@@ -111,19 +111,19 @@ def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpe
 
     Args:
         given: the samples, or where to read them from; None generates some.
-        specs: of the model, with fixed shapes.
+        specs: the inputs of the model, with fixed shapes.
 
     Raises:
         InputError: there are none, they do not fit the model, or have no range: they contain NaN or Inf, or an input is
             0 in all of them.
     """
     if given is None:
-        made = tuple(generate(specs, seed=0, samples=_GENERATED))
+        generated = tuple(generate(specs, seed=0, samples=_GENERATED))
         note = (
             f"calibrated on {_GENERATED} generated samples (seed 0), whose ranges are not those of real data; "
             "give real data with --calibration"
         )
-        return Calibration(made, "seeded samples", (note,))
+        return Calibration(generated, "seeded samples", (note,))
     notes: tuple[str, ...] = ()
     where = str(given) if isinstance(given, (str, os.PathLike)) else "what was given"
     path = Path(given) if isinstance(given, (str, os.PathLike)) else None
@@ -149,8 +149,8 @@ def _check(samples: Sequence[Sample], where: str) -> None:
     for sample in samples:
         for name, array in flat(sample).items():
             arrays.setdefault(name, []).append(array)
-    for name, found in arrays.items():
-        if "float" in found[0].dtype.name and not any(array.any() for array in found):
+    for name, pieces in arrays.items():
+        if "float" in pieces[0].dtype.name and not any(array.any() for array in pieces):
             raise InputError(f"the input {name} is 0 in all of {len(samples)} samples: it has no range", where=where)
 
 
@@ -163,11 +163,11 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
 
 
 def image_batches(folder: Path, specs: Sequence[TensorSpec]) -> Iterator[Sample] | None:
-    """The images of a folder, read one batch at a time; None if there are none.
+    """Yield the images of a folder, read one batch at a time; None if there are none.
 
     Args:
-        folder: with the rules of their preprocessing (`ImageRules`), if there are any.
-        specs: of the model, with a fixed batch.
+        folder: the folder, which may have rules of preprocessing (`ImageRules`).
+        specs: the inputs of the model, with a fixed batch.
 
     Raises:
         InputError: the model does not take images, or one cannot be read.
@@ -182,15 +182,15 @@ def image_batches(folder: Path, specs: Sequence[TensorSpec]) -> Iterator[Sample]
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.rglob("*") if each.suffix.lower() in _IMAGES)
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in _IMAGES)
 
 
 def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[TensorSpec]) -> list[Sample]:
-    """The images in batches of the model's size; the last batch is filled up with the first images."""
+    """Return the images in batches of the model's size; the last batch is filled up with the first images."""
     folder = str(images[0].parent)
     shape = specs[0].shape or () if len(specs) == 1 else ()
     open_batch = bool(shape) and not isinstance(shape[0], int)  # then one image a batch
-    sizes = [each for each in ((1, *shape[1:]) if open_batch else shape) if isinstance(each, int)]
+    sizes = [size for size in ((1, *shape[1:]) if open_batch else shape) if isinstance(size, int)]
     first = len(sizes) == 4 and sizes[1] in (1, 3)
     if len(sizes) != 4 or not (first or sizes[3] in (1, 3)) or "float" not in specs[0].dtype.name:
         what = "the model does not take images: it needs one float input, [N, C, H, W] or [N, H, W, C], C = 1 or 3"
@@ -204,11 +204,11 @@ def _from_images(images: Sequence[Path], rules: ImageRules, specs: Sequence[Tens
     if first:
         stacked = stacked.transpose(0, 1, 4, 2, 3)
     with np.errstate(over="ignore"):  # what is not finite is an error of `_check`
-        return [{specs[0].name: np.ascontiguousarray(each).astype(specs[0].dtype)} for each in stacked]
+        return [{specs[0].name: np.ascontiguousarray(images).astype(specs[0].dtype)} for images in stacked]
 
 
 def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int) -> Array:
-    """An image as floats [height, width, channels]."""
+    """Return an image as floats [height, width, channels]."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -217,16 +217,16 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
         with suppressed_output(), open_regular(path) as file, Image.open(file, formats=_FORMATS) as opened:
             image = opened.convert("L" if channels == 1 else "RGB")
     except UnidentifiedImageError:
-        what = f"it is not an image: it has none of the formats {', '.join(_FORMATS)}"
+        what = f"the file is not an image: it has none of the formats {', '.join(_FORMATS)}"
         raise InputError(what, where=str(path)) from None
     except Exception as error:  # what Pillow raises for a broken or huge image
-        raise InputError(f"it is not an image: {describe(error)}", where=str(path)) from None
+        raise InputError(f"the file is not an image: {describe(error)}", where=str(path)) from None
     size = width, height
     if rules.resize:
         factor = max(rules.resize * width / image.width, rules.resize * height / image.height)
         size = max(width, round(image.width * factor)), max(height, round(image.height * factor))
         if math.prod(size) > _MOST_PIXELS:
-            what = f"it has {image.width} × {image.height} pixels, and would have {size[0]} × {size[1]} before the crop"
+            what = f"the image has {image.width} × {image.height} pixels, and {size[0]} × {size[1]} before the crop"
             raise InputError(what, where=str(path), hint=f"crop it, or write resize = 0 into {RULES}")
     image = image.resize(size, Image.Resampling.BILINEAR)
     left, top = (size[0] - width) // 2, (size[1] - height) // 2
@@ -236,8 +236,8 @@ def _read(path: Path, rules: ImageRules, height: int, width: int, channels: int)
     if rules.channels == "bgr" and channels == 3:
         pixels = pixels[:, :, ::-1]
     mean, std = (
-        np.asarray(each if len(each) == channels else (sum(each) / len(each),), np.float32)
-        for each in (rules.mean, rules.std)
+        np.asarray(factors if len(factors) == channels else (sum(factors) / len(factors),), np.float32)
+        for factors in (rules.mean, rules.std)
     )
     return np.asarray((pixels * np.float32(rules.scale) - mean) / std, np.float32)
 

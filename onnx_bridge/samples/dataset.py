@@ -1,4 +1,4 @@
-"""A dataset: samples that are read one at a time, with labels where it has some.
+"""A dataset: samples that are read one at a time, with their labels.
 
 The formats are those of `onnx_bridge.samples.files`, and
 
@@ -37,10 +37,10 @@ class Dataset:
     """Samples of a model.
 
     Attributes:
-        source: where they come from.
+        source: the origin of the samples.
         specs: the inputs of the model.
         limit: the most that are read; None is all.
-        most_rows: the largest batch, where the model takes smaller ones as well; None where it takes its own alone.
+        most_rows: the largest batch if the model takes smaller ones as well; None if it takes its own alone.
     """
 
     source: DataSource
@@ -50,17 +50,17 @@ class Dataset:
 
     @property
     def count(self) -> int | None:
-        """How many there are, where that is known without reading them; as many as there are files in a folder."""
-        found = None
+        """The number of samples, if it is known without reading them; for a folder, the number of files."""
+        count = None
         if isinstance(self.source, (str, os.PathLike)):
             path = Path(self.source)
-            found = sum(1 for each in path.iterdir() if not each.name.startswith(".")) if path.is_dir() else None
+            count = sum(1 for file in path.iterdir() if not file.name.startswith(".")) if path.is_dir() else None
         elif isinstance(self.source, Sequence):
-            found = len(self.source)
-        return self.limit if found is None else min(found, self.limit or found)
+            count = len(self.source)
+        return self.limit if count is None else min(count, self.limit or count)
 
     def __iter__(self) -> Iterator[tuple[Sample, Array | None]]:
-        """Each sample with its labels.
+        """Yield each sample with its labels.
 
         Raises:
             InputError: they cannot be read, or do not fit the model; or there is none.
@@ -73,7 +73,7 @@ class Dataset:
             raise InputError("there are no samples", where=self._where)
 
     def _batches(self) -> Iterator[tuple[str, Any, Array | None]]:
-        """Samples of the model's batch, with their origin and labels."""
+        """Yield samples of the model's batch, with their origin and labels."""
         for origin, each in self._unvalidated():
             sample, given = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
             if isinstance(sample, Mapping) and LABEL in sample and all(spec.name != LABEL for spec in self.specs):
@@ -84,7 +84,7 @@ class Dataset:
                 yield origin, sample, label
                 continue
             if rows % batch and self.most_rows is None:
-                what = f"it has {rows} rows, which is no multiple of the model's batch of {batch}"
+                what = f"the sample has {rows} rows, which is no multiple of the model's batch of {batch}"
                 raise InputError(what, where=origin, hint=f"give {rows - rows % batch} of them")
             apart = label is not None and label.ndim > 0 and len(label) == rows
             for start in range(0, rows, batch):
@@ -100,13 +100,13 @@ class Dataset:
         return size if isinstance(size, int) and size else None
 
     def _rows(self, sample: Any) -> int | None:
-        """The first size of all arrays of a sample whose ranks are those of the inputs; None if it is not the same."""
+        """Return the common first size of a sample's arrays that have the ranks of the inputs; None without one."""
         ranks = {spec.name: len(spec.shape or ()) for spec in self.specs}
         if not isinstance(sample, Mapping) or sample.keys() != ranks.keys():
             return None
         arrays = {name: each for name, each in sample.items() if isinstance(each, np.ndarray)}
-        found = {len(each) for name, each in arrays.items() if each.ndim == ranks[name] > 0}
-        return found.pop() if len(found) == 1 and len(arrays) == len(ranks) else None
+        lengths = {len(array) for name, array in arrays.items() if array.ndim == ranks[name] > 0}
+        return lengths.pop() if len(lengths) == 1 and len(arrays) == len(ranks) else None
 
     @property
     def _where(self) -> str:
@@ -117,11 +117,11 @@ class Dataset:
             return files.from_function(self.source if callable(self.source) else lambda: self.source, self._where)
         path = Path(self.source)
         if path.is_dir():
-            arrays = sorted(each for each in path.iterdir() if each.suffix in (".npz", ".npy"))
+            arrays = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
             if arrays:
-                return chain.from_iterable(files.unvalidated(each, self.specs) for each in arrays)
+                return chain.from_iterable(files.unvalidated(array, self.specs) for array in arrays)
             if (images := image_batches(path, self.specs)) is not None:
-                return ((str(path), each) for each in images)
+                return ((str(path), image) for image in images)
         return files.unvalidated(path, self.specs)
 
 

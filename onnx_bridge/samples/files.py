@@ -65,9 +65,9 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
         return read(Path(source), model, count=count)
     if callable(source):
         return _validate_all(from_function(source, "the function"), "the function", model, count)
-    found = [source] if isinstance(source, Mapping) else source
+    given = [source] if isinstance(source, Mapping) else source
     return _validate_all(
-        ((f"sample {index}", each) for index, each in enumerate(found)), "what was given", model, count
+        ((f"sample {index}", each) for index, each in enumerate(given)), "what was given", model, count
     )
 
 
@@ -75,7 +75,7 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
     """Read and validate samples from a file, folder or script, in the formats of this module.
 
     Args:
-        path: of the file, folder or script; for a function of a script, ``script.py:function``.
+        path: the path of the file, folder or script; for a function of a script, ``script.py:function``.
         model: the model, or its `inputs.specs`.
         count: how many to take; None is all.
 
@@ -87,7 +87,7 @@ def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | Non
 
 
 def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
-    """Samples as they are in a file, folder or script, each with its origin.
+    """Yield samples as they are in a file, folder or script, each with its origin.
 
     Args:
         path: as for `read`.
@@ -108,7 +108,7 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     if path.suffix == ".npz":
         return [(str(path), sample) for sample in _from_npz(path, wanted)]
     if path.suffix == ".npy" and len(wanted) == 1:
-        return [(str(path), {wanted[0].name: each}) for each in read_npy(path, wanted[0])]
+        return [(str(path), {wanted[0].name: array}) for array in read_npy(path, wanted[0])]
     if path.suffix == ".json":
         return _from_json(path, wanted)
     if path.suffix == ".py":
@@ -117,24 +117,25 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
 
 
 def find_non_finite(samples: Sequence[Sample]) -> list[str]:
-    """Warnings, in sentences, about NaN and Inf in samples, which propagate through a model and hide errors."""
-    found = []
+    """Return warnings, in sentences, about NaN and Inf in samples, which hide errors as they propagate."""
+    warnings = []
     for index, sample in enumerate(samples):
         for name, array in flat(sample).items():
             floats = array.dtype.kind == "f" or "float" in array.dtype.name
             count = int(np.count_nonzero(~np.isfinite(array.astype(np.float64)))) if floats else 0
             if count:
-                found.append(f"sample {index}, input {name}: {count} of {array.size} elements are NaN or Inf")
-    return found
+                warnings.append(f"sample {index}, input {name}: {count} of {array.size} elements are NaN or Inf")
+    return warnings
 
 
 def _validate_all(
-    found: Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
+    unchecked: Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
 ) -> list[Sample]:
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
     # an endless loader is fine if a count is given
     samples = [
-        validated(each, wanted, origin) for origin, each in islice(found, _MAX_SAMPLES + 1 if count is None else count)
+        validated(each, wanted, origin)
+        for origin, each in islice(unchecked, _MAX_SAMPLES + 1 if count is None else count)
     ]
     if count is None and len(samples) > _MAX_SAMPLES:
         what = f"there are more than {_MAX_SAMPLES} samples, and the loader may be endless"
@@ -147,7 +148,7 @@ def _validate_all(
 
 
 def validated(sample: Any, wanted: Sequence[TensorSpec], origin: str) -> Sample:
-    """A sample that fits the inputs of a model; InputError names its origin."""
+    """Return a sample that fits the inputs of a model; InputError names its origin."""
     if not isinstance(sample, Mapping):
         what = f"a sample is a dict of arrays by input name, and this is a {type(sample).__name__}"
         raise InputError(what, where=origin)
@@ -184,7 +185,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
         with open_regular(path) as opened:
             read = numpy_files.read_npz(opened, str(path), lambda name: sizes.get(name, 0))
     except OSError as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path)) from error
+        raise InputError(f"the file cannot be read: {error}", where=str(path)) from error
     arrays = {name: _restored(array, dtypes.get(_ELEMENT.sub("", name))) for name, array in read.items()}
     if others:
         return [_from_arrays(arrays, others)]
@@ -199,7 +200,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
 
 
 def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
-    """The arrays of an ``.npy`` for one input: one, several along the first axis, or one longer batch in pieces.
+    """Return the arrays of an ``.npy`` for one input: one, several along the first axis, or one longer batch in pieces.
 
     Raises:
         InputError: it cannot be read.
@@ -208,7 +209,7 @@ def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
         with open_regular(path) as file:
             array = numpy_files.read_npy(file, str(path))
     except OSError as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+        raise InputError(f"the file cannot be read: {error}", where=str(path)) from None
     shape = spec.shape or ()
     if array.ndim == len(shape) + 1:
         return list(array)
@@ -222,7 +223,7 @@ _ELEMENT = re.compile(r"\[\d{1,9}\]$")
 
 
 def _from_arrays(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> Sample:
-    """Values from the arrays of a file: lists for sequences, None for missing optionals."""
+    """Return values from the arrays of a file: lists for sequences, None for missing optionals."""
     sample: Sample = dict(arrays)
     for spec in others:
         if spec.kind.sequence:
@@ -251,9 +252,9 @@ def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
 
 def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     if not any(folder.glob("input_*.pb")) and (files := sorted(folder.glob("*.json"))):
-        return (each for file in files for each in _from_json(file, wanted))
+        return (sample for file in files for sample in _from_json(file, wanted))
     folders = sorted(folder.glob("test_data_set_*"), key=_number) or [folder]
-    return ((str(each), _from_protobuf(each, wanted)) for each in folders)
+    return ((str(folder), _from_protobuf(folder, wanted)) for folder in folders)
 
 
 def _number(path: Path) -> int:
@@ -285,7 +286,7 @@ def _read_value(file: Path, kind: Kind) -> Value:
 
 def _value(proto: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto) -> Value:
     if isinstance(proto, onnx.SequenceProto):
-        return [_array(each) for each in proto.tensor_values]
+        return [_array(value) for value in proto.tensor_values]
     if isinstance(proto, onnx.OptionalProto):
         if proto.HasField("tensor_value"):
             return _array(proto.tensor_value)
@@ -295,7 +296,7 @@ def _value(proto: onnx.TensorProto | onnx.SequenceProto | onnx.OptionalProto) ->
 
 def _array(proto: onnx.TensorProto) -> Array:
     if proto.data_location == onnx.TensorProto.EXTERNAL:
-        raise ValueError("its elements are in another file")
+        raise ValueError("the elements are in another file")
     return np.asarray(ir.serde.deserialize_tensor(proto).numpy())
 
 
@@ -309,16 +310,16 @@ _RESULTS = frozenset(("RunResults", "IterationResult"))
 
 def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     try:
-        found = json.loads(read_regular(path, LARGE), object_hook=_decoded)
+        content = json.loads(read_regular(path, LARGE), object_hook=_decoded)
     except InputError as error:
         raise InputError(error.what, where=str(path), hint=error.hint) from None
     except (OSError, ValueError, RecursionError) as error:
         hint = "Polygraphy writes such a file with --save-inputs"
-        raise InputError(f"it cannot be read: {error}", where=str(path), hint=hint) from error
-    samples = found if isinstance(found, list) else [found]  # a file of a folder has one sample
+        raise InputError(f"the file cannot be read: {error}", where=str(path), hint=hint) from error
+    samples = content if isinstance(content, list) else [content]  # a file of a folder has one sample
     if not all(isinstance(sample, dict) for sample in samples):
         hint = "Polygraphy writes such a file with --save-inputs"
-        raise InputError("it is not a list of dicts of arrays", where=str(path), hint=hint)
+        raise InputError("the content is not a list of dicts of arrays", where=str(path), hint=hint)
     dtypes = {spec.name: spec.dtype for spec in wanted}
     for index, sample in enumerate(samples):
         arrays = {
@@ -329,7 +330,7 @@ def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
 
 
 def _decoded(values: dict[str, Any]) -> Any:
-    """The value that Polygraphy encoded as a JSON object."""
+    """Return the value that Polygraphy encoded as a JSON object."""
     legacy = next((key.removeprefix(_LEGACY) for key in values if key.startswith(_LEGACY)), None)
     kind = values.get(_CLASS) or legacy
     if kind is None:
@@ -337,11 +338,11 @@ def _decoded(values: dict[str, Any]) -> Any:
     if not isinstance(kind, str):
         raise InputError("the class of a value in it is no name")
     if kind in _RESULTS or {"lst", "outputs"} & values.keys():
-        raise InputError("it holds results, not inputs", hint="Polygraphy saves inputs with --save-inputs")
+        raise InputError("the file holds results, not inputs", hint="Polygraphy saves inputs with --save-inputs")
     if kind in ("LazyArray", "LazyNumpyArray"):
         return values.get("values")
     if kind != "ndarray" or not isinstance(values.get("array"), str):
-        what = f"it holds a {'torch.Tensor' if kind == 'Tensor' else kind}, which is not a numpy array"
+        what = f"the file holds a {'torch.Tensor' if kind == 'Tensor' else kind}, which is not a numpy array"
         raise InputError(what, hint="let the data loader return numpy arrays")
     text = values["array"]
     try:
@@ -371,15 +372,15 @@ def _from_script(path: Path, name: str) -> Unvalidated:
         if not callable(function):
             defined = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
             hint = nearest(name, defined) or f"name one with {path.name}:FUNCTION: {_listed(defined) or 'it has none'}"
-            raise InputError(f"it has no function {name!r}", where=str(path), hint=hint)
+            raise InputError(f"the script has no function {name!r}", where=str(path), hint=hint)
         yield from from_function(function, str(path))
 
 
 def from_function(function: Callable[[], Any], source: str) -> Unvalidated:
-    """What a function of the user returns or yields, with its origin; what it raises is an InputError."""
+    """Return what a function of the user returns or yields, with its origin; what it raises is an InputError."""
     try:
-        found = function()
-        samples = [found] if isinstance(found, Mapping) else found
+        returned = function()
+        samples = [returned] if isinstance(returned, Mapping) else returned
         for index, sample in enumerate(samples):
             yield f"{source}, sample {index}", sample
     except BridgeError:
@@ -389,7 +390,7 @@ def from_function(function: Callable[[], Any], source: str) -> Unvalidated:
 
 
 def _failed(error: Exception, source: str) -> InputError:
-    """What a loader raised, and the line of it that did."""
+    """Return what a loader raised, and the line of it that did."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
     where = f"{source}:{frames[-1].lineno}" if frames else source
     return InputError(f"the loader raised {type(error).__name__}: {error}", where=where)

@@ -30,10 +30,10 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
     uniform; strings are short words.
 
     Args:
-        role: of the input.
+        role: the role of the input.
         key: the seed: integers of zero or more.
-        shape: of the array.
-        dtype: of the array; object for strings.
+        shape: the shape of the array.
+        dtype: the dtype of the array; object for strings.
         size: returns the size of a dimension that bounds a role.
     """
     bits = np.random.PCG64(np.random.SeedSequence(key))
@@ -81,7 +81,7 @@ def _least(highs: tuple[Bound, ...], size: Size) -> int:
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """The smallest and largest value of an integer dtype; None for other dtypes."""
+    """Return the smallest and largest value of an integer dtype; None for other dtypes."""
     try:
         limits: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     except ValueError:
@@ -90,17 +90,17 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
 
 
 def _raw(bits: np.random.PCG64, shape: Shape) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Random 64-bit words, one an element, flat."""
+    """Return random 64-bit words, one an element, flat."""
     return np.asarray(bits.random_raw(math.prod(shape)), dtype=np.uint64)
 
 
 def _integers(bits: np.random.PCG64, shape: Shape, low: int, high: int) -> Array:
-    """Integers in [low, high), int64."""
+    """Return integers in [low, high), int64."""
     return ((_raw(bits, shape) % np.uint64(high - low)).astype(np.int64) + low).reshape(shape)
 
 
 def _normal(bits: np.random.PCG64, shape: Shape) -> Array:
-    """Sums of four uniform integers, scaled to mean 0 and variance 1: nearly normal, and exact on every machine."""
+    """Return sums of four uniform integers, scaled to mean 0 and variance 1: nearly normal, and exact everywhere."""
     first, *others = _raw(bits, shape).view(np.uint16).reshape(-1, 4).T  # a sum along the axis takes four times as long
     total = sum(others, first.astype(np.int64))
     return np.asarray((total - 2 * 0xFFFF) * (math.sqrt(3) / 2**16))

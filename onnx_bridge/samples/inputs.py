@@ -25,7 +25,7 @@ __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "valid
 
 Sample = dict[str, Value]
 _BYTES_AN_ELEMENT = 16
-"""What generating takes: a random word of 64 bits, and the element."""
+"""The memory that generating takes: a random word of 64 bits, and the element."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TensorSpec:
     """One input of a model.
 
     Attributes:
-        name: its name.
+        name: the name of the input.
         dtype: numpy's, or one of ml_dtypes; object for strings. For a sequence, that of its arrays.
         shape: each dimension is a size, a symbol (or an expression of symbols), or None if unknown; None if the rank is
             unknown. For a sequence, that of its arrays, whose open sizes may differ from each other.
@@ -49,7 +49,7 @@ class TensorSpec:
 
 
 def specs(model: ir.Model) -> list[TensorSpec]:
-    """The required inputs of a model, in order; inputs with an initializer have a default and are left out.
+    """Return the required inputs of a model, in order; inputs with an initializer have a default and are left out.
 
     Raises:
         InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
@@ -80,7 +80,7 @@ def generate(
 
     Args:
         model: the model, or its `specs`.
-        seed: zero or more.
+        seed: a number of zero or more.
         samples: the number of samples.
         dims: sizes by symbol; other symbols, and unknown dimensions, have size 1.
 
@@ -96,7 +96,7 @@ def generate(
     for name, shape in shapes.items():
         if (needed := math.prod(shape) * _BYTES_AN_ELEMENT) > (free := available_bytes()):
             what = (
-                f"its shape is {list(shape)}: {needed / 2**30:.1f} GiB to generate, and {free / 2**30:.1f} GiB are free"
+                f"the shape is {list(shape)}: {needed / 2**30:.1f} GiB to generate, and {free / 2**30:.1f} GiB are free"
             )
             raise InputError(what, where=f"input {name!r}", hint="choose smaller sizes")
 
@@ -113,7 +113,7 @@ def generate(
 def with_shapes(
     wanted: Sequence[TensorSpec], shapes: Mapping[str, Sequence[Dim]]
 ) -> tuple[list[TensorSpec], dict[str, int]]:
-    """The specs and the sizes of symbols with which `generate` makes samples of given shapes.
+    """Return the specs and the sizes of symbols with which `generate` makes samples of given shapes.
 
     Symbols are kept, since the values of other inputs may depend on them; sequences are not changed.
     """
@@ -152,7 +152,7 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
             raise InputError(
                 "the model has no such input",
                 where=f"input {name!r}",
-                hint=nearest(name, names) or f"its inputs are {', '.join(names) or 'none'}",
+                hint=nearest(name, names) or f"the inputs are {', '.join(names) or 'none'}",
             )
     symbols: dict[str, tuple[int, str]] = {}
     checked: Sample = {}
@@ -199,15 +199,15 @@ def _described(spec: TensorSpec) -> str:
 def _shape(spec: TensorSpec, size: Callable[[Dim], int | None]) -> tuple[int, ...]:
     where = f"input {spec.name!r}"
     if spec.shape is None:
-        what = "its rank is unknown, so no values can be generated"
+        what = "the rank is unknown, so no values can be generated"
         raise InputError(what, where=where, hint="give inputs from a file")
     sizes = []
     for dim in spec.shape:
-        sizes.append(found := size(dim))
-        if found is None:
-            what = f"its dimension {dim!r} is not an integer for these sizes of its symbols"
+        sizes.append(known := size(dim))
+        if known is None:
+            what = f"the dimension {dim!r} is not an integer for these sizes of its symbols"
             raise InputError(what, where=where, hint=f"choose other sizes for {', '.join(sorted(_symbols(dim)))}")
-    return tuple(found for found in sizes if found is not None)
+    return tuple(known for known in sizes if known is not None)
 
 
 def _symbols(dim: Dim) -> frozenset[str]:
@@ -215,14 +215,14 @@ def _symbols(dim: Dim) -> frozenset[str]:
 
 
 def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[Dim], int | None]:
-    """A function from dimension to size; None for an expression that is not an integer of zero or more."""
+    """Return a function from dimension to size; None for an expression that is not an integer of zero or more."""
     known = {symbol for spec in wanted for dim in spec.shape or () for symbol in _symbols(dim)}
     for symbol, size in dims.items():
         if symbol not in known:
-            hint = nearest(symbol, known) or f"its inputs have {', '.join(sorted(known)) or 'fixed sizes only'}"
+            hint = nearest(symbol, known) or f"the inputs have {', '.join(sorted(known)) or 'fixed sizes only'}"
             raise InputError("no input has such a dimension", where=f"dimension {symbol!r}", hint=hint)
         if size < 0:
-            raise InputError(f"its size is {size}", where=f"dimension {symbol!r}", hint="use zero or more")
+            raise InputError(f"the size is {size}", where=f"dimension {symbol!r}", hint="use zero or more")
 
     def size_of(dim: Dim) -> int | None:
         if not isinstance(dim, str):
@@ -282,4 +282,4 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
 
 
 def _unfit(shape: tuple[int, ...], spec: TensorSpec, which: str, hint: str) -> InputError:
-    return InputError(f"its shape is {list(shape)}{which}", where=f"input {spec.name!r}", hint=hint)
+    return InputError(f"the shape is {list(shape)}{which}", where=f"input {spec.name!r}", hint=hint)

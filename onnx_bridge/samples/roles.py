@@ -40,7 +40,7 @@ class IntegerRange:
     highs: tuple[Bound, ...]
 
     def narrowed(self, other: IntegerRange) -> IntegerRange:
-        """The intersection, or this range alone if the intersection is empty for known sizes."""
+        """Return the intersection, or this range alone if the intersection is empty for known sizes."""
         low, highs = max(self.low, other.low), self.highs + other.highs
         known = [dim + more for dim, more in highs if isinstance(dim, int)]
         return IntegerRange(low, highs) if not known or min(known) > low else self
@@ -78,12 +78,12 @@ Role = Data | IntegerRange | Positions | Mask | Uniform | Constant
 
 
 def roles(inputs: Sequence[ir.Value]) -> list[Role]:
-    """The roles of the inputs of a graph, which are tensors of known dtype, in order."""
+    """Return the roles of the inputs of a graph, which are tensors of known dtype, in order."""
     return [_role(value, inputs) for value in inputs]
 
 
 def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
-    """The dimensions of a value; None if its rank is unknown. Negative sizes are treated as unknown."""
+    """Return the dimensions of a value; None if its rank is unknown. Negative sizes are treated as unknown."""
     if value.const_value is not None:  # an initializer need not declare its shape
         return tuple(value.const_value.shape.numpy())
     if value.shape is None:
@@ -95,10 +95,10 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
 def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     name = (value.name or "").lower()
     dtype = value.dtype or ir.DataType.UNDEFINED
-    found = [role for use in _uses(value) if (role := _EVIDENCE.get((use.node.op_type, use.index), _none)(use))]
+    evidence = [role for use in _uses(value) if (role := _EVIDENCE.get((use.node.op_type, use.index), _none)(use))]
     integer = dtype.is_integer()
-    fixed: list[Role] = [role for role in found if isinstance(role, Constant | Positions)]
-    betweens = [role for role in found if isinstance(role, IntegerRange)]
+    fixed: list[Role] = [role for role in evidence if isinstance(role, Constant | Positions)]
+    betweens = [role for role in evidence if isinstance(role, IntegerRange)]
     between = functools.reduce(IntegerRange.narrowed, betweens) if betweens else None
     if fixed:
         return fixed[0]
@@ -108,9 +108,9 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
         return Mask()
     if between:
         return between
-    if integer and any(isinstance(role, Mask) for role in found):
+    if integer and any(isinstance(role, Mask) for role in evidence):
         return Mask()
-    ranges = [role for role in found if isinstance(role, Uniform)]
+    ranges = [role for role in evidence if isinstance(role, Uniform)]
     if ranges and dtype.is_floating_point():
         return ranges[0]
     if integer and re.search(r"(^|_)len(gth)?s?($|_)", name) and len(dims_of(value) or ()) <= 1:
@@ -143,7 +143,7 @@ def _moves(node: ir.Node, index: int) -> bool:
 
 
 def _uses(value: ir.Value) -> Iterator[_Use]:
-    """The uses that the values reach, nearest first."""
+    """Yield the uses that the values reach, nearest first."""
     integer = value.dtype is not None and value.dtype.is_integer()
     queue, seen = deque([(value, 0, 0)]), {value}
     while queue:
@@ -161,7 +161,7 @@ def _uses(value: ir.Value) -> Iterator[_Use]:
 
 
 def _shift(node: ir.Node, index: int) -> int | None:
-    """The constant integer that a node adds to its input ``index``; None otherwise."""
+    """Return the constant integer that a node adds to its input ``index``; None otherwise."""
     if (node.op_type, index) not in (("Add", 0), ("Add", 1), ("Sub", 0)):
         return None
     number = _constant(node.inputs[1 - index])
@@ -171,7 +171,7 @@ def _shift(node: ir.Node, index: int) -> int | None:
 
 
 def _constant(value: ir.Value | None) -> float | None:
-    """The value of a constant of one element; None otherwise."""
+    """Return the value of a constant of one element; None otherwise."""
     if value is None:
         return None
     tensor = value.const_value
@@ -190,7 +190,7 @@ def _constant(value: ir.Value | None) -> float | None:
 
 
 def _dims(node: ir.Node, index: int) -> tuple[Dim, ...]:
-    """The dimensions of an input of a node; () if they are unknown."""
+    """Return the dimensions of an input of a node; () if they are unknown."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return ()
@@ -211,17 +211,17 @@ def _none(use: _Use) -> Role | None:
 
 
 def _below(*dims: Dim, use: _Use) -> IntegerRange:
-    """Indices into the given dimensions."""
+    """Return the role of indices into the given dimensions."""
     return IntegerRange(max(0, -use.offset), tuple((dim, -use.offset) for dim in dims or (None,)))
 
 
 def _along(index: int, attribute: str, default: int) -> Callable[[_Use], Role]:
-    """Indices along the axis, given by an attribute, of input ``index``."""
+    """Return the role of indices along the axis, given by an attribute, of input ``index``."""
     return lambda use: _below(_dim(use.node, index, use.node.attributes.get_int(attribute, default)), use=use)
 
 
 def _tuples(use: _Use) -> Role:
-    """Index tuples (GatherND, ScatterND): the size of their last axis is the number of leading axes that they index."""
+    """Return the role of index tuples (GatherND, ScatterND), whose last axis counts the axes that they index."""
     dims, depth = _dims(use.node, 0), _dim(use.node, 1, -1)
     start = use.node.attributes.get_int("batch_dims", 0)
     return _below(*(dims[start : start + depth] if isinstance(depth, int) else dims[start:]), use=use)
@@ -233,12 +233,12 @@ def _depth(use: _Use) -> Role:
 
 
 def _length(index: int, axis: int, attribute: str = "axis") -> Callable[[_Use], Role]:
-    """Integers from 1 to the size of an axis of input ``index``."""
+    """Return the role of integers from 1 to the size of an axis of input ``index``."""
     return lambda use: IntegerRange(1, ((_dim(use.node, index, use.node.attributes.get_int(attribute, axis)), 1),))
 
 
 def _mask(use: _Use) -> Role | None:
-    """1 − x, or x ≠ 0."""
+    """Return the role of x in 1 − x, or in x ≠ 0."""
     if use.node.op_type == "Sub":
         return Mask() if _constant(use.node.inputs[0]) == 1 else None
     return Mask() if use.node.attributes.get_int("to", 0) == ir.DataType.BOOL else None

@@ -17,16 +17,16 @@ from passes.specialize.freeze_inputs import FreezeInputs
 def suitable(
     original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None], *, seed: int = 0, samples: int = 1
 ) -> list[Sample]:
-    """Generated samples for the inputs that cleaning left.
+    """Generate samples for the inputs that cleaning left.
 
     Args:
         original: the model before cleaning, from which the roles of inputs are derived.
-        shapes: of the inputs of the cleaned model, by name; None where the rank is unknown.
-        seed: zero or more.
+        shapes: the shapes of the inputs of the cleaned model, by name; None if the rank is unknown.
+        seed: a number of zero or more.
         samples: how many.
 
     Raises:
-        InputError: as for `onnx_bridge.samples.inputs.generate`.
+        InputError: like `onnx_bridge.samples.inputs.generate`.
     """
     known = {name: shape for name, shape in shapes.items() if shape is not None}
     wanted, dims = samplers.with_shapes([spec for spec in samplers.specs(original) if spec.name in shapes], known)
@@ -34,7 +34,7 @@ def suitable(
 
 
 def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:
-    """The values of the inputs of a model that cleaning makes constant.
+    """Return the values of the inputs of a model that cleaning makes constant.
 
     Args:
         model: it is not changed.

@@ -530,7 +530,7 @@ class TestOutputs:
         command = [sys.executable, "-c", code, "convert", model, "-o", out, "--target", "ref"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
-        assert f"{out}: it cannot be written" in done.stderr
+        assert f"{out}: the model cannot be written" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
         assert not out.exists()
 

@@ -234,7 +234,7 @@ class TestBundle:
         assert not list(tmp_path.iterdir())
 
     def test_arrays_that_partitions_cannot_take(self, made: tuple[Path, Path]) -> None:
-        with pytest.raises(InputError, match=r"its shape is \[2, 16\]"):
+        with pytest.raises(InputError, match=r"the shape is \[2, 16\]"):
             onnx_bridge.load(made[1])({"x": np.zeros((2, 16), np.float32)})
 
 

@@ -357,7 +357,7 @@ def test_values_of_passes_are_saved(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded["w"].const_value.numpy(), arrays["w"])
         np.testing.assert_array_equal(loaded["new"].const_value.numpy().astype(np.int8), np.tile(arrays["new"], 500))
     model.graph.initializers["new"].const_value = None
-    with pytest.raises(InputError, match="'new': it has no value"):
+    with pytest.raises(InputError, match="'new': the initializer has no value"):
         models.save(model, tmp_path / "out.onnx")
 
 

@@ -212,7 +212,7 @@ def test_a_failing_rename_harms_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "replace", replace)
     for name in ("model.onnx", "model.onnx"):
-        with pytest.raises(InputError, match="it cannot be written: there is no space left on the device"):
+        with pytest.raises(InputError, match="the model cannot be written: there is no space left on the device"):
             models.save(model, tmp_path / name, external_data=True)
         assert {name: (tmp_path / name).read_bytes() for name in listing(tmp_path)} == before
     (tmp_path / "model.onnx.data").unlink()
@@ -233,14 +233,14 @@ def test_copies_without_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 TARGETS = {
-    "missing/out.onnx": "its folder does not exist",
+    "missing/out.onnx": "the folder does not exist",
     "model.onnx/out.onnx": "a part of its path is not a folder",
     "folder": "this is a folder",
     "folder/..": "this is a folder",
     "data.onnx": "this is a folder",
     "/dev/null": "this is not a regular file",
     "/sys/out.onnx": "Permission denied|Operation not permitted|Read-only file system",
-    "n" * 260: "its name is too long",
+    "n" * 260: "the name is too long",
     "\udcff.onnx": "plain text",
 }
 

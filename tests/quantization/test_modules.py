@@ -113,7 +113,7 @@ def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
         onnx_bridge.quantize(net, args=IMAGE, mode="eager", exclude=["lost"])
     with pytest.raises(InputError, match="not a torch.nn.Module"):
         onnx_bridge.quantize(len, args=IMAGE)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"its shape is \[2, 3, 8, 8\]"):
+    with pytest.raises(InputError, match=r"the shape is \[2, 3, 8, 8\]"):
         onnx_bridge.quantize(net, args=IMAGE, calibration=[{"image": IMAGE[:2].numpy()}])
     narrow = nn.Linear(30, 4)
     with pytest.raises(InputError, match="no Linear whose inputs are a multiple of 32"):
@@ -203,7 +203,7 @@ def test_integers_that_graph_mode_quantizes_are_refused() -> None:
 def test_options_that_do_not_apply(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     onnx_bridge.export(net, IMAGE, out=path)
-    with pytest.raises(InputError, match="train: it is only for PyTorch modules"):
+    with pytest.raises(InputError, match="train: the option is only for PyTorch modules"):
         onnx_bridge.quantize(path, train=lambda _: None)
     with pytest.raises(InputError, match="mode: ONNX Runtime's quantizer does not have it"):
         onnx_bridge.quantize(net, args=IMAGE, with_="ort", mode="fx")

@@ -51,7 +51,7 @@ def test_npz_that_does_not_fit_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"in\.npz, array 'x': .*save strings as numpy\.str_"):
         files.read(tmp_path / "in.npz", [spec("O", 1)])
     (tmp_path / "in.npz").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"in\.npz: it cannot be read"):
+    with pytest.raises(InputError, match=r"in\.npz: .*cannot be read"):
         files.read(tmp_path / "in.npz", [spec("f4", 2)])
 
 

@@ -90,7 +90,7 @@ class TestSequencesAndOptionals:
             (None, Kind.SEQUENCE, r"is None, the model takes a sequence.*give a list of float32\[2\] arrays"),
             (np.zeros((3, 2), "f4"), Kind.SEQUENCE, "is a ndarray, the model takes a sequence"),
             ([np.zeros(2, "f8")], Kind.OPTIONAL_SEQUENCE, "is float64, the model takes float32"),
-            ([np.zeros(3, "f4")], Kind.SEQUENCE, r"its shape is \[3\]"),
+            ([np.zeros(3, "f4")], Kind.SEQUENCE, r"the shape is \[3\]"),
             (None, Kind.TENSOR, "the model takes float32"),
         ],
     )
@@ -373,7 +373,7 @@ def test_a_symbol_may_be_any_text() -> None:
     ("dims", "says"),
     [
         ({"bach": 2}, "dimension 'bach': no input has such a dimension .*did you mean batch?"),
-        ({"batch": -1}, "dimension 'batch': its size is -1"),
+        ({"batch": -1}, "dimension 'batch': the size is -1"),
         ({"batch": 3}, "'batch/2' is not an integer.*choose other sizes for batch"),
     ],
 )
@@ -383,7 +383,7 @@ def test_invalid_dimensions(dims: dict[str, int], says: str) -> None:
 
 
 def test_an_unknown_rank_is_an_error() -> None:
-    with pytest.raises(InputError, match="input 'x': its rank is unknown.*give inputs from a file"):
+    with pytest.raises(InputError, match="input 'x': the rank is unknown.*give inputs from a file"):
         inputs.generate([TensorSpec("x", np.dtype("f4"), None)])
     with pytest.raises(InputError, match="seed is -1"):
         inputs.generate([], seed=-1)
@@ -411,19 +411,19 @@ def test_a_sample_that_fits_comes_back_in_the_order_of_the_model() -> None:
     [
         ({}, r"input 'x': is missing \(give a float32\[N, 3\] array\)"),
         ({"x": np.zeros((1, 3), "f4")}, "input 'mask': is missing"),
-        ({"X": 1}, r"input 'X': the model has no such input \(did you mean x\?|its inputs are x, mask"),
+        ({"X": 1}, r"input 'X': the model has no such input \(did you mean x\?|the inputs are x, mask"),
         ({"musk": 1}, r"input 'musk': the model has no such input \(did you mean mask\?\)"),
         ({"x": np.zeros((1, 3))}, r"input 'x': is float64, the model takes float32 .*astype\(float32\)"),
         ({"x": np.zeros((1, 3), "i4")}, "input 'x': is int32, the model takes float32"),
-        ({"x": np.zeros((1, 4), "f4")}, r"input 'x': its shape is \[1, 4\] \(the model takes float32\[N, 3\]\)"),
-        ({"x": np.zeros(3, "f4")}, r"input 'x': its shape is \[3\] \(the model takes"),
+        ({"x": np.zeros((1, 4), "f4")}, r"input 'x': the shape is \[1, 4\] \(the model takes float32\[N, 3\]\)"),
+        ({"x": np.zeros(3, "f4")}, r"input 'x': the shape is \[3\] \(the model takes"),
         (
             {"x": np.zeros((1, 3), "f4"), "mask": np.ones((2, 2), "i4")},
-            r"input 'mask': its shape is \[2, 2\], where 'N' is 2 \('N' is 1 in input 'x'\)",
+            r"input 'mask': the shape is \[2, 2\], where 'N' is 2 \('N' is 1 in input 'x'\)",
         ),
         (
             {"x": np.zeros((2, 3), "f4"), "mask": np.ones((2, 3), "i4")},
-            r"input 'mask': its shape is \[2, 3\], where 'N \+ 2' is 3 \(it should be 4\)",
+            r"input 'mask': the shape is \[2, 3\], where 'N \+ 2' is 3 \(it should be 4\)",
         ),
         (
             {"x": np.zeros((1, 3), "f4"), "mask": [[1, 1]]},

@@ -236,7 +236,7 @@ def test_without_migraphx_the_model_runs_in_pytorch(compiler: Compiler, tmp_path
     ("options", "said"),
     [
         ({"stric": True}, "option 'stric': there is no such option .did you mean strict"),
-        ({"buckets": []}, "option 'buckets': its sizes are"),
+        ({"buckets": []}, "option 'buckets': the sizes are"),
         ({"programs": 0}, "option 'programs'"),
     ],
 )

@@ -23,7 +23,7 @@ _HERE, _EXCHANGE = -100, 2
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path of the same file name; the file written to it replaces ``path`` when the block succeeds.
+    """Yield a path of the same file name; the file written to it replaces ``path`` when the block succeeds.
 
     Raises:
         InputError: the file system refuses something, here or in the block.
@@ -34,25 +34,25 @@ def atomic_file(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.replace(path)
     except OSError as error:
-        raise InputError(f"it cannot be written: {error.strerror or error}", where=str(path)) from error
+        raise InputError(f"the file cannot be written: {error.strerror or error}", where=str(path)) from error
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside ``path`` that takes its name when the block succeeds; ``path`` is absent or empty."""
+    """Yield a folder beside ``path`` that takes its name when the block succeeds; ``path`` is absent or empty."""
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
         os.rename(folder, path)  # noqa: PTH104  the name that TemporaryDirectory removes is gone then
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file; raises InputError where it cannot be written."""
+    """Write a file; raises InputError if it cannot be written."""
     with atomic_file(Path(path)) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file in UTF-8; raises InputError where it cannot be written."""
+    """Write a text file in UTF-8; raises InputError if it cannot be written."""
     write_bytes(path, text.encode())
 
 
@@ -60,7 +60,7 @@ class AtomicFiles:
     """Several files that take their places together when the block succeeds, and leave no trace when it fails.
 
     An existing file is replaced, not overwritten: processes that have it open keep the old content, and a symbolic link
-    is itself replaced. Where a file is replaced, all are synchronized to the disk before, so that a power cut leaves
+    is itself replaced. If a file is replaced, all are synchronized to the disk before, so that a power cut leaves
     either the old content or the new. The file created last takes its place last.
     """
 
@@ -71,7 +71,7 @@ class AtomicFiles:
         return self
 
     def create(self, path: Path) -> int:
-        """A descriptor, owned by this object, to write the future content of ``path`` to."""
+        """Return a descriptor, owned by this object, to write the future content of ``path`` to."""
         temporary = path.with_name(f".onnx-bridge-{os.urandom(8).hex()}.tmp")
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._files.append((file, temporary, path))
@@ -82,7 +82,7 @@ class AtomicFiles:
             if kind is None:
                 if any(os.path.lexists(path) for _, _, path in self._files):
                     for file, _, _ in self._files:
-                        os.fsync(file)  # slower than the copy itself, so only where an old file could be lost
+                        os.fsync(file)  # slower than the copy itself, so only if an old file could be lost
                 self._rename()
         finally:
             for file, temporary, _ in self._files:
@@ -90,7 +90,7 @@ class AtomicFiles:
                 temporary.unlink(missing_ok=True)
 
     def _rename(self) -> None:
-        """Put all files into place; where one cannot be, those before it are restored."""
+        """Put all files into place; if one cannot be, those before it are restored."""
         with ExitStack() as cleanup, ExitStack() as undo:
             for _, temporary, path in self._files[:-1]:
                 old = temporary.with_suffix(".old")
@@ -111,7 +111,7 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange two folders of one file system by a single rename (Linux, renameat2).
 
     Returns:
-        Whether they were exchanged; False where the system or the file system cannot do that.
+        Whether they were exchanged; False if the system or the file system cannot do that.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
@@ -120,7 +120,7 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def write_problem(folder: Path) -> str | None:
-    """Why files cannot be written into a folder, found by writing one; None if they can.
+    """Return why files cannot be written into a folder, found by writing one; None if they can.
 
     For libraries that only say that they could not.
     """

@@ -19,8 +19,8 @@ class ByteCountdown:
     """Tells how many of a number of bytes are read, in mebibytes.
 
     Args:
-        tell: is called with a line now and then; None tells nothing.
-        what: is done with them, in words.
+        tell: called with a line now and then; None tells nothing.
+        what: the name of the work.
         total: the number of bytes.
     """
 
@@ -29,18 +29,18 @@ class ByteCountdown:
         self._untold = 0
 
     def count(self, read: int) -> None:
-        """So many more bytes are read."""
+        """Count bytes that were read."""
         self._untold += read
         if self._untold >= _STEP:
             self._countdown.step(self._untold >> 20)
             self._untold %= 1 << 20
 
     def open(self, path: Path) -> BufferedReader:
-        """A regular file, whose bytes are counted as they are read; raises OSError."""
+        """Return a regular file, whose bytes are counted as they are read; raises OSError."""
         return _Counted(open_regular(path), self)
 
     def digest(self, path: Path) -> str:
-        """The SHA-256 of a regular file, in hexadecimal; raises OSError."""
+        """Return the SHA-256 of a regular file, in hexadecimal; raises OSError."""
         with self.open(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -29,7 +29,7 @@ _NAME = re.compile(r"\w+")
 
 @functools.cache
 def code_digest(*roots: str) -> str:
-    """The digest of the code that some modules run, and of the versions of `LIBRARIES`; computed once a process.
+    """Return the digest of the code that some modules run, and of the versions of `LIBRARIES`; computed once a process.
 
     Args:
         roots: names of modules; a package stands for all modules in it; default: the whole project.
@@ -37,18 +37,18 @@ def code_digest(*roots: str) -> str:
     Returns:
         64 hexadecimal digits.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for module in sorted(modules(*roots)):
-        found.update(f"{module}\n".encode() + hashlib.sha256(_source(module)).digest())
-    found.update("".join(f"{library} {metadata.version(library)}\n" for library in LIBRARIES).encode())
-    return found.hexdigest()
+        digest.update(f"{module}\n".encode() + hashlib.sha256(_source(module)).digest())
+    digest.update("".join(f"{library} {metadata.version(library)}\n" for library in LIBRARIES).encode())
+    return digest.hexdigest()
 
 
 def modules(*roots: str) -> set[str]:
-    """The project's modules that some of them import, directly or not, and themselves.
+    """Return the project's modules that some of them import, directly or not, and themselves.
 
     Args:
-        roots: as for `code_digest`.
+        roots: names of modules; a package stands for all modules in it; default: the whole project.
 
     Raises:
         ValueError: there is no such module.
@@ -58,43 +58,43 @@ def modules(*roots: str) -> set[str]:
         raise ValueError(f"no module of the project: {', '.join(unknown)}")
     within = tuple(f"{root}." for root in roots)
     pending = [module for module in sources if module in roots or module.startswith(within)]
-    found = set(pending)
+    reached = set(pending)
     while pending:
-        new = _named(pending.pop()) - found
-        found |= new
+        new = _named(pending.pop()) - reached
+        reached |= new
         pending += new
-    return found
+    return reached
 
 
 @functools.cache
 def _named(module: str) -> frozenset[str]:
-    """The modules that the source of one names, and the packages around it."""
+    """Return the modules that the source of one names, and the packages around it."""
     text = _source(module).decode()
-    found = {module, *_IMPORT.findall(text), *_CHILD.findall(text)}
+    named = {module, *_IMPORT.findall(text), *_CHILD.findall(text)}
     for home, names in _FROM.findall(text):
-        found.update((home, *(f"{home}.{name}" for name in _NAME.findall(names))))
-    known = found & _sources().keys()
+        named.update((home, *(f"{home}.{name}" for name in _NAME.findall(names))))
+    known = named & _sources().keys()
     return frozenset(known.union(*map(_packages, known)))
 
 
 def _packages(module: str) -> Iterator[str]:
-    """The packages around a module; not the outermost ones, which only list what there is."""
+    """Yield the packages around a module; not the outermost ones, which only list what there is."""
     parts = module.split(".")
     return (".".join(parts[:count]) for count in range(2, len(parts)))
 
 
 @functools.cache
 def _sources() -> dict[str, str]:
-    """The path of each module of the project."""
-    found = {}
+    """Return the path of each module of the project."""
+    paths = {}
     for package in _PACKAGES:
         for folder, _, files in os.walk(_ROOT / package):
             home = os.path.relpath(folder, _ROOT).replace(os.sep, ".")
             for file in files:
                 if file.endswith(".py"):
                     name = file.removesuffix(".py")
-                    found[home if name == "__init__" else f"{home}.{name}"] = f"{folder}{os.sep}{file}"
-    return found
+                    paths[home if name == "__init__" else f"{home}.{name}"] = f"{folder}{os.sep}{file}"
+    return paths
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from onnx_bridge.core.files.regular_file import open_regular
 
 
 def canonical_json(value: Any) -> str:
-    """A JSON value as text: equal values give equal text, in whatever order their members are.
+    """Return a JSON value as text: equal values give equal text, in whatever order their members are.
 
     Raises:
         TypeError: it is not a JSON value, or a key in it is not a string.
@@ -27,19 +27,19 @@ def _check(value: Any) -> None:
     if isinstance(value, Mapping):
         if not all(type(key) is str for key in value):
             raise TypeError(f"keys must be strings: {list(value)}")
-        for each in value.values():
-            _check(each)
+        for member in value.values():
+            _check(member)
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            _check(each)
+        for item in value:
+            _check(item)
 
 
 def json_digest(value: Any) -> str:
-    """The digest of a JSON value, in hexadecimal; raises like `canonical_json`."""
+    """Return the digest of a JSON value, in hexadecimal; raises like `canonical_json`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a regular file's content, in hexadecimal; raises OSError."""
+    """Return the digest of a regular file's content, in hexadecimal; raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

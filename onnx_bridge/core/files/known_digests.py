@@ -1,4 +1,4 @@
-"""Digests of files, which are read again only where they may have changed.
+"""Digests of files, which are read again only if they may have changed.
 
 The cache folder has a record of each file: its state, and the digest that it had then. A file that was written in the
 last two seconds may change once more without changing its state, so that nothing is recorded of it.
@@ -31,21 +31,21 @@ State = tuple[str | int, ...]
 
 
 def file_state(path: str) -> State | None:
-    """Path, size, inode, and the times of the last changes in nanoseconds; None if there is no file."""
+    """Return path, size, inode, and the times of the last changes in nanoseconds; None if there is no file."""
     try:
-        found = os.stat(path)  # noqa: PTH116 — thousands of them
+        status = os.stat(path)  # noqa: PTH116 — thousands of them
     except OSError:
         return None
-    return path, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return path, status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def is_recent(state: State, now: int) -> bool:
-    """Whether a file may have changed after ``now``, in nanoseconds, without changing this `file_state`."""
+    """Return whether a file may have changed after ``now``, in nanoseconds, without changing this `file_state`."""
     return now - max(map(int, state[3:])) < _TIMESTAMP_NANOSECONDS
 
 
 def known_digest(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal, recorded or read; raises OSError."""
+    """Return the SHA-256 of a file in hexadecimal, recorded or read; raises OSError."""
     now, state = time.time_ns(), file_state(str(path.absolute()))
     if state is None or is_recent(state, now):
         return file_digest(path)
@@ -53,7 +53,7 @@ def known_digest(path: Path) -> str:
 
 
 def recorded(state: State, read: Callable[[], str]) -> str:
-    """The digest that is recorded for a state of a file; otherwise ``read`` is called, and its result recorded."""
+    """Return the recorded digest for a state of a file; otherwise call ``read``, and record its result."""
     record = cache_dir() / "digests" / hashlib.sha256(str(state[0]).encode()).hexdigest()
     claim = f"{json.dumps(state)} ".encode()
     with contextlib.suppress(OSError):

@@ -53,17 +53,14 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last of `parts`."""
         return self.parts[-1]
 
     @property
     def suffix(self) -> str:
-        """The file extension, with its dot."""
         return Path(self.name).suffix
 
     @property
     def stem(self) -> str:
-        """The name without `suffix`."""
         return Path(self.name).stem
 
     @property
@@ -71,54 +68,48 @@ class RemotePath:
         return RemotePath(self.url.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> RemotePath:
-        """The same path with another file extension."""
         return RemotePath(f"{self.url.removesuffix(self.suffix)}{suffix}")
 
     def relative_to(self, folder: RemotePath) -> Path:
-        """The path relative to a folder; raises ValueError if it is not below it."""
+        """Return the path relative to a folder; raises ValueError if it is not below it."""
         return Path(self.url).relative_to(folder.url)
 
     def absolute(self) -> RemotePath:
-        """The same path: URLs are absolute."""
         return self
 
     def exists(self) -> bool:
-        """Whether there is a file or folder."""
         return self._call(lambda fs, path: bool(fs.exists(path)))
 
     def is_dir(self) -> bool:
-        """Whether it is a folder."""
         return self._call(lambda fs, path: bool(fs.isdir(path)))
 
     def glob(self) -> list[RemotePath]:
-        """The paths that match this one as a pattern, in order."""
-        return self._call(lambda fs, path: sorted(RemotePath(fs.unstrip_protocol(each)) for each in fs.glob(path)))
+        """Return the paths that match this one as a pattern, in order."""
+        return self._call(lambda fs, path: sorted(RemotePath(fs.unstrip_protocol(match)) for match in fs.glob(path)))
 
     def files(self) -> dict[str, tuple[str | int, ...]]:
-        """All files below, by relative path: URL, size in bytes, and a tag that changes when the content does."""
+        """Return all files below, by relative path: URL, size in bytes, and a tag that changes with the content."""
 
         def listed(fs: AbstractFileSystem, path: str) -> dict[str, dict[str, Any]]:
             return {posixpath.relpath(each, path): info for each, info in fs.find(path, detail=True).items()}
 
-        found = {name: info for name, info in self._call(listed).items() if name != "."}
+        infos = {name: info for name, info in self._call(listed).items() if name != "."}
         return {
             name: (str(self / name), int(info["size"] or 0), hashlib.sha256(str(info).encode()).hexdigest())
-            for name, info in found.items()
+            for name, info in infos.items()
         }
 
     def fingerprint(self) -> list[str | int] | None:
-        """URL, size and version tag of the file, which change when its content does; None if there is no file."""
+        """Return URL, size and version tag of the file, which change with its content; None if there is no file."""
         with contextlib.suppress(InputError):
             size, tag = self._call(lambda fs, path: (int(fs.info(path)["size"] or 0), str(fs.ukey(path))))
             return [self.url, size, tag]
         return None
 
     def read_bytes(self) -> bytes:
-        """The content of the file."""
         return self._call(lambda fs, path: bytes(fs.cat_file(path)))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The content of the file as text."""
         return self.read_bytes().decode(encoding)
 
     def write_bytes(self, data: bytes) -> None:
@@ -126,7 +117,7 @@ class RemotePath:
         self._call(lambda fs, path: fs.pipe_file(path, data))
 
     def digest(self) -> str:
-        """The SHA-256 of the file's content in hexadecimal, which is streamed."""
+        """Return the SHA-256 of the file's content in hexadecimal, which is streamed."""
         hashed = hashlib.sha256()
         with self.translated_errors(), self.open() as file:
             while chunk := file.read(_CHUNK):
@@ -134,12 +125,12 @@ class RemotePath:
         return hashed.hexdigest()
 
     def read_many(self, names: list[str]) -> dict[str, bytes]:
-        """The contents of files below, read concurrently where the file system can; missing files are left out."""
+        """Return the contents of files below, read concurrently if the file system can; missing files are left out."""
 
         def read(fs: AbstractFileSystem, path: str) -> dict[str, bytes]:
             paths = {f"{path}/{name}": name for name in names}
-            found = fs.cat(list(paths), on_error="omit") if paths else {}
-            return {paths[each]: bytes(data) for each, data in found.items()}
+            contents = fs.cat(list(paths), on_error="omit") if paths else {}
+            return {paths[each]: bytes(data) for each, data in contents.items()}
 
         return self._call(read)
 
@@ -164,7 +155,7 @@ class RemotePath:
         self._call(put)
 
     def copy_from(self, other: RemotePath, names: list[str]) -> None:
-        """Copy files from another remote folder into this one, on the server where the file system can."""
+        """Copy files from another remote folder into this one, on the server if the file system can."""
 
         def copy(fs: AbstractFileSystem, path: str) -> None:
             source = fs._strip_protocol(other.url)
@@ -215,7 +206,7 @@ Location = Path | RemotePath
 
 
 def parse_location(text: str | os.PathLike[str] | RemotePath) -> Location:
-    """The location that a path or URL names; ``file://`` is a local path. Raises InputError where it cannot be one."""
+    """Return the location that a path or URL names; ``file://`` is a local path. Raises InputError if it names none."""
     if isinstance(text, RemotePath):
         return text
     if isinstance(text, os.PathLike):

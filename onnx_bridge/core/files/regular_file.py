@@ -27,11 +27,11 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "the path is not a regular file", os.fspath(path))
 
 
 def read_regular(path: str | os.PathLike[str], most: int = 1 << 28) -> bytes:
-    """The content of a file of at most ``most`` bytes.
+    """Return the content of a file of at most ``most`` bytes.
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
@@ -43,5 +43,5 @@ def read_regular(path: str | os.PathLike[str], most: int = 1 << 28) -> bytes:
             size = len(content)
             content += file.read(min(size, most - size) + 1)
     if len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", os.fspath(path))
+        raise OSError(errno.EFBIG, f"the file has more than {most >> 20} MiB", os.fspath(path))
     return content

@@ -23,7 +23,7 @@ _CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
+    """Return the folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
     chosen = environment.get("ONNX_BRIDGE_CACHE")
     return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
 
@@ -40,7 +40,7 @@ class CacheFolder:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What `clear` removed, or would remove.
+    """The entries that `clear` removed, or would remove.
 
     Attributes:
         folder: the cache.
@@ -58,12 +58,7 @@ class Cleared:
         return sum(self.sizes.values())
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "dry_run": self.dry_run,
-            "bytes": self.bytes,
-            "sizes": dict(self.sizes),
-        }
+        return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": self.bytes, "sizes": dict(self.sizes)}
 
 
 def clear(*, dry_run: bool = False) -> Cleared:
@@ -76,16 +71,16 @@ def clear(*, dry_run: bool = False) -> Cleared:
         OSError: something cannot be removed.
     """
     folder = cache_dir()
-    found = sorted(path for name in _CACHED for path in folder.glob(name))
-    sizes = {path.name: _bytes(path) for path in found}
-    if found and not dry_run:
+    cached = sorted(path for name in _CACHED for path in folder.glob(name))
+    sizes = {path.name: _bytes(path) for path in cached}
+    if cached and not dry_run:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".cleared-") as aside:
-            for path in found:
+            for path in cached:
                 path.rename(Path(aside) / path.name)  # at once: no process finds half of it
     return Cleared(folder, sizes, dry_run)
 
 
 def _bytes(path: Path) -> int:
-    """Bytes on the disk; a file with several names counts once."""
-    states = (each.lstat() for each in (path, *path.rglob("*")) if not each.is_dir())
+    """Return the bytes on the disk; a file with several names counts once."""
+    states = (inner.lstat() for inner in (path, *path.rglob("*")) if not inner.is_dir())
     return sum({(state.st_dev, state.st_ino): state.st_blocks * 512 for state in states}.values())

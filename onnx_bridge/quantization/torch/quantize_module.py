@@ -25,8 +25,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.quantization import quark as library
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
-from onnx_bridge.quantization.deviation import deviations
-from onnx_bridge.quantization.quantized import Quantized, require_quantized, saved, versioned
+from onnx_bridge.quantization.quantized import Quantized, deviations, require_quantized, saved, versioned
 from onnx_bridge.quantization.torch.quark_configs import storage_notes
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
@@ -75,7 +74,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         result = run_module(original, tensors)
         progress(f"quantize to {scheme.name}")
         quantizer = Quantizer(scheme, mode, per_channel=request.per_channel, exclude=layers)
-        quantized = quantizer.insert(original, tensors, [as_arrays(each) for each in data.samples], progress)
+        quantized = quantizer.insert(original, tensors, [as_arrays(sample) for sample in data.samples], progress)
         if request.train is not None:
             progress("train")
             with library.without_log():
@@ -86,7 +85,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         model = _export(frozen, tensors, list(result.tensors), dims, request)
         progress("compare with the float module")
         reference = Reference(model)
-        found = deviations(
+        compared = deviations(
             lambda sample: reference.run(as_arrays(sample)), lambda sample: _run(original, sample), data.samples
         )
     how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' if request.train else ''}"
@@ -98,7 +97,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         excluded=tuple(layers),
         calibration=data.source,
         samples=len(data.samples),
-        deviations=found,
+        deviations=compared,
         notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes),
         path=request.out,
         module=WithOriginalSignature(frozen.module, module, result.structure).eval(),
@@ -115,23 +114,25 @@ def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
 
 def _call(module: nn.Module, request: ExportRequest) -> tuple[Call, dict[str, torch.Tensor]]:
     if not isinstance(module, nn.Module):
-        raise InputError(f"it is a {type(module).__name__}, not a torch.nn.Module", where="the module")
+        raise InputError(f"the module is a {type(module).__name__}, not a torch.nn.Module", where="the module")
     call, tensors = Call.of(module, request.args, request.kwargs)
     check_devices(module, tensors)
     if not tensors:
-        raise InputError("it is called without any tensor, so it is a constant", where="the module")
+        raise InputError("the module is called without any tensor, so it is a constant", where="the module")
     return call, tensors
 
 
 def _excluded(module: nn.Module, scheme: Scheme, exclude: Sequence[str]) -> list[str]:
-    """The layers that stay in float: those that the user names, and those whose weights have no whole blocks."""
+    """Return the layers that stay in float: those that the user names, and those whose weights have no whole blocks."""
     layers = dict(module.named_modules())
-    for each in exclude:
-        if each not in layers:
-            raise InputError(f"the module has no layer {each!r}", where="exclude", hint=nearest(each, layers))
+    for name in exclude:
+        if name not in layers:
+            raise InputError(f"the module has no layer {name!r}", where="exclude", hint=nearest(name, layers))
     if scheme.name != "int4-weights":
         return list(exclude)
-    weighted = {name: each for name, each in layers.items() if isinstance(getattr(each, "weight", None), torch.Tensor)}
+    weighted = {
+        name: layer for name, layer in layers.items() if isinstance(getattr(layer, "weight", None), torch.Tensor)
+    }
     quantizable = [
         name for name, each in weighted.items() if isinstance(each, nn.Linear) and each.in_features % BLOCK == 0
     ]
@@ -147,9 +148,9 @@ def _spec(name: str, tensor: torch.Tensor, dims: Mapping[int, str]) -> TensorSpe
 
 
 def _run(flat: FlatModule, sample: Sample) -> dict[str, Value]:
-    """The outputs of the float module; their names do not matter."""
+    """Return the outputs of the float module; their names do not matter."""
     tensors = {name: to_tensor(array) for name, array in as_arrays(sample).items()}
-    return {name: to_array(each) for name, each in run_module(flat, tensors).tensors.items()}
+    return {name: to_array(tensor) for name, tensor in run_module(flat, tensors).tensors.items()}
 
 
 def _export(
@@ -159,14 +160,17 @@ def _export(
     dims: Dims,
     request: QuantizeRequest,
 ) -> ir.Model:
-    """The graph, sorted, with integer weights.
+    """Return the graph, sorted, with integer weights.
 
     Raises:
         InputError: torch.onnx cannot export it, or it quantizes values that no runtime can quantize.
     """
     scheme, path = request.scheme, request.out
     fixed = {
-        size for name, each in tensors.items() for axis, size in enumerate(each.shape) if axis not in dims.get(name, {})
+        size
+        for name, tensor in tensors.items()
+        for axis, size in enumerate(tensor.shape)
+        if axis not in dims.get(name, {})
     }
     given = {**tensors, **resized(tensors, dims, distinct_sizes(symbol_sizes(tensors, dims), sorted(fixed)))}
     folder = None if path is None else path.absolute().parent
@@ -189,7 +193,7 @@ def _export(
 
 
 def _refuse_integers(model: ir.Model) -> None:
-    """Graph mode quantizes all operands of additions and comparisons, also masks and indices."""
+    """Refuse integers, since graph mode quantizes all operands of additions and comparisons, also masks and indices."""
     scope = Scope(model, model.graph)
     for node in model.graph:
         if is_quantize(node) and (dtype := scope.dtype(node.inputs[0])) is not None and not dtype.is_floating_point():

@@ -16,7 +16,7 @@ _WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
 
 
 def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str]) -> Any:
-    """A configuration of Quark.
+    """Return a configuration of Quark.
 
     Biases stay in float: as integers they would need the scale of the product, which neither Quark nor MIGraphX
     enforces.
@@ -38,7 +38,7 @@ def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str])
 
 
 def storage_notes(scheme: Scheme) -> tuple[str, ...]:
-    """What the user should know about the scheme's form in ONNX, in sentences."""
+    """Return what the user should know about the scheme's form in ONNX, in sentences."""
     if scheme.name == "bf16":
         return ("weights are stored as float, rounded to bfloat16",)
     if scheme.name in _WEIGHTS_ONLY:

@@ -30,7 +30,7 @@ from onnx_bridge.torch.modules.structure import Structure, leaf_names, rebuild
 from onnx_bridge.torch.modules.tensors import to_tensor
 
 _REPLACED = {"sigmoid": ("hardsigmoid", "Sigmoid by HardSigmoid"), "silu": ("hardswish", "SiLU by HardSwish")}
-"""What the graph mode replaces silently: an operator of torch, its replacement, and both in words."""
+"""The silent replacements of the graph mode: an operator of torch, its replacement, and both in words."""
 _LAYERS = "flat.module."
 """The prefix of the names of layers in the module that Quark gets."""
 
@@ -51,18 +51,16 @@ class ListModule(nn.Module):
         self.flat = flat
 
     def forward(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The tensors that the module returns."""
-        found: tuple[torch.Tensor, ...] = self.flat(*tensors)
-        return found
+        returned: tuple[torch.Tensor, ...] = self.flat(*tensors)
+        return returned
 
 
 class FrozenModule(FlatModule):
     """A quantized module as exporters see it."""
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tensors that the module returns."""
-        found: tuple[torch.Tensor, ...] = self.module(list(tensors))
-        return found
+        returned: tuple[torch.Tensor, ...] = self.module(list(tensors))
+        return returned
 
 
 class WithOriginalSignature(nn.Module):
@@ -74,7 +72,6 @@ class WithOriginalSignature(nn.Module):
         self._original, self._result = [original], result  # in a list, so that it is not a submodule
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of the quantized module, nested like that of the original."""
         _, tensors = Call.of(self._original[0], args, kwargs)
         with uncompiled():
             leaves = self.quantized(list(tensors.values()))
@@ -91,7 +88,7 @@ class Quantizer:
     def __init__(self, scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: Sequence[str]) -> None:
         if mode == "fx":
             quark.require_torchao()
-        layers = [f"{_LAYERS}{each}" for each in exclude]
+        layers = [f"{_LAYERS}{name}" for name in exclude]
         self._quantizer = quark.load("quark.torch").ModelQuantizer(
             quark_configs.config(scheme, mode, per_channel=per_channel, exclude=layers)
         )
@@ -105,10 +102,10 @@ class Quantizer:
         samples: Sequence[Mapping[str, Array]],
         progress: Progress,
     ) -> nn.Module:
-        """A copy of a module with calibrated quantizers.
+        """Return a copy of a module with calibrated quantizers.
 
         Args:
-            flat: in evaluation mode; it is not changed.
+            flat: the module in evaluation mode; it is not changed.
             tensors: its arguments by name.
             samples: the calibration data.
             progress: called with each sample.
@@ -124,15 +121,15 @@ class Quantizer:
             listed = _graph(listed, tensors)
         before = _operators(listed)
         with self._errors(), uncompiled(), suppressed_output():
-            found: nn.Module = self._quantizer.quantize_model(listed, CalibrationBatches(samples, progress))
-        after = _operators(found)
+            quantized: nn.Module = self._quantizer.quantize_model(listed, CalibrationBatches(samples, progress))
+        after = _operators(quantized)
         for old, (new, said) in _REPLACED.items():
             if count := min(before[old], after[new] - before[new]):
                 self.notes.append(f"Quark's graph mode replaced {count} {said}, which computes something else")
-        return found
+        return quantized
 
     def freeze(self, quantized: nn.Module) -> nn.Module:
-        """The module with fixed scales; its weights are still floats, followed by quantizers.
+        """Return the module with fixed scales; its weights are still floats, followed by quantizers.
 
         Raises:
             InputError: Quark fails, with its message.
@@ -141,10 +138,10 @@ class Quantizer:
         with self._errors(), uncompiled(), suppressed_output():
             frozen: nn.Module = self._quantizer.freeze(quantized.eval(), **options)
             fake = quark.load("quark.torch.quantization.tensor_quantize").ScaledFakeQuantize
-            for each in frozen.modules():
-                if isinstance(each, fake):
-                    each.disable_observer()
-                    each.enable_fake_quant()
+            for module in frozen.modules():
+                if isinstance(module, fake):
+                    module.disable_observer()
+                    module.enable_fake_quant()
         return frozen
 
     def _errors(self) -> _QuarkErrors:
@@ -186,18 +183,17 @@ class CalibrationBatches(Sequence[list[torch.Tensor]]):
 
 
 def _graph(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """The module as a graph of torch.export."""
     try:
         with suppressed_output():
-            return torch.export.export(listed, ([each.clone() for each in tensors.values()],)).module()
+            return torch.export.export(listed, ([tensor.clone() for tensor in tensors.values()],)).module()
     except Exception as error:  # of any type
         what = f"torch.export fails: {reason_of(error)}"
         raise InputError(what, where="the module", hint="mode='eager' needs no graph") from error
 
 
 def _operators(module: nn.Module) -> Counter[str]:
-    """The number of nodes of each operator of a graph; empty for other modules."""
+    """Return the number of nodes of each operator of a graph; empty for other modules."""
     if not isinstance(module, torch.fx.GraphModule):
         return Counter()
     targets = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
-    return Counter(each.split(".")[1].rstrip("_") if each.startswith("aten.") else each for each in targets)
+    return Counter(target.split(".")[1].rstrip("_") if target.startswith("aten.") else target for target in targets)

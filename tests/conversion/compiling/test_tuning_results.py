@@ -120,7 +120,7 @@ def test_a_pipe_in_place_of_the_archive(tmp_path: Path) -> None:
     bundle = tuned(tmp_path / "a")
     (bundle / "m.tuning.zip").unlink()
     os.mkfifo(bundle / "m.tuning.zip")
-    with pytest.raises(InputError, match="it is not a regular file"):
+    with pytest.raises(InputError, match="the path is not a regular file"):
         TuningResults(str(bundle), GPU)
 
 
@@ -134,7 +134,7 @@ def test_ref_keeps_no_results_with_a_note(runtime: Runtime, tmp_path: Path) -> N
     assert onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "again", target="ref", options=again)
     with pytest.raises(InputError, match="no bundle to take tuning results from"):
         onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "no", target="ref", options={"tuning": "nowhere"})
-    with pytest.raises(InputError, match="it has no value"):
+    with pytest.raises(InputError, match="the option has no value"):
         onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "no", target="ref", options={"tuning": ""})
 
 

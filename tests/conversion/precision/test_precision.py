@@ -267,7 +267,7 @@ def test_npy_is_for_one_input(tmp_path: Path) -> None:
         ([], "no samples"),
         ([{"x": np.zeros((1, 3, 6, 6), np.float32)}], "0 in all of 1 samples"),
         ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "no range can be measured.*NaN"),
-        ([{"x": np.zeros((1, 3, 5, 6), np.float32)}], "its shape is"),
+        ([{"x": np.zeros((1, 3, 5, 6), np.float32)}], "the shape is"),
         ([{"y": np.zeros((1, 3, 6, 6), np.float32)}], "none of its arrays"),
     ],
 )
@@ -342,7 +342,7 @@ def test_images_need_a_model_of_images(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the model does not take images"):
         load_calibration(tmp_path, [TensorSpec("x", np.dtype(np.float32), (1, 8))])
     (tmp_path / "a.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match="it is not an image: it has none of the formats"):
+    with pytest.raises(InputError, match="the file is not an image: it has none of the formats"):
         load_calibration(tmp_path, [SPEC])
 
 
@@ -361,9 +361,9 @@ def huge_png(width: int, height: int) -> bytes:
     ("name", "content", "message"),
     [
         ("a.png", huge_png(30_000, 30_000), "DecompressionBombError"),
-        ("a.png", huge_png(8, 8)[:46], "it is not an image: OSError"),
-        ("a.bmp", b"BM" + b"\xff" * 60, "it is not an image: OSError"),
-        ("a.webp", b"RIFF\xff\0\0\0WEBPVP8 " + b"\xff" * 50, "it is not an image: OSError"),
+        ("a.png", huge_png(8, 8)[:46], "the file is not an image: OSError"),
+        ("a.bmp", b"BM" + b"\xff" * 60, "the file is not an image: OSError"),
+        ("a.webp", b"RIFF\xff\0\0\0WEBPVP8 " + b"\xff" * 50, "the file is not an image: OSError"),
         ("a.tif", b"II*\0\x08\0\0\0\x01\0\0\1\4\0" + b"\xff" * 8, "none of the formats"),
         ("a.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "none of the formats"),
     ],
@@ -379,7 +379,7 @@ def test_images_that_are_damaged_or_huge(tmp_path: Path, name: str, content: byt
 def test_a_strip_that_is_huge_when_it_is_resized(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", (1, 50_000), (1, 2, 3))
     spec = TensorSpec("x", np.dtype(np.float32), (1, 3, 224, 224))
-    with pytest.raises(InputError, match="it has 1 × 50000 pixels, and would have 256 × 12800000"):
+    with pytest.raises(InputError, match="the image has 1 × 50000 pixels, and 256 × 12800000"):
         load_calibration(tmp_path, [spec])
     (tmp_path / "images.toml").write_text("resize = 0")
     assert load_calibration(tmp_path, [spec]).samples
@@ -414,7 +414,7 @@ def test_compile_options_and_environment(cnn: Path, tmp_path: Path) -> None:
         (
             {"miopen_find_mode": "1"},
             "ref",
-            "this runtime does not support it: no library of MIGraphX .* reads MIOPEN_FIND_MODE",
+            "this runtime does not support the option: no library of MIGraphX .* reads MIOPEN_FIND_MODE",
         ),
         ({"offload_copy": False}, "gpu", "takes arrays in host memory"),
         ({"disable_passes": ""}, "ref", "no value"),

@@ -35,7 +35,7 @@ def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"file\.txt: it cannot be written: No such file"):
+    with pytest.raises(InputError, match=r"file\.txt: the file cannot be written: No such file"):
         write_text(tmp_path / "absent" / "file.txt", "text")
 
 

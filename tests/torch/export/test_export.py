@@ -437,7 +437,7 @@ def test_errors_say_what_is_wrong(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_objects_that_are_not_modules() -> None:
-    with pytest.raises(InputError, match="it is a function, not a torch.nn.Module"):
+    with pytest.raises(InputError, match="the module is a function, not a torch.nn.Module"):
         export(lambda x: x, torch.ones(2))  # type: ignore[arg-type]
 
 
