@@ -19,13 +19,13 @@ _ATTRIBUTES = ("dtype", "output_dtype", "to")
 
 
 def has_bfloat16(model: ir.Model) -> bool:
-    """Whether an input of a node is known to be bfloat16."""
+    """Return whether an input of a node is known to be bfloat16."""
     scope = Scope(model, model.graph)
     return any(_is_bfloat16(value, scope) for node in scope.nodes() for value in node.inputs)
 
 
 def emulate_bfloat16(model: ir.Model) -> ir.Model:
-    """A copy of a model that computes in float32 instead of bfloat16; its inputs and outputs keep their dtypes."""
+    """Return a copy of a model that computes in float32 instead of bfloat16, except for its inputs and outputs."""
     copy = model.clone()
     scope = Scope(copy, copy.graph)
     names = scope.names

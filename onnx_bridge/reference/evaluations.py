@@ -38,7 +38,7 @@ def launch() -> None:
 
 
 def evaluate(model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: bool = False) -> list[Values | None]:
-    """The outputs of a serialized model for each sample, by name; None where there is no reference for it.
+    """Return the outputs of a serialized model for each sample, by name; None if there is no reference for it.
 
     Args:
         model: the model.
@@ -63,7 +63,7 @@ def run_file(
     by_onnx: bool = False,
     limits: Limits = Limits(),
 ) -> list[dict[str, Value]]:
-    """The outputs of a model file for each sample, by ONNX Runtime with all graph optimizations off.
+    """Return the outputs of a model file for each sample, by ONNX Runtime with all graph optimizations off.
 
     Args:
         path: the model.

@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes otherwise than a model says, or leaves open, undone and settled for the reference.
+"""Undo and settle, for the reference, what ONNX Runtime computes unlike the model says, or leaves open.
 
     MatMulNBits{accuracy_level=4}(x, w)                   ONNX Runtime quantizes x to int8 first; the weights alone are
                                                           quantized
@@ -30,7 +30,7 @@ _FLOAT32 = 1
 
 
 def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, tuple[str, ...]]:
-    """A model that ONNX Runtime computes as it is written, and notes on what was changed; the given one if nothing was.
+    """Return a model that ONNX Runtime computes as it is written, and notes on changes; the same one if there are none.
 
     Args:
         model: it is not changed. The weights of a file stay there.
@@ -102,23 +102,23 @@ def _clear_rows(node: ir.Node) -> None:
 
 
 def _found(model: ir.Model) -> list[ir.Node]:
-    """The nodes of which ONNX Runtime computes something else, or anything."""
+    """Return the nodes that ONNX Runtime computes unlike the model says, or leaves open."""
     every = (node for scope in scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
     return [node for node in every if _is_licensed(node) or _is_windowed(node)]
 
 
 def _is_licensed(node: ir.Node) -> bool:
-    """Whether ONNX Runtime may round its inputs before it computes."""
+    """Return whether ONNX Runtime may round its inputs before it computes."""
     return _LEVEL in node.attributes and node.attributes.get_int(_LEVEL, 0) > _FLOAT32
 
 
 def _is_windowed(node: ir.Node) -> bool:
-    """Whether it leaves rows of its cache as they are in memory."""
+    """Return whether it leaves rows of its cache as they are in memory."""
     return node.op_type == "GroupQueryAttention" and node.attributes.get_int(_WINDOWED, 0) == 1
 
 
 def _mentions(model: Path | bytes) -> bool:
-    """Whether a serialized model has the name of one of the attributes, or of a product, anywhere."""
+    """Return whether a serialized model has the name of one of the attributes, or of a product, anywhere."""
     names = [_LEVEL.encode(), _WINDOWED.encode(), *(PRODUCTS if saturates() else ())]
     if isinstance(model, bytes):
         return any(name in model for name in names)

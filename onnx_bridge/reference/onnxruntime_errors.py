@@ -76,11 +76,11 @@ class OnnxRuntimeError(InputError):
     Attributes:
         message: that of ONNX Runtime, as it is.
         reason: why.
-        operator: of the node that is named in the message; None where there is none.
-        domain: of that operator, where it is named; None is unknown.
+        operator: the operator of the node that the message names; None if there is none.
+        domain: the domain of that operator; None if it is unknown.
         node: the name of that node; None is unknown.
-        newest_ir_version: that it takes, where the model's is newer.
-        unknown: what of the model it has no operator for, where that is the reason; None if it was not looked for.
+        newest_ir_version: the newest IR version that it takes, if the model's is newer.
+        unknown: the operator that it does not have, if that is the reason; None if it was not looked for.
     """
 
     def __init__(self, message: str, *, where: str | None, unknown: UnknownOperator | None = None) -> None:
@@ -114,7 +114,7 @@ class OnnxRuntimeError(InputError):
         self.newest_ir_version = int(newest[1]) if newest else None
 
     def names(self, operator: str, node: str | None) -> bool:
-        """Whether the message names a node, or at least its operator."""
+        """Return whether the message names a node, or at least its operator."""
         if self.operator is None:
             return self.node is not None and self.node == node
         return self.operator == operator and self.node in (None, "", node)

@@ -16,7 +16,7 @@ from onnx_bridge.core.values import Value
 
 
 def widen_outputs(model: ir.Model, dtypes: Mapping[str, ir.DataType]) -> ir.Model:
-    """A copy of a model, with the outputs in ``dtypes`` cast to wider dtypes.
+    """Return a copy of a model, with the outputs in ``dtypes`` cast to wider dtypes.
 
     Its outputs are in the same order; those that are cast have other names.
     """
@@ -41,7 +41,7 @@ def widen_outputs(model: ir.Model, dtypes: Mapping[str, ir.DataType]) -> ir.Mode
 
 
 def narrow(value: Value, dtype: ir.DataType | None) -> Value:
-    """An output of a widened model in its dtype in the original model, if one is given."""
+    """Return an output of a widened model in its dtype in the original model, if one is given."""
     return value.astype(dtype.numpy()) if dtype is not None and isinstance(value, np.ndarray) else value
 
 

@@ -18,7 +18,7 @@ _LAST = 21
 
 
 def downgrade_random_operators(model: ir.Model) -> ir.Model | None:
-    """A model in an opset for whose random operators the provider has kernels; None where there is none, or no need.
+    """Return a model in an opset for whose random operators the provider has kernels; None if none is needed or exists.
 
     Args:
         model: may be rewritten in place.

@@ -32,7 +32,7 @@ from passes.operators import QUARK_DOMAINS
 
 SERVER = "onnx_bridge.reference.server"
 SECONDS = 600.0
-"""The time limit of loading a model, and of each run, where the user gives none."""
+"""The time limit of loading a model, and of each run, if the user gives none."""
 
 _ASKED_BYTES = 1 << 26
 """The most bytes of weights of a model that is loaded only to know whether ONNX Runtime takes it: 50 ms."""
@@ -53,8 +53,8 @@ class Reference:
     """A model, ready to be run by ONNX Runtime.
 
     The session lives in a process that all of them share (`passes.isolation.worker`), with the limits of the verb
-    that runs, and is opened again where that process has ended since. AMD Quark's operators come from Quark's own
-    library, where it is installed; elsewhere they are emulated.
+    that runs, and is opened again if that process has ended since. AMD Quark's operators come from Quark's own
+    library, if it is installed; otherwise they are emulated.
 
     Attributes:
         input_names, output_names: in the model's order.
@@ -95,7 +95,7 @@ class Reference:
         self.notes = (*notes, *described["notes"])
 
     def output_types(self) -> dict[str, tuple[ir.DataType, tuple[int | None, ...]]]:
-        """The dtypes and shapes of outputs that are tensors, as ONNX Runtime infers them."""
+        """Return the dtypes and shapes of outputs that are tensors, as ONNX Runtime infers them."""
         return self._types
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
@@ -106,7 +106,7 @@ class Reference:
                 as object arrays. A sequence is a list of arrays, an optional without a value None.
 
         Returns:
-            Likewise by output name, in the model's order; the arrays are read-only.
+            The outputs by name, in the model's order; the arrays are read-only.
 
         Raises:
             InputError: the sample does not fit the model, or ONNX Runtime fails.
@@ -154,7 +154,7 @@ class Reference:
 
 
 def load_error(model: ir.Model) -> InputError | None:
-    """Why ONNX Runtime does not take a model; None if it does, or is not asked, as its weights take long to load."""
+    """Return why ONNX Runtime does not take a model; None if it does, or if its weights take too long to load."""
     if weight_bytes(model) <= _ASKED_BYTES:
         try:
             Reference(model)
@@ -171,7 +171,7 @@ def called(
     limits: Limits,
     process: Child | None = None,
 ) -> tuple[Message, Child]:
-    """The answer of `onnx_bridge.reference.server`, and the process that gave it.
+    """Return the answer of `onnx_bridge.reference.server`, and the process that gave it.
 
     Raises:
         InputError: the server refuses the request.
@@ -192,7 +192,7 @@ def _sent(weight: models.Weight) -> Array | FileRange:
 
 
 def _error(described: Mapping[str, Any]) -> InputError:
-    """The error that the server describes."""
+    """Return the error that the server describes."""
     if "message" in described:
         unknown = described["unknown"] and UnknownOperator(**described["unknown"])
         return OnnxRuntimeError(described["message"], where=described["where"], unknown=unknown)

@@ -41,7 +41,7 @@ class _Received:
 
 
 def answer(request: dict[str, Any], arrays: Values) -> Message:
-    """Answer a request; raises MemoryError where ONNX Runtime has none left."""
+    """Answer a request; raises MemoryError if ONNX Runtime has none left."""
     actions: dict[str, Callable[[dict[str, Any], Values], Message]] = {
         "open": _open,
         "run": _run,
@@ -97,7 +97,7 @@ def _drop(request: dict[str, Any]) -> None:
 
 
 def _evaluate_samples(request: dict[str, Any], arrays: Values) -> Message:
-    """What `onnx_bridge.reference.evaluations.run` asks for."""
+    """Return what `onnx_bridge.reference.evaluations.run` asks for."""
     samples = [_writable(sample) for sample in value_messages.unpack(request["samples"], arrays)]
     evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
     found = evaluate(arrays["model"].tobytes(), samples)
@@ -106,7 +106,7 @@ def _evaluate_samples(request: dict[str, Any], arrays: Values) -> Message:
 
 
 def _run_file(request: dict[str, Any], arrays: Values) -> Message:
-    """What `onnx_bridge.reference.evaluations.run_file` asks for."""
+    """Return what `onnx_bridge.reference.evaluations.run_file` asks for."""
     path, shapes = Path(request["path"]), request["shapes"]
     samples = value_messages.unpack(request["samples"], arrays)
     if request["by_onnx"]:
@@ -132,7 +132,7 @@ def _named(evaluator: ReferenceEvaluator, outputs: Sequence[Any]) -> dict[str, A
 
 
 def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
-    """By ONNX Runtime where it takes the model, or emulates its bfloat16, else by ONNX's evaluator."""
+    """Evaluate with ONNX Runtime if it takes the model, or emulates its bfloat16, otherwise with ONNX's evaluator."""
     session = _session(model)
     if session is None:
         return _evaluate_by_onnx(model, samples)
@@ -146,7 +146,7 @@ def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
 
 
 def _session(model: bytes) -> Session | None:
-    """ONNX Runtime with a model, which is changed only if it does not take it; None if it does not take that either."""
+    """Return a session of a model, which is changed only if ONNX Runtime refuses it; None if it refuses that, too."""
     for form in (lambda: model, lambda: from_proto(onnx.ModelProto.FromString(model))):
         with contextlib.suppress(InputError):
             return Session(form())
@@ -167,7 +167,7 @@ def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | 
 
 
 def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
-    """The outputs in the dtypes that the model declares: numpy makes float64 of float32 and int64."""
+    """Return the outputs in the dtypes that the model declares: numpy makes float64 of float32 and int64."""
     declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in declared.items() if kind}
     return {
@@ -177,7 +177,7 @@ def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
 
 
 def _numeric(outputs: Mapping[str, Any]) -> Values | None:
-    """The outputs, if all of them are arrays of numbers; MIGraphX has no others to compare with."""
+    """Return the outputs, if all of them are arrays of numbers; MIGraphX has no others to compare with."""
     arrays = {name: np.asarray(each) for name, each in outputs.items() if isinstance(each, np.ndarray | np.generic)}
     numeric = all(array.dtype.kind not in "OUST" for array in arrays.values())
     return arrays if arrays and numeric and len(arrays) == len(outputs) else None

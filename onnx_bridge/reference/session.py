@@ -96,7 +96,7 @@ class Session:
                 raise InputError(what, where=self._where)
 
     def output_types(self) -> dict[str, tuple[int, tuple[int | None, ...]]]:
-        """The element types and shapes of outputs that are tensors, as ONNX Runtime infers them."""
+        """Return the element types and shapes of outputs that are tensors, as ONNX Runtime infers them."""
         found = {}
         for name, (kind, dims) in self._types.items():
             element = re.fullmatch(r"tensor\((\w+)\)", kind)
@@ -112,7 +112,7 @@ class Session:
                 as object arrays. A sequence is a list of arrays, an optional without a value None.
 
         Returns:
-            Likewise by output name, in the model's order.
+            The outputs by name, in the model's order.
 
         Raises:
             InputError: the sample does not fit the model, or ONNX Runtime fails.
@@ -128,9 +128,9 @@ class Session:
         return {name: result if self._plain else _array(result, name) for name, result in pairs}
 
     def _computed(self, feeds: dict[str, Any]) -> Any:
-        """The outputs as ONNX Runtime gives them.
+        """Return the outputs as ONNX Runtime gives them.
 
-        It plans which tensors may share memory by the shapes that the model declares for intermediate values. Where one
+        It plans which tensors may share memory by the shapes that the model declares for intermediate values. If one
         is wrong, as in decoders of onnxruntime-genai's builder, each tensor gets memory of its own.
         """
         try:
@@ -145,7 +145,7 @@ class Session:
         return self._computed(feeds)
 
     def _open(self, model: _Model, custom_op_libraries: Sequence[Path]) -> Any:
-        """A session, for a model in a form that ONNX Runtime takes."""
+        """Return a session, for a model in a form that ONNX Runtime takes."""
         try:
             return self._load(model, custom_op_libraries)
         except OnnxRuntimeError as error:
@@ -170,7 +170,7 @@ class Session:
         )
 
     def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
-        """Whether there are inputs or outputs that cannot be OrtValues."""
+        """Return whether there are inputs or outputs that cannot be OrtValues."""
         given = any(
             isinstance(value, list) or (value is not None and value.dtype.kind in "OUST") for value in sample.values()
         )
@@ -209,7 +209,7 @@ def _in_memory(model: _Model) -> ir.Model:
 
 
 def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
-    """The model in a form that ONNX Runtime runs after all; None where there is none.
+    """Return the model in a form that ONNX Runtime runs after all; None if there is none.
 
     A newer IR version stores the same computation; few kernels take bfloat16, which is emulated; and the kernels that
     draw random numbers are of older opsets.
@@ -225,7 +225,7 @@ def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
 
 
 def _options(libraries: Sequence[Path]) -> Any:
-    """Session options for one attempt: weights that were added to them stay in them."""
+    """Return session options for one attempt: weights that are added to them stay in them."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = _SILENT
@@ -241,14 +241,14 @@ def _options(libraries: Sequence[Path]) -> Any:
 
 
 def _feed(value: Value, name: str) -> Any:
-    """A value as a session takes it; a sequence remains a list, a missing optional None."""
+    """Return a value as a session takes it; a sequence remains a list, a missing optional None."""
     if isinstance(value, list):
         return [_feed_array(item, name) for item in value]
     return None if value is None else _feed_array(value, name)
 
 
 def _feed_array(array: Array, name: str) -> Any:
-    """An array as a session takes it: itself, or an OrtValue where numpy does not know the dtype.
+    """Return an array as a session takes it: itself, or an OrtValue where numpy does not know the dtype.
 
     An OrtValue requires contiguous memory, and sub-byte integers to be packed.
     """
@@ -279,7 +279,7 @@ def _ort_value(feed: Any, name: str) -> Any:
 
 
 def _array(value: Any, name: str) -> Array | None:
-    """An output as an array; None for an optional without a value."""
+    """Return an output as an array; None for an optional without a value."""
     if not value.has_value():
         return None
     if not value.is_tensor():

@@ -1,4 +1,4 @@
-"""Loops, scans and branches in the main graph, as far as that is possible: what chooses in a body can be looked at."""
+"""Loops, scans and branches in the main graph, to the extent possible: what chooses in a body can be looked at."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNFOLD = Pipeline([InferShapes(), UnrollLoop(), MaskLoop(), UnrollScan(), JoinB
 
 
 def unfolded(model: ir.Model) -> ir.Model:
-    """A model without those subgraphs that the rules of legalization can put into the main graph.
+    """Return a model without those subgraphs that the rules of legalization can put into the main graph.
 
     Values of the same body have the same names in whatever model it is unfolded.
 
     Args:
-        model: it is not changed; returned itself where there is nothing to do.
+        model: it is not changed; returned itself if there is nothing to do.
     """
     if not any(True for node in model.graph for _ in subgraphs(node)):
         return model

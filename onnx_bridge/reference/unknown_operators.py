@@ -20,14 +20,14 @@ from passes.graphs.scopes import scopes
 
 
 def explained(error: OnnxRuntimeError, model: ir.Model) -> OnnxRuntimeError:
-    """The refusal of a model for an unknown operator, with what is unknown: the one that ONNX Runtime names, if any."""
+    """Return the refusal of a model with the operator that is unknown: the one that ONNX Runtime names, if any."""
     unknown = list(_unknown_operators(model))
     named = [each for each in unknown if error.names(each.operator, each.node)]
     return OnnxRuntimeError(error.message, where=error.where, unknown=next(iter(named or unknown), None))
 
 
 def _unknown_operators(model: ir.Model) -> Iterator[UnknownOperator]:
-    """The nodes whose operators are neither ONNX Runtime's own nor functions of the model, in order."""
+    """Yield the nodes whose operators are neither ONNX Runtime's own nor functions of the model, in order."""
     functions = {(function.domain, function.name) for function in model.functions.values()}
     for scope in scopes(model):
         for node in scope.nodes():
@@ -51,7 +51,7 @@ def _unknown_operators(model: ir.Model) -> Iterator[UnknownOperator]:
 
 @cache
 def _operators() -> Mapping[str, Mapping[str, int]]:
-    """The operators of each domain, and the versions that introduce them."""
+    """Return the operators of each domain, and the versions that introduce them."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
     # builds of ONNX Runtime may lack the list of their own
     listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", onnx.defs.get_all_schemas_with_history)

@@ -36,14 +36,14 @@ class CachedVerdict:
     by_constants: bool = False
 
     def holds(self, budget: float) -> bool:
-        """Whether a verdict with that budget would be the same: a larger one may pay for a run at real size."""
+        """Return whether a verdict with that budget would be the same: a larger one may pay for a run at real size."""
         by_numbers = self.verdict.status in (Status.OK, Status.WRONG)
         too_large = self.verdict.unproven is not None and self.verdict.unproven.obstacle is Obstacle.SIZE
         return budget <= self.budget or not (by_numbers and too_large)
 
 
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
-    """The signature and verdict of a line; None if it is damaged."""
+    """Return the signature and verdict of a line; None if it is damaged."""
     try:
         signature, status, message, error, proof, obstacle, detail, group, budget, by_constants = parse_json(line)
         error = None if error is None else float(error)
@@ -83,7 +83,7 @@ class VerdictCache:
         return not (self._known or self._lines)
 
     def get(self, signature: str, budget: float) -> CachedVerdict | None:
-        """The verdict of a probe, if it holds with a budget of seconds."""
+        """Return the verdict of a probe, if it holds with a budget of seconds."""
         with self._lock:
             for line in self._lines.pop(f'["{signature}"'.encode(), ()):
                 if (found := _parse(line)) is not None:
@@ -125,7 +125,7 @@ class VerdictCache:
 
     @staticmethod
     def _write(path: Path, found: Mapping[str, CachedVerdict]) -> bool:
-        """Whether all verdicts were written."""
+        """Return whether all verdicts were written."""
         lines = [_line(signature, known) for signature, known in found.items()]
         data = "\n".join(["", *lines, ""]).encode()  # ends a line that another process left unfinished
         try:
@@ -149,5 +149,5 @@ class VerdictCache:
 
 @functools.cache
 def shared(path: Path) -> VerdictCache:
-    """The cache of a file, shared within this process."""
+    """Return the cache of a file, shared within this process."""
     return VerdictCache(path)

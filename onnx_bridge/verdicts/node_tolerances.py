@@ -8,7 +8,7 @@
 
 Half a unit in the last place would do for 16-bit floats that are rounded once. Targets cut off instead, which costs one
 unit, and round an intermediate number or two. A sum that is kept in 16 bits loses a unit with each term, and exceeds
-this. Where the reference and a target round a scale differently, an element halfway between two steps has either. With
+this. If the reference and a target round a scale differently, an element halfway between two steps has either. With
 scales in 16 bits nothing is left open: a target that multiplies in 16 bits as well misses the step of every sixth
 element, which in a small output is one.
 
@@ -42,14 +42,14 @@ class NodeTolerance:
 
     Attributes:
         tolerance: of its elements.
-        step: of the few that are rounded to another step; None where there are no steps.
+        step: of the few that are rounded to another step; None if there are no steps.
     """
 
     tolerance: Tolerance
     step: Tolerance | None = None
 
     def reason(self, actual: Array, expected: Array) -> tuple[str | None, float | None]:
-        """How an output differs, None if it agrees; and its largest absolute error."""
+        """Return how an output differs, None if it agrees; and its largest absolute error."""
         (found,) = compare({"": actual}, {"": expected}, {"": self.tolerance}, measured=False).outputs
         if self.step is not None and 0 < found.mismatched <= max(1, _FEW * found.elements):
             (found,) = compare({"": actual}, {"": expected}, {"": self.step}, measured=False).outputs
@@ -57,7 +57,7 @@ class NodeTolerance:
 
 
 def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False) -> NodeTolerance:
-    """The tolerance of an output of a probe.
+    """Return the tolerance of an output of a probe.
 
     Args:
         probe: the probe.
@@ -83,7 +83,7 @@ def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False) ->
 
 
 def _rounding(expected: Array, names: Collection[str]) -> Tolerance:
-    """The tolerance of an operator that rounds, or, without names, of one of unknown precision."""
+    """Return the tolerance of an operator that rounds, or, without names, of one of unknown precision."""
     dtype = expected.dtype.name
     if dtype not in _SHARES or (dtype != "float32" and not names):
         return default_tolerance(expected)
@@ -93,11 +93,11 @@ def _rounding(expected: Array, names: Collection[str]) -> Tolerance:
 
 
 def _divides_in_float32(probe: Probe) -> bool:
-    """Whether all floats of a QuantizeLinear are float32; ONNX divides in the dtype of the scale, ORT in float32."""
+    """Return whether all floats are float32: ONNX divides in the dtype of the scale, ONNX Runtime in float32."""
     return all(probe.scope.dtype(value) == ir.DataType.FLOAT for node in probe.nodes for value in node.inputs[:2])
 
 
 def _is_narrow(probe: Probe) -> bool:
-    """Whether a product of integers has scales of 16 bits: the reference adds integers, and scales in float32."""
+    """Return whether an integer product has scales of 16 bits: the reference adds integers, and scales in float32."""
     products = [node for node in probe.nodes if node.op_type == "QLinearMatMul"]
     return any(probe.scope.dtype(node.inputs[1]) != ir.DataType.FLOAT for node in products)

@@ -1,6 +1,6 @@
 """From a probe to a request that MIGraphX can carry out, with the outputs that are expected.
 
-A probe is compiled for ``ref``; where it is also run, its outputs are compared with the reference.
+A probe is compiled for ``ref``; if it is also run, its outputs are compared with the reference.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class ProbeRequest:
         return {f"v{index}": [dim or 0 for dim in shape] for index, shape in enumerate(shapes) if shape and 0 in shape}
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """The model as ``prefix``, and the inputs as ``prefix:sample:name``."""
+        """Return the model as ``prefix``, and the inputs as ``prefix:sample:name``."""
         found = {prefix: Tensor("uint8_type", np.frombuffer(self.model, np.uint8))}
         for number, sample in enumerate(self.samples):
             found |= {f"{prefix}:{number}:{name}": Tensor.of(widened(array)) for name, array in sample.items()}
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The request without its tensors."""
+        """Return the request without its tensors."""
         samples = [list(sample) for sample in self.samples]
         return {"target": TARGET, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
@@ -79,7 +79,7 @@ class ProbeRequest:
 def prepare(
     probe: Probe, *, run: bool, edge_cases: bool = True, full: bool = False, by_onnx: bool = False
 ) -> ProbeRequest:
-    """The request for a probe.
+    """Return the request for a probe.
 
     Args:
         probe: without a problem.
@@ -138,12 +138,12 @@ def _expect(request: ProbeRequest, given: Sequence[Values], answers: Sequence[Va
 
 
 def _is_determined(probe: Probe) -> bool:
-    """Whether ONNX defines the outputs of the probe, up to rounding and the order along `unordered_axis`."""
+    """Return whether ONNX defines the outputs of the probe, up to rounding and the order along `unordered_axis`."""
     return unordered_axis(probe) is not None or not any(map(_is_unordered, probe.nodes))
 
 
 def unordered_axis(probe: Probe) -> int | None:
-    """The axis along which all outputs of a probe, or of what it replaces, have no defined order; None without one."""
+    """Return the axis along which outputs of a probe, or of what it replaces, have no defined order, or None."""
     nodes = (probe.replaces or probe).nodes
     return nodes[0].attributes.get_int("axis", -1) if len(nodes) == 1 and _is_unordered(nodes[0]) else None
 
@@ -162,13 +162,13 @@ def _can_be_fed(dtype: ir.DataType) -> bool:
 
 
 def migraphx_type(dtype: ir.DataType) -> str | None:
-    """MIGraphX's type for a dtype; None if it has none."""
+    """Return MIGraphX's type for a dtype; None if it has none."""
     unknown = dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED)
     return _TYPES.get(dtype) or (None if unknown else type_of(dtype.numpy()))
 
 
 def widened(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """4-bit integers as 8-bit integers, as MIGraphX has them."""
+    """Return 4-bit integers as 8-bit integers, as MIGraphX has them."""
     if array.dtype.name in ("int4", "uint4"):
         return array.astype(np.int8 if array.dtype.name == "int4" else np.uint8)
     return array

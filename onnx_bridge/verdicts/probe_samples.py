@@ -73,13 +73,13 @@ _PARTIAL = ("Pow", "BitShift", "ReduceProd")
 
 
 def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases: bool = True) -> list[dict[str, Array]]:
-    """An ordinary sample for a probe, whose inputs are tensors, and those of edge cases; deterministic.
+    """Return an ordinary sample for a probe, whose inputs are tensors, and those of edge cases; deterministic.
 
     There are as many of the latter as it takes for every number to occur in small inputs, at most `_MOST`.
 
     Args:
         model: the probe.
-        ranges: of its inputs, as far as they are known; these have no edge cases.
+        ranges: the known ranges of its inputs; such inputs have no edge cases.
         edge_cases: whether those are wanted.
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
@@ -117,7 +117,7 @@ def _is_scale(value: ir.Value) -> bool:
 
 
 def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:
-    """The edge cases of an input.
+    """Return the edge cases of an input.
 
     Args:
         value: the input.
@@ -156,19 +156,19 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
 
 
 def _integers(like: Array) -> list[int]:
-    """The integers among the edge cases that a dtype has."""
+    """Return the integers among the edge cases that a dtype has."""
     limits = np.iinfo(like.dtype)
     return [each for each in _INTEGERS if limits.min <= each <= limits.max]
 
 
 def _takes_exponentials_of_products(value: ir.Value) -> bool:
-    """Whether the graph of an input has an attention operator, or the operators that one is made of."""
+    """Return whether the graph of an input has an attention operator, or the operators that one is made of."""
     names = {node.op_type for node in value.graph.all_nodes()} if isinstance(value.graph, ir.Graph) else set()
     return bool(names & _ATTENTION) or bool(names & _PRODUCTS and names & _EXPONENTIALS)
 
 
 def _further(value: ir.Value) -> Sequence[float]:
-    """The numbers besides `_FLOATS` that an operator may take for others."""
+    """Return the numbers besides `_FLOATS` that an operator may take for others."""
     if _casts_to_float(value):
         return (*_SPECIAL, *_TIES)
     if _only_used_by(value, operators("steps")):
@@ -181,12 +181,12 @@ def _only_used_by(value: ir.Value, names: Collection[str]) -> bool:
 
 
 def _has_further_nodes(value: ir.Value) -> bool:
-    """Whether other nodes take what the users of a value compute."""
+    """Return whether other nodes take what the users of a value compute."""
     return any(output.uses() for node, _ in value.uses() for output in node.outputs)
 
 
 def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
-    """Arrays in which the numbers occur, in an order that repeats along no axis and depends on ``place``."""
+    """Return arrays in which the numbers occur, in an order that repeats along no axis and depends on ``place``."""
     draw = np.random.default_rng((like.size, place))
     choices = np.asarray(numbers)
     if place:
@@ -223,7 +223,7 @@ def _dims(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def _extent(node: ir.Node, index: int) -> Array | None:
-    """The exclusive upper bound of the indices of a node, along the last axis of the indices."""
+    """Return the exclusive upper bound of the indices of a node, along the last axis of the indices."""
     data, indices = _dims(node.inputs[0]), _dims(node.inputs[1])
     if node.op_type == "OneHot":
         depth = node.inputs[1].const_value if node.inputs[1] is not None else None
@@ -237,7 +237,7 @@ def _extent(node: ir.Node, index: int) -> Array | None:
 
 
 def _distinct(scatter: ir.Node, indices: Array) -> Array:
-    """Distinct indices of the same shape; the given ones if there are too few elements."""
+    """Return distinct indices of the same shape; the given ones if there are too few elements."""
     data = _dims(scatter.inputs[0])
     if data is None or not indices.size:
         return indices
@@ -257,6 +257,6 @@ def _distinct(scatter: ir.Node, indices: Array) -> Array:
 
 
 def _casts_to_float(value: ir.Value) -> bool:
-    """Whether all uses of a value are casts to floats."""
+    """Return whether all uses of a value are casts to floats."""
     made = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
     return all(dtype is not None and dtype.is_floating_point() for dtype in made)

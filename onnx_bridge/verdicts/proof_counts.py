@@ -38,7 +38,7 @@ class ProofCounts:
         return ProofCounts(self.run + other.run, self.witness + other.witness, unproven)
 
     def to_json(self) -> dict[str, Any]:
-        """The counts by `Proof`, and those without one by reason."""
+        """Return the counts by `Proof`, and those without one by reason."""
         counts = {Proof.RUN: self.run, Proof.WITNESS: self.witness, Proof.NONE: sum(self.unproven.values())}
         return {**{proof.value: count for proof, count in counts.items()}, "unproven": self.unproven}
 

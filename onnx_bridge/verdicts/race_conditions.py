@@ -26,7 +26,7 @@ _ALWAYS_SHARED = 2
 
 
 def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
-    """The race condition that a probe is subject to; None without one.
+    """Return the race condition that a probe is subject to; None without one.
 
     Args:
         probe: the probe.
@@ -41,7 +41,7 @@ def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
 
 
 def _rows(nodes: Iterable[ir.Node], probe: Probe) -> Iterable[int]:
-    """The number of rows that each TopK sorts, where it is known; where it is not, no probe of it passes."""
+    """Yield the number of rows that each TopK sorts, if it is known; if it is not, no probe of it passes."""
     for node in nodes:
         shape = probe.scope.shape(node.inputs[0]) if node.op_type == "TopK" and node.domain == "" else None
         if shape is not None and shape.is_static() and len(shape):

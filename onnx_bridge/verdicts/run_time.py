@@ -31,23 +31,23 @@ since ROCm/AMDMIGraphX pull request 4631."""
 
 
 def run_seconds(probe: Probe, runtime: Runtime) -> float:
-    """The estimated seconds for compiling a probe, and for all its runs."""
+    """Return the estimated seconds for compiling a probe, and for all its runs."""
     return compile_seconds(probe) + _SAMPLES * work_seconds(probe.work, runtime)
 
 
 def compile_seconds(probe: Probe) -> float:
-    """The estimated seconds for compiling a probe, as far as they depend on its sizes."""
+    """Return the estimated seconds for compiling a probe, to the extent that they depend on its sizes."""
     return _UNROLLED * sum(map(_steps, with_nested(probe.nodes))) ** 2
 
 
 def longest_seconds(probe: Probe, runtime: Runtime, *, run: bool) -> float:
-    """The estimated seconds that a time limit is made of: for compiling all nodes, and perhaps for all runs."""
+    """Return the estimated seconds that a time limit is made of: for compiling all nodes, and perhaps for all runs."""
     nodes = sum(1 for _ in with_nested(probe.nodes))
     return _COMPILED * nodes**2 + (run_seconds(probe, runtime) if run else compile_seconds(probe))
 
 
 def work_seconds(work: Work, runtime: Runtime) -> float:
-    """The estimated seconds for some work."""
+    """Return the estimated seconds for some work."""
     core = runtime.core
     fast = core is not None and _contains(core, core.stat().st_mtime_ns, _EIGEN)
     multiplied = _MULTIPLIED_FAST if fast else _MULTIPLIED
@@ -55,7 +55,7 @@ def work_seconds(work: Work, runtime: Runtime) -> float:
 
 
 def _steps(node: ir.Node) -> int:
-    """The steps that a recurrent operator is unrolled to, in all directions; 0 for other operators."""
+    """Return the steps that a recurrent operator is unrolled to, in all directions; 0 for other operators."""
     operand = node.inputs[0] if node.op_type in ("GRU", "LSTM", "RNN") and node.inputs else None
     if operand is None or operand.shape is None or operand.shape.rank() != 3:
         return 0

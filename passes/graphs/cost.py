@@ -26,7 +26,7 @@ class Work:
     Attributes:
         convolved: multiply-adds of convolutions.
         multiplied: multiply-adds of other products.
-        moved: elements read or written, for each window of a pooling anew.
+        moved: elements read or written, for each window of a pooling again.
     """
 
     convolved: int = 0
@@ -41,7 +41,7 @@ class Work:
 
 
 def work(node: ir.Node) -> Work:
-    """The work of one node by kind, with its subgraphs."""
+    """Return the work of one node by kind, with its subgraphs."""
     inner = sum((work(each) for graph in subgraphs(node) for each in graph), Work())
     if "Shape" in node.op_type or node.op_type in ("Constant", "Size"):
         return inner
@@ -55,7 +55,7 @@ def work(node: ir.Node) -> Work:
 
 
 def _window(node: ir.Node) -> int:
-    """The elements of the input under the window of a pooling operator; 1 for other operators."""
+    """Return the elements of the input under the window of a pooling operator; 1 for other operators."""
     kernel = node.attributes.get_ints("kernel_shape", ()) if node.op_type.endswith("Pool") else ()
     sizes = _sizes(node.inputs[0])[2:] if kernel else ()
     return max(math.prod(map(min, kernel, sizes)), 1)
@@ -66,7 +66,7 @@ _TRANSPOSED = 2
 
 
 def estimate(node: ir.Node) -> int:
-    """The work of one node, with its subgraphs."""
+    """Return the work of one node, with its subgraphs."""
     work: dict[ir.Node, int] = {}
     for each in reversed([*with_nested([node])]):
         inner = sum(work[part] for graph in subgraphs(each) for part in graph)
@@ -75,7 +75,7 @@ def estimate(node: ir.Node) -> int:
 
 
 def has_known_work(node: ir.Node) -> bool:
-    """Whether all sizes are known that `estimate` counts, those in subgraphs included."""
+    """Return whether all sizes are known that `estimate` counts, those in subgraphs included."""
     for each in with_nested([node]):
         values = each.inputs if each.op_type in operators("by data") else (*each.inputs, *each.outputs)
         if each.op_type not in operators("free") and not all(_is_sized(value) for value in values if value is not None):
@@ -90,7 +90,7 @@ def _is_sized(value: ir.Value) -> bool:
 
 
 def _own(node: ir.Node) -> int:
-    """The work of a node without that of its subgraphs."""
+    """Return the work of a node without that of its subgraphs."""
     count = _PRODUCTS.get(node.op_type)
     operands = [_sizes(value) for value in node.inputs]
     results = [_sizes(value) for value in node.outputs]
@@ -103,7 +103,7 @@ def _own(node: ir.Node) -> int:
 
 
 def _sizes(value: ir.Value | None) -> Sizes:
-    """The sizes of a value, with 1 for unknown ones; none for an omitted input, or what is not a tensor."""
+    """Return the sizes of a value, with 1 for unknown ones; none for an omitted input, or what is not a tensor."""
     if value is None:
         return ()
     if value.const_value is not None:

@@ -9,7 +9,7 @@ The gpu target's pass ``simplify_qdq`` (of MIGraphX 2.14) makes a product of 8 b
 - a convolution's input has one scale, and its weight one, or one for each output channel;
 - a matrix product's left operand has one scale, or one for each row, and its right one, one, or one for each column.
 
-It looks at how many scales there are, not at which axis they belong to: where the axes are of one size, scales along
+It looks at how many scales there are, not at which axis they belong to: if the axes are of one size, scales along
 another axis are taken for those that it wants, and the numbers are wrong.
 """
 
@@ -57,8 +57,8 @@ class Reason:
     """The first condition that is violated.
 
     Attributes:
-        condition: which.
-        operand: the name of the value that it is about.
+        condition: the condition.
+        operand: the name of the value that violates it.
         found: what is there instead.
     """
 
@@ -75,9 +75,9 @@ class KernelForecast:
     """The kernel of a product.
 
     Attributes:
-        kernel: of which kind.
-        reason: why it is none of 8 bits; None where it is one.
-        wrong: why its numbers would be wrong; empty where they are not.
+        kernel: the kind of the kernel.
+        reason: why it is not one of 8 bits; None if it is one.
+        wrong: why its numbers would be wrong; empty otherwise.
     """
 
     kernel: Kernel
@@ -91,7 +91,7 @@ class Operand:
 
     Attributes:
         dequantize: that node.
-        axis: where the axis of its scales is in the operand; None for one scale, blocks, and where it got lost.
+        axis: where the axis of its scales is in the operand; None for one scale, blocks, and if it got lost.
         scales: how many numbers its scale has.
         direct: nothing lies between that makes the axis uncertain.
     """
@@ -141,7 +141,7 @@ def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:
 
 
 def contracted(node: ir.Node, index: int, scope: Scope) -> int | None:
-    """The axis of an operand over which a product sums; None if its rank is unknown, or there are several."""
+    """Return the axis of an operand over which a product sums; None if its rank is unknown, or there are several."""
     shape = scope.shape(node.inputs[index])
     if node.op_type in ("Conv", "ConvTranspose"):
         return 1 if node.op_type == "Conv" else 0
@@ -155,7 +155,7 @@ def contracted(node: ir.Node, index: int, scope: Scope) -> int | None:
 
 
 def kept(node: ir.Node, index: int, scope: Scope) -> int | None:
-    """The axis of an operand along which an 8-bit kernel may have several scales."""
+    """Return the axis of an operand along which an 8-bit kernel may have several scales."""
     shape = scope.shape(node.inputs[index])
     if node.op_type == "Conv":
         return 0 if index else None
@@ -166,7 +166,7 @@ def kept(node: ir.Node, index: int, scope: Scope) -> int | None:
 
 
 def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]]:
-    """The first violated condition on operands, and the operands if there is none."""
+    """Return the first violated condition on operands, and the operands if there is none."""
     if node.op_type not in ("Conv", "Gemm", "MatMul"):
         return Reason(Condition.OPERATOR), []
     if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
@@ -201,7 +201,7 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
 
 
 def _check_shapes(node: ir.Node, operands: list[Operand], scope: Scope) -> Reason | None:
-    """Whether the number of scales is one that the kernel accepts."""
+    """Return whether the number of scales is one that the kernel accepts."""
     left, right = operands
     if node.op_type == "Conv":
         if left.scales != 1:
@@ -220,7 +220,7 @@ def _check_shapes(node: ir.Node, operands: list[Operand], scope: Scope) -> Reaso
 
 
 def _wrong(node: ir.Node, operands: list[Operand], scope: Scope) -> str:
-    """Whether the scales belong to another axis than the kernel assumes."""
+    """Return whether the scales belong to another axis than the kernel assumes."""
     for index, operand in enumerate(operands):
         if operand.scales > 1 and (not operand.direct or operand.axis != kept(node, index, scope)):
             return f"the scales of {operand.dequantize.name} are along another axis than the kernel takes them for"
@@ -228,7 +228,7 @@ def _wrong(node: ir.Node, operands: list[Operand], scope: Scope) -> str:
 
 
 def _axis(node: ir.Node, size: int, scope: Scope) -> int | None:
-    """The axis of a DequantizeLinear's scales, counted from the front."""
+    """Return the axis of a DequantizeLinear's scales, counted from the front."""
     shape = scope.shape(node.inputs[1])
     if size == 1 or shape is None or len(shape) != 1:
         return None
@@ -240,7 +240,7 @@ def _axis(node: ir.Node, size: int, scope: Scope) -> int | None:
 
 
 def _moved(node: ir.Node, axis: int | None, direct: bool, scope: Scope) -> tuple[int | None, bool]:
-    """The index of an axis after a node that rearranges, and whether it is certain."""
+    """Return the index of an axis after a node that rearranges, and whether it is certain."""
     if axis is None or node.op_type in ("Cast", "Identity"):
         return axis, direct
     before, after = scope.shape(node.inputs[0]), scope.shape(node.outputs[0])
@@ -274,7 +274,7 @@ def _is_int4(value: ir.Value | None, scope: Scope) -> bool:
 
 
 def _size(value: ir.Value | None, scope: Scope) -> int:
-    """The number of elements of a scale; 0 if unknown."""
+    """Return the number of elements of a scale; 0 if unknown."""
     shape = scope.shape(value)
     return _product(list(shape.numpy())) if shape is not None and shape.is_static() else 0
 

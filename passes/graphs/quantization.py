@@ -37,12 +37,12 @@ def quantized_node(model: ir.Model) -> ir.Node | None:
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:
-    """The value of a zero point; None where there is none."""
+    """Return the value of a zero point; None if there is none."""
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
 def quantized_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
-    """The quantized dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
+    """Return the quantized dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
     zero = zero_point(node)
     if is_dequantize(node):
         return scope.dtype(node.inputs[0]) or (scope.dtype(zero) if zero is not None else None)
@@ -56,11 +56,11 @@ class Parameters:
     """The constant scales and zero points of a node.
 
     Attributes:
-        scale: as they are stored.
-        zero: integers of 64 bits, in the same shape; zeros where none are given.
-        dtype: of the integers.
-        axis: as the node has it.
-        block: the size of blocks; 0 where there are none.
+        scale: the scales as they are stored.
+        zero: the zero points as integers of 64 bits, in the same shape; zeros if none are given.
+        dtype: the dtype of the integers.
+        axis: the axis, as the node has it.
+        block: the size of blocks; 0 if there are none.
     """
 
     scale: Array
@@ -75,7 +75,7 @@ class Parameters:
         return self.scale.size == 1 and self.block == 0
 
     def bounds(self) -> tuple[Array, Array]:
-        """The smallest and largest numbers that the integers can represent."""
+        """Return the smallest and largest numbers that the integers can represent."""
         with np.errstate(over="ignore"):  # it may be infinite
             low, high = (
                 np.asarray((int(limit) - self.zero).astype(np.float32) * self.scale.astype(np.float32))
@@ -85,7 +85,7 @@ class Parameters:
 
 
 def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
-    """The parameters of an integer QuantizeLinear or DequantizeLinear; the reason if they are unknown."""
+    """Return the parameters of an integer QuantizeLinear or DequantizeLinear; the reason if they are unknown."""
     scale, zero = scope.constant(node.inputs[1]), zero_point(node)
     offset = scope.constant(zero)
     if scale is None or (zero is not None and offset is None):
@@ -104,7 +104,7 @@ def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
 
 
 def aligned(array: Array, found: Parameters, rank: int | None) -> Array | None:
-    """A bound in a shape that broadcasts with the tensor; None for blocks, or if an unknown rank is needed."""
+    """Return a bound in a shape that broadcasts with the tensor; None for blocks, or if an unknown rank is needed."""
     if array.size == 1 and found.block == 0:
         return array.reshape(())
     if array.ndim != 1 or rank is None:
@@ -115,7 +115,7 @@ def aligned(array: Array, found: Parameters, rank: int | None) -> Array | None:
 
 
 def same_parameters(one: ir.Node, other: ir.Node, scope: Scope) -> bool:
-    """Whether two nodes have the same scales, zero points, axis and blocks."""
+    """Return whether two nodes have the same scales, zero points, axis and blocks."""
     if len(one.inputs) != len(other.inputs):
         return False
     for name in ("axis", "block_size"):
@@ -135,5 +135,5 @@ def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bo
 
 
 def plain(node: ir.Node, scope: Scope, *operators: str) -> bool:
-    """Whether a node is one of these standard operators."""
+    """Return whether a node is one of these standard operators."""
     return node.domain == "" and node.op_type in operators and is_plain(node, scope)

@@ -25,7 +25,7 @@ FUSED_DROPOUTS = {"BiasDropout": (3, 3, 4), "BitmaskBiasDropout": (3, 3, 4), "Bi
 
 
 def is_random(node: ir.Node, scope: Scope) -> bool:
-    """Whether a node draws random numbers, or may do so; nodes in its subgraphs are not considered."""
+    """Return whether a node draws random numbers, or may do so; nodes in its subgraphs are not considered."""
     if (node.domain, node.op_type) in RANDOM:
         return True
     if node.domain == "com.microsoft" and node.op_type in FUSED_DROPOUTS:
@@ -39,7 +39,7 @@ def is_random(node: ir.Node, scope: Scope) -> bool:
 
 
 def _may_drop(node: ir.Node, scope: Scope, *indices: int) -> bool:
-    """Whether a Dropout may be in training mode with a ratio other than 0, which are the inputs ``indices``."""
+    """Return whether a Dropout may be in training mode with a ratio other than 0, which are the inputs ``indices``."""
     ratio, training = (node.inputs[index] if index < len(node.inputs) else None for index in indices)
     return training is not None and not _is_zero(training, scope) and not (ratio is not None and _is_zero(ratio, scope))
 

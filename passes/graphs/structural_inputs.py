@@ -39,7 +39,7 @@ _ARITHMETIC = frozenset(
 
 
 def structural_inputs(model: ir.Model) -> list[str]:
-    """The names of the structural inputs of ``model``, in order."""
+    """Return the names of the structural inputs of ``model``, in order."""
     scope = Scope(model, model.graph)
     structural: set[ir.Value] = set()
     for node in reversed([*scope.nodes()]):  # after all uses of what it computes
@@ -50,7 +50,7 @@ def structural_inputs(model: ir.Model) -> list[str]:
 
 
 def _is_structural(value: ir.Value, structural: Collection[ir.Value]) -> bool:
-    """Whether a value has uses, and all of them are structural.
+    """Return whether a value has uses, and all of them are structural.
 
     Args:
         value: an input, or the result of a node.

@@ -1,4 +1,4 @@
-"""Bounds of the elements of a value, as far as the operators that compute it imply them.
+"""Bounds of the elements of a value that follow from the operators that compute it.
 
     Clip, Relu, Sigmoid, Softmax, Tanh, …       bounds of their own
     DequantizeLinear                            (qmin − z)·s … (qmax − z)·s
@@ -40,7 +40,7 @@ _OWN: dict[str, Range] = {
 
 
 def value_range(value: ir.Value | None, scope: Scope) -> Range:
-    """The least and the largest number that ``value`` may hold; infinite if unknown."""
+    """Return the least and the largest number that ``value`` may hold; infinite if unknown."""
     return _Search(scope).range(value, _DEPTH)
 
 
@@ -96,7 +96,7 @@ class _Search:
 
 
 def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> float:
-    """A limit of Clip: an input, or before opset 11 an attribute; ``none`` if it has none, or one that is computed."""
+    """Return a limit of Clip, an input or an attribute; ``none`` if it has none, or one that is computed."""
     if name in node.attributes:
         return float(node.attributes.get_float(name, none))
     tensor = scope.constant(node.inputs[index]) if index < len(node.inputs) else None
@@ -104,7 +104,7 @@ def _limit(node: ir.Node, index: int, name: str, scope: Scope, none: float) -> f
 
 
 def _constant(value: ir.Value | None, scope: Scope) -> Range | None:
-    """The range of a constant; None for other values, and for large constants, which are not read."""
+    """Return the range of a constant; None for other values, and for large constants, which are not read."""
     tensor = scope.constant(value)
     if tensor is None or not tensor.size or tensor.nbytes > 65536:
         return None

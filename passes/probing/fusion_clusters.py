@@ -6,7 +6,7 @@ No probe of a single node shows this:
     Resize(view(x))   it reads elements in memory order, but Transpose, Slice and others only change the view, and most
                       operators keep the layout of their inputs: Resize(Relu(Conv(Transpose(x))))
     Conv(DQ(x), DQ(w, s))  it computes with the integers, and may take no scales per channel; likewise Gemm and MatMul;
-                      only where the fusions of the gpu target are rehearsed
+                      only if the fusions of the gpu target are rehearsed
     MatMul(x, DQ(v, s, z)), MatMul(x, DQ(w, t))  it makes one product of both, and expects a zero point of the second;
                       likewise Conv and Gemm, and only there
 
@@ -42,7 +42,7 @@ _MAX_DISTANCE = 16
 
 
 def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[ir.Node, ...]]:
-    """The clusters of a scope, each in topological order, so that the last node is the one to rewrite.
+    """Yield the clusters of a scope, each in topological order, so that the last node is the one to rewrite.
 
     Args:
         scope: of the nodes.
@@ -71,7 +71,7 @@ def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[
 
 
 def _beside_zero_point(node: ir.Node, scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
-    """A product whose weight has no zero point, with one of the same input whose weight has."""
+    """Yield a product whose weight has no zero point, with one of the same input whose weight has."""
     found = _weight_zeros(node, scope)
     if found is None or found[1] or node.inputs[0] is None:
         return
@@ -84,14 +84,14 @@ def _beside_zero_point(node: ir.Node, scope: Scope) -> Iterator[tuple[ir.Node, .
 
 
 def _weight_zeros(node: ir.Node, scope: Scope) -> tuple[ir.Node, bool] | None:
-    """The DequantizeLinear of a product's weight, and whether it has a zero point other than 0; None for others."""
+    """Return the DequantizeLinear of a product's weight, and whether its zero point differs from 0; None for others."""
     weight = _producer(node, 1)
     found = parameters(weight, scope) if weight is not None and is_dequantize(weight) else None
     return (weight, bool(found.zero.any())) if weight is not None and isinstance(found, Parameters) else None
 
 
 def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
-    """A shortest path to a node from a Transpose whose layout may reach it; the node alone if there is none."""
+    """Return a shortest path to a node from a Transpose whose layout may reach it; the node alone if there is none."""
     successors: dict[ir.Node, ir.Node | None] = {node: None}
     pending = [node]
     for _ in range(_MAX_DISTANCE):
@@ -111,14 +111,14 @@ def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
 
 
 def _producers(node: ir.Node, last: ir.Node) -> list[ir.Node]:
-    """The producers of a node's inputs, in the same graph; of the last node, that of its data."""
+    """Return the producers of a node's inputs, in the same graph; of the last node, that of its data."""
     values = node.inputs[:1] if node is last else node.inputs
     producers = [value.producer() for value in values if value is not None]
     return [each for each in producers if each is not None and each.graph is node.graph and each.op_type != "Constant"]
 
 
 def _producer(node: ir.Node, index: int) -> ir.Node | None:
-    """The producer of an input of a node, in the same graph."""
+    """Return the producer of an input of a node, in the same graph."""
     value = node.inputs[index] if index < len(node.inputs) else None
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.graph is node.graph else None

@@ -50,7 +50,7 @@ def _pieces(partition: Partition) -> Iterator[Partition]:
 
 
 def _borders(made: dict[ir.Value, int], last_use: dict[ir.Value, int], count: int) -> Iterator[int]:
-    """Where pieces begin, and the end: the narrowest places in the second half of what a piece may be."""
+    """Return where pieces begin, and the end: the narrowest places in the second half of what a piece may be."""
     change, blocked = [0] * (count + 1), [0] * (count + 1)
     for value, index in made.items():
         user = last_use.get(value, index)

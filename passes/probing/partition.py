@@ -136,7 +136,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     Args:
         model: is not changed; the part shares its tensors.
         inputs: names of values of the main graph.
-        outputs: likewise.
+        outputs: names of values of the main graph.
 
     Raises:
         PassError: there is no such value, or the outputs need more than the inputs.
@@ -180,7 +180,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
 
 
 def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
-    """The nodes of a graph that compute the values ``wanted`` from those ``given``, in order."""
+    """Return the nodes of a graph that compute the values ``wanted`` from those ``given``, in order."""
     found: set[ir.Node] = set()
     pending = [value.producer() for value in wanted if value not in given]
     while pending:
@@ -193,7 +193,7 @@ def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: 
 
 
 def can_cross(value: ir.Value) -> bool:
-    """Whether the device can take a value: a numeric tensor of static shape."""
+    """Return whether the device can take a value: a numeric tensor of static shape."""
     return (
         isinstance(value.type, ir.TensorType)
         and value.dtype not in (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
@@ -204,12 +204,12 @@ def can_cross(value: ir.Value) -> bool:
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Whether a node is a Constant, which belongs to every partition that uses it."""
+    """Return whether a node is a Constant, which belongs to every partition that uses it."""
     return node.op_type == "Constant" and node.domain == ""
 
 
 def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) -> Iterator[Partition]:
-    """One device partition with the outputs of the model in their order, without those that cannot be on the device."""
+    """Yield a device partition with the outputs of the model in order, except those that cannot be on the device."""
     unmade = [value for value in graph.outputs if value.producer() is None or _is_constant(value)]
     bypassing = [value for value in unmade if made_only or not can_cross(value)]
     if bypassing:
@@ -243,7 +243,7 @@ class _Planner:
         self.work = {node: estimate(node) for node in self.operands}
 
     def with_followers(self, reasons: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
-        """The nodes on the host, with those that must be there too, since the device cannot take their inputs."""
+        """Return the nodes on the host, with those that must be there because the device cannot take their inputs."""
         hosted = {node: reason for node, reason in reasons.items() if node in self.operands}
         for node, operands in self.operands.items():
             if node in hosted:
@@ -256,7 +256,7 @@ class _Planner:
         return hosted
 
     def with_fewer_islands(self, hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str] | None:
-        """The nodes on the host, with islands of the device added; None if that gives no fewer partitions.
+        """Return the nodes on the host, with islands of the device added; None if that gives no fewer partitions.
 
         All that are small enough are tried first, then half of them, and so on, then each of them alone: one at a time
         would take a time that grows with the square of their number.
@@ -277,7 +277,7 @@ class _Planner:
         return None
 
     def _islands(self, levels: Mapping[ir.Node, int], hosted: Mapping[ir.Node, str]) -> list[list[ir.Node]]:
-        """The partitions of the device that can be given up, the one with the least work first."""
+        """Return the partitions of the device that can be given up, the one with the least work first."""
         latest = self._latest(levels, hosted)
         partitions: dict[int, list[ir.Node]] = {}
         for node, level in levels.items():
@@ -320,12 +320,12 @@ class _Planner:
             yield Partition(side, tuple(nodes), tuple(inputs), tuple(outputs))
 
     def _best(self, hosted: Mapping[ir.Node, str]) -> tuple[dict[ir.Node, int], Side]:
-        """The levels with the fewest partitions on the device, then in all, with a first partition on either side."""
+        """Return the levels with the fewest partitions on the device, then in all, and the side of the first one."""
         both = [(self._levels(hosted, first), first) for first in (Side.HOST, Side.DEVICE)]
         return min(both, key=lambda each: _cost(*each))
 
     def _levels(self, hosted: Mapping[ir.Node, str], first: Side) -> dict[ir.Node, int]:
-        """The earliest partition of each node; those of even index are on the side ``first``."""
+        """Return the earliest partition of each node; those of even index are on the side ``first``."""
         levels: dict[ir.Node, int] = {}
         for node in self.operands:
             earliest = max((levels[producer] for producer in self._producers(node)), default=0)
@@ -334,7 +334,7 @@ class _Planner:
         return levels
 
     def _latest(self, levels: Mapping[ir.Node, int], hosted: Mapping[ir.Node, str]) -> dict[ir.Node, int]:
-        """The latest partition of each node on its side."""
+        """Return the latest partition of each node on its side."""
         last = max(levels.values(), default=0)
         latest: dict[ir.Node, int] = {}
         for node in reversed(self.operands):
@@ -350,13 +350,13 @@ class _Planner:
 
 
 def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
-    """The numbers of partitions on the device and in all."""
+    """Return the numbers of partitions on the device and in all."""
     used = set(levels.values())
     return sum((level % 2 == 0) == (first is Side.DEVICE) for level in used), len(used)
 
 
 def needed(graph: ir.Graph) -> set[ir.Node]:
-    """The nodes of a graph that its outputs depend on."""
+    """Return the nodes of a graph that its outputs depend on."""
     found: set[ir.Node] = set()
     pending = [value.producer() for value in graph.outputs]
     while pending:
@@ -369,7 +369,7 @@ def needed(graph: ir.Graph) -> set[ir.Node]:
 
 
 def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:
-    """The inputs of some nodes of a graph, without constants, and their outputs that are used elsewhere."""
+    """Return the inputs of some nodes of a graph, without constants, and their outputs that are used elsewhere."""
     inside = set(nodes)
     made = {value: None for node in graph if node in inside for value in node.outputs}
     taken = dict.fromkeys(value for node in graph if node in inside for value in _uses(node) if not _is_constant(value))
@@ -378,7 +378,7 @@ def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value],
 
 
 def _uses(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a node and its subgraphs use."""
+    """Yield the values that a node and its subgraphs use."""
     yield from (value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None)
 
 

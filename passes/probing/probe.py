@@ -1,6 +1,6 @@
 """Probes: small sub-models that a runtime is given to judge, cut out of a model or of a proposal.
 
-A node alone tells little: TopK is rejected where its k is an input and accepted where k follows from shapes. So a probe
+A node alone tells little: TopK is rejected if its k is an input and accepted if k follows from shapes. So a probe
 includes the *constant cone* of the nodes (what their operands are computed from, back to initializers and shapes),
 their subgraphs with the values that these capture, and the functions that they call. Nodes that mean the same give the
 same bytes, whatever their names; the hash of the bytes is the probe's signature.
@@ -68,7 +68,7 @@ class Probe:
         *,
         replaces: Probe | None = None,
     ) -> Probe:
-        """The probe of nodes that are in a graph, or of proposed ones, which are in none.
+        """Return the probe of nodes that are in a graph, or of proposed ones, which are in none.
 
         Args:
             nodes: in topological order.
@@ -179,16 +179,16 @@ class Probe:
         return frozenset((node.domain, node.op_type) for node in self._all_nodes())
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
-        """The dtype of one of its inputs or outputs; None where unknown."""
+        """Return the dtype of one of its inputs or outputs; None where unknown."""
         return self.scope.dtype(value)
 
     def shape(self, value: ir.Value) -> tuple[int | None, ...] | None:
-        """The shape of one of its inputs or outputs; None, or dimensions of None, where unknown."""
+        """Return the shape of one of its inputs or outputs; None, or dimensions of None, where unknown."""
         shape = self.scope.shape(value)
         return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
 
     def to_proto(self, *, full: bool = False) -> onnx.ModelProto:
-        """The probe as a model.
+        """Return the probe as a model.
 
         Its graph inputs are ``inputs`` in their order, then, unless ``full``, the constants without their elements; its
         outputs are ``outputs``.
@@ -206,7 +206,7 @@ class Probe:
 
     @cached_property
     def constants_digest(self) -> str:
-        """Of the elements of all constants, which `signature` leaves out where there are many."""
+        """Of the elements of all constants, which `signature` leaves out if there are many."""
         digest = hashlib.blake2b(digest_size=16)
         for tensor in self.full_dependencies.constants.values():
             digest.update(tensor.tobytes())
@@ -237,7 +237,7 @@ class Probe:
         return total
 
     def _iterations(self, node: ir.Node) -> int:
-        """How often a node's body runs; 1 without a body."""
+        """Return how often a node's body runs; 1 without a body."""
         if node.domain == "" and node.op_type == "Loop":
             counts = ints(self._dependencies.constants.get(node.inputs[0])) if node.inputs[0] is not None else None
             return counts[0] if counts else _UNKNOWN_TRIPS
@@ -265,7 +265,7 @@ class Probe:
 
 
 def _indices(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:
-    """The index of each value among others; None if some are not among them."""
+    """Return the index of each value among others; None if some are not among them."""
     indices = {value: index for index, value in enumerate(among)}
     found = [indices.get(value) for value in values]
     return None if None in found else [each for each in found if each is not None]

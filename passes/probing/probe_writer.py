@@ -30,7 +30,7 @@ SAMPLED = "onnx_bridge.sampled"
 
 
 def keeps_elements(tensor: ir.TensorProtocol) -> bool:
-    """Whether a probe has the elements of a constant, unless it is written in full."""
+    """Return whether a probe has the elements of a constant, unless it is written in full."""
     if SAMPLED in tensor.meta:
         return False
     if tensor.dtype == ir.DataType.STRING:

@@ -1,4 +1,4 @@
-"""Witnesses: small instances of probes, which are run where the real ones are too large.
+"""Witnesses: small instances of probes, which are run if the real ones are too large.
 
 The witness of a probe has the same operators, attributes, dtypes, ranks and constants, in a model of its own. Only
 sizes are smaller: equal sizes are equal in the witness too, 0, 1 and 2 stay, and sizes keep their order and their
@@ -40,7 +40,7 @@ _LIST = 64
 
 
 def witness(probe: Probe) -> Probe | Skip:
-    """A small instance of a probe, in a model of its own; its outputs correspond to those of the probe by index.
+    """Return a small instance of a probe, in a model of its own; its outputs correspond to those of the probe by index.
 
     Returns:
         The witness; `Skip` with the reason if the probe has none.
@@ -101,7 +101,7 @@ class _Plan:
                     self.sizes.solve(least, power)
 
     def _key(self, value: ir.Value, axis: int) -> Key | None:
-        """The size that an axis of an input has, if it does not follow from others."""
+        """Return the size that an axis of an input has, if it does not follow from others."""
         axes = self.axes.get(value)
         expression = axes[axis] if axes else None
         key = None if expression is None else expression.key
@@ -118,12 +118,12 @@ class _Plan:
                     self.limits.setdefault(value, shrunk.limits[index])
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor of a constant."""
+        """Return the tensor of a constant."""
         found = None if value is None else self.dependencies.constants.get(value)
         return found if found is not None else self.scope.constant(value)
 
     def real(self, value: ir.Value | None) -> Dims | None:
-        """The real shape of a value, if it is known."""
+        """Return the real shape of a value, if it is known."""
         tensor = self.constant(value)
         shape = self.scope.static_shape(value) if tensor is None else tensor.shape.numpy()
         return None if shape is None else tuple(shape)
@@ -135,7 +135,7 @@ class _Plan:
         return Operands(node, shapes, results, known, kinds)
 
     def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
-        """Whether a node computes lists of numbers from shapes or constants."""
+        """Return whether a node computes lists of numbers from shapes or constants."""
         if node.op_type in ("Shape", "Size") or has_subgraphs(node):
             return False
         if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
@@ -147,7 +147,7 @@ class _Plan:
         return node in self.dependencies.cone and dtype is not None and dtype.is_integer()
 
     def small(self, value: ir.Value, real: Sequence[int]) -> list[int]:
-        """The shape of an input or a constant in the witness."""
+        """Return the shape of an input or a constant in the witness."""
         axes = self.axes.get(value)
         if axes is None or len(axes) != len(real):  # an output of a subgraph, or of the probe
             return [self.sizes["", size] for size in real]
@@ -173,7 +173,7 @@ class _Copy:
         self._infer(nodes)
 
     def probe(self) -> Probe:
-        """The nodes as a probe of this model."""
+        """Return the nodes as a probe of this model."""
         made = {old: self._values[old.outputs[0]].producer() for old in self._plan.probe.nodes}
         outputs = [self._values[value] for value in self._plan.probe.outputs]
         return Probe([node for node in made.values() if node is not None], self._scope, outputs)
@@ -199,7 +199,7 @@ class _Copy:
         return new
 
     def _tensor(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        """The elements of a constant: what they name if they name sizes, else a sample of the real ones."""
+        """Return the elements of a constant: what they name if they name sizes, else a sample of the real ones."""
         plan = self._plan
         shape = plan.small(value, tensor.shape.numpy())
         elements = plan.elements.get(value)
@@ -275,7 +275,7 @@ class _Copy:
     # verification
 
     def difference(self) -> str:
-        """How the witness differs in pattern from what it stands for; empty if it does not."""
+        """Return how the witness differs in pattern from what it stands for; empty if it does not."""
         for node, shrunk in self._plan.shrunk.items():
             has_body = has_subgraphs(node)  # whose results ONNX may not infer
             for value in node.outputs:

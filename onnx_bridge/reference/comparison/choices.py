@@ -201,7 +201,7 @@ def same_choice(node: ir.Node, found: Value, right: Value) -> bool:
 
 
 def _differing(found: Value, right: Value, node: ir.Node) -> int:
-    """How many results differ; of the values of a TopK, which are no choices themselves, none."""
+    """Return how many results differ; of the values of a TopK, which are no choices themselves, none."""
     if not isinstance(found, np.ndarray) or not isinstance(right, np.ndarray) or found.shape != right.shape:
         return 1
     if is_float(right.dtype) and node.op_type in ("TopK", "Mod"):
@@ -210,7 +210,7 @@ def _differing(found: Value, right: Value, node: ir.Node) -> int:
 
 
 def _distance(node: ir.Node, values: Values) -> float | None:
-    """How far apart the numbers of one side are that a node chooses between; None if that is not known."""
+    """Return how far apart the numbers of one side are that a node chooses between; None if that is not known."""
     operands = [_operand(value, values) for value in node.inputs]
     results = [values.get(str(value.name) + COMPUTED) for value in node.outputs]
     found = [values.get(str(value.name)) for value in node.outputs]

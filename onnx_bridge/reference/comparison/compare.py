@@ -28,33 +28,33 @@ class OutputComparison:
 
     Attributes:
         name: the output.
-        reason: what differs; None where every element is within the tolerance.
+        reason: what differs; None if every element is within the tolerance.
         dtype: the expected dtype (of an extra output, the actual one).
         shape: the expected shape (of an extra output, the actual one).
-        tolerance: of its elements; None where elements were not compared.
+        tolerance: the tolerance of its elements; None if elements were not compared.
         elements: how many there are.
         mismatched: how many are beyond the tolerance, or NaN or Inf on one side only.
         nonfinite: how many are NaN, or the same Inf, on both sides: they agree, but prove little.
-        worst_index: the element whose error is the largest multiple of its limit, even where it is within the limit; a
-            NaN or Inf on one side comes first. None where nothing differs.
+        worst_index: the element whose error is the largest multiple of its limit, even if it is within the limit; a
+            NaN or Inf on one side comes first. None if nothing differs.
         worst_actual: its actual value.
         worst_expected: its expected value.
         max_abs: largest |actual − expected|. This and the following are computed in float64 over the elements that are
-            finite on both sides; None for strings and where elements were not compared.
+            finite on both sides; None for strings and if elements were not compared.
         max_rel: largest |actual − expected| / |expected|, over the elements whose expected value is not 0.
         mean_abs: mean of |actual − expected|.
         rmse: root of the mean of (actual − expected)².
         cosine: cosine similarity; 1 for two zero vectors, 0 for one.
-        sqnr_db: 10·log₁₀(Σ expected² / Σ (actual − expected)²): infinite where nothing differs.
+        sqnr_db: 10·log₁₀(Σ expected² / Σ (actual − expected)²): infinite if nothing differs.
         max_ulp: largest error in units in the last place of the dtype; None except for floats.
-        same: the share of equal elements, NaN and Inf included; None where there are no elements.
+        same: the share of equal elements, NaN and Inf included; None if there are no elements.
         top1: of logits (`onnx_bridge.reference.comparison.metrics.top_k_agreement`), the share of rows with the same
             best class; None for other outputs.
-        top5: likewise, the share of rows whose expected best class is among the actual best five.
-        undetermined: why the reference does not determine it, where it differs
+        top5: of logits, the share of rows whose expected best class is among the actual best five.
+        undetermined: why the reference does not determine it, if it differs
             (`onnx_bridge.reference.comparison.judge`).
         given_choices: the largest error given the same choices, where these are what is not determined.
-        moves: the largest error of the reference itself with inputs moved by one unit in the last place; None where
+        moves: the largest error of the reference itself with inputs moved by one unit in the last place; None if
             that is not known.
     """
 
@@ -111,7 +111,7 @@ class OutputComparison:
         return error / limit if limit else (math.inf if error else 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """The attributes, and ``passed``, as strict JSON values.
+        """Return the attributes, and ``passed``, as strict JSON values.
 
         NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and
         JavaScript's ``Number`` read; null means that there is no such number.
@@ -200,13 +200,13 @@ def compare_all(
 
 
 def tolerances_of(tolerances: Tolerances, outputs: Mapping[str, Value]) -> Tolerances:
-    """Tolerances without those of values that are no outputs."""
+    """Return tolerances without those of values that are no outputs."""
     names = flat(outputs)
     return replace(tolerances, named={name: each for name, each in tolerances.named.items() if name in names})
 
 
 def _leaves(outputs: Mapping[str, Value]) -> dict[str, Array | str]:
-    """The arrays in the outputs (`flat`); a description of those that have none."""
+    """Return the arrays in the outputs (`flat`); a description of those that have none."""
     leaves: dict[str, Array | str] = {}
     for name, value in outputs.items():
         arrays = flat({name: value})
@@ -280,7 +280,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _number(value: Any) -> Number:
-    """An element as a Python value."""
+    """Return an element as a Python value."""
     if isinstance(value, str | bytes):
         return str(value) if isinstance(value, str) else value.decode(errors="replace")
     if isinstance(value, bool | np.bool_):
@@ -294,7 +294,7 @@ def _shown(value: Any) -> str:
 
 
 def strict_number(value: Any) -> Any:
-    """A value for strict JSON, which has no NaN and no Inf: these are strings."""
+    """Return a value for strict JSON, which has no NaN and no Inf: these are strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, tuple):

@@ -18,7 +18,7 @@ from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.operators import operators
 
 EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
-"""By preset: the unit in the last place of 1.0, where it is another than that of the dtypes."""
+"""By preset: the unit in the last place of 1.0, if it differs from that of the dtypes."""
 _BY_DTYPE = {
     ir.DataType.FLOAT16: "fp16",
     ir.DataType.BFLOAT16: "bf16",
@@ -48,7 +48,7 @@ class Inside:
 
 
 def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
-    """The precision of each value, by name, that is lower than float32: the lowest that one of the models has."""
+    """Return the lowest precision that one of the models has for a value, by name, if it is lower than float32."""
     found: dict[str, Inside] = {}
     for model in models:
         flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs}, model)
@@ -60,7 +60,7 @@ def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
 
 
 def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """The presets of outputs, and notes on them."""
+    """Return the presets of outputs, and notes on them."""
     chosen = {name: inside[name] for name in outputs if name in inside}
     by_reason: dict[str, list[str]] = {}
     for name, each in chosen.items():
@@ -74,9 +74,9 @@ class _Flow:
     """Follows precisions through a graph.
 
     Attributes:
-        dtypes: of values by name, as far as they are known.
+        dtypes: the dtypes of values by name, if they are known.
         model: for the functions that nodes call.
-        inside: their precisions, as far as these are lower than float32.
+        inside: the precisions that are lower than float32.
     """
 
     dtypes: dict[str, ir.DataType | None]
@@ -112,7 +112,7 @@ class _Flow:
         return value.dtype or self.dtypes.get(str(value.name))
 
     def _result(self, node: ir.Node, operands: list[ir.DataType | None]) -> ir.DataType | None:
-        """The dtype of a node's first output, where it follows from the operator."""
+        """Return the dtype of a node's first output, if it follows from the operator."""
         if node.outputs and node.outputs[0].dtype is not None:
             return node.outputs[0].dtype
         if node.op_type == "Cast":
@@ -135,5 +135,5 @@ def _of_dtype(dtype: ir.DataType, node: str) -> Inside | None:
 
 
 def _coarsest(found: Iterable[Inside | None]) -> Inside | None:
-    """The coarsest, the first of equal ones."""
+    """Return the coarsest, the first of equal ones."""
     return max(filter(None, found), key=lambda each: PRESETS[each.preset] or 0.0, default=None)

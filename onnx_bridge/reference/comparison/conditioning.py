@@ -1,6 +1,6 @@
 """How far the reference itself moves when its inputs move by one unit in the last place.
 
-Where a model chooses between values that are closer to each other than they can be computed (TopK, ArgMax, rounding to
+If a model chooses between values that are closer to each other than they can be computed (TopK, ArgMax, rounding to
 a quantization step), or amplifies rounding errors, its outputs are not determined: an error that the reference makes
 against itself proves nothing about a device.
 """
@@ -18,7 +18,7 @@ from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 
 FACTOR = 10.0
-"""An error is the reference's own where it is at most this multiple of what the reference moves by.
+"""An error is the reference's own if it is at most this multiple of what the reference moves by.
 
 A device rounds every operation differently, while the nudge moves only the inputs: it underestimates what rounding does
 by as many times as errors add up, some ten times in deep networks. A fault is further away: a well-conditioned network
@@ -31,12 +31,12 @@ Sample = Mapping[str, Value]
 
 
 def nudged(sample: Sample, seed: int, epsilon: float = 0.0) -> dict[str, Value]:
-    """A sample whose floats are moved by one unit in the last place, up or down.
+    """Return a sample whose floats are moved by one unit in the last place, up or down.
 
     Args:
         sample: inputs by name.
         seed: of the signs.
-        epsilon: the unit in the last place of 1.0, where that of a narrower dtype than the input's is meant.
+        epsilon: the unit in the last place of 1.0, if that of a narrower dtype than the input's is meant.
     """
     draw = np.random.default_rng(seed)
 
@@ -60,7 +60,7 @@ def _moved(array: Array, draw: np.random.Generator, epsilon: float) -> Array:
 
 
 def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> bool:
-    """Whether what the reference moves by explains a difference: in its largest error, and in the errors of all.
+    """Return whether what the reference moves by explains a difference: in its largest error, and in the errors of all.
 
     Args:
         differing: an output against the reference.
@@ -84,7 +84,7 @@ def undetermined(
     run: Callable[[Sequence[Sample]], Sequence[Sample]],
     epsilon: float = 0.0,
 ) -> bool:
-    """Whether the reference itself moves as far as all outputs that differ.
+    """Return whether the reference itself moves as far as all outputs that differ.
 
     Args:
         differing: the outputs that differ, of one sample.
@@ -104,6 +104,6 @@ def undetermined(
 
 
 def _one_sided(output: OutputComparison) -> bool:
-    """Whether a NaN or an infinity is on one side only."""
+    """Return whether a NaN or an infinity is on one side only."""
     worst = output.worst_actual, output.worst_expected
     return any(isinstance(each, float) and not np.isfinite(each) for each in worst)

@@ -40,7 +40,7 @@ class Metric(ABC):
     @staticmethod
     @abstractmethod
     def applies(name: str, expected: Array, label: Array | None) -> bool:
-        """Whether an output, of a name, has this metric."""
+        """Return whether an output, of a name, has this metric."""
 
     @abstractmethod
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
@@ -175,7 +175,7 @@ class Iou(Metric):
     """Intersection over union, of masks or of boxes.
 
     Masks: integers of three dimensions or more, or bools, are classes; of floats ``[N, C, H, W]`` the best of C
-    classes, or, for C = 1, whether they are above 0.5, or above 0 where the reference has numbers outside of 0 to 1.
+    classes, or, for C = 1, whether they are above 0.5, or above 0 if the reference has numbers outside of 0 to 1.
     Over all samples, and then the mean over the classes that either side has:
 
         mean_c  Σ |actual = c ∧ right = c| / Σ |actual = c ∨ right = c|
@@ -225,7 +225,7 @@ METRICS: dict[str, type[Metric]] = {each.name: each for each in (Top1, Top5, Cos
 
 
 def metric_of(name: str) -> type[Metric]:
-    """The metric of a name; raises InputError if there is none."""
+    """Return the metric of a name; raises InputError if there is none."""
     if name not in METRICS:
         hint = nearest(name, METRICS) or f"there are {', '.join(METRICS)}"
         raise InputError(f"there is no metric {name!r}", where="metric", hint=hint)
@@ -237,14 +237,14 @@ def _is_number(array: Array) -> bool:
 
 
 def _comparable(actual: Array, expected: Array) -> tuple[Array, Array]:
-    """Both as vectors of float64, without the positions that are not finite in the same way."""
+    """Return both as vectors of float64, without the positions that are not finite in the same way."""
     one, two = (each.reshape(-1).astype(np.float64) for each in (actual, expected))
     kept = ~((np.isnan(one) & np.isnan(two)) | (np.isinf(one) & (one == two)))
     return (one, two) if kept.all() else (one[kept], two[kept])
 
 
 def _classes(array: Array, expected: Array) -> Array:
-    """A mask of class numbers."""
+    """Return a mask of class numbers."""
     if not is_float(array.dtype):
         return array.astype(np.int64)
     if array.shape[1] > 1:
@@ -254,7 +254,7 @@ def _classes(array: Array, expected: Array) -> Array:
 
 
 def _box_iou(actual: Array, expected: Array) -> tuple[float, int]:
-    """The sum of the intersections over unions of paired boxes, and the larger number of boxes."""
+    """Return the sum of the intersections over unions of paired boxes, and the larger number of boxes."""
     one, two = (each.astype(np.float64) for each in (actual, expected))
     if max(len(one), len(two)) > _MATCHED and len(one) == len(two):
         some = (_areas(one) > 0) | (_areas(two) > 0)
@@ -277,7 +277,7 @@ def _areas(boxes: Array) -> Array:
 
 
 def _overlaps(one: Array, two: Array) -> Array:
-    """Intersection over union of boxes, which broadcast."""
+    """Return the intersection over union of boxes, which broadcast."""
     low, high = np.maximum(one[..., :2], two[..., :2]), np.minimum(one[..., 2:], two[..., 2:])
     both = np.clip(high - low, 0, None).prod(axis=-1)
     either = _areas(one) + _areas(two) - both

@@ -17,7 +17,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.tolerances import Tolerance, is_float
 
 _TINY = 1e-30
-"""Replaces a limit of 0 where an error is divided by its limit."""
+"""Replaces a limit of 0 if an error is divided by its limit."""
 CHUNK = 1 << 20
 """Elements converted to float64 at a time, which bounds the memory."""
 _CLASSES = 5
@@ -25,7 +25,7 @@ _CLASSES = 5
 
 
 def chunks(actual: Array, expected: Array) -> Iterator[tuple[Array, Array, int]]:
-    """Both arrays flattened, `CHUNK` elements at a time, and the index of the first."""
+    """Yield both arrays flattened, `CHUNK` elements at a time, and the index of the first."""
     flat = actual.reshape(-1), expected.reshape(-1)
     for start in range(0, expected.size, CHUNK):
         yield flat[0][start : start + CHUNK], flat[1][start : start + CHUNK], start
@@ -131,7 +131,7 @@ class Tally:
             self.severity, self.worst = math.inf, start + int(different[0])
 
     def metrics(self) -> dict[str, float | None]:
-        """The metrics as fields of an `OutputComparison`; only ``same`` where no element is finite."""
+        """Return the metrics as fields of an `OutputComparison`; only ``same`` if no element is finite."""
         same: dict[str, float | None] = {"same": self.same / self.seen if self.seen else None}
         if not self.finite:
             return same
@@ -151,7 +151,7 @@ class Tally:
 
 
 def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, float]:
-    """Top-1 and top-5 agreement of logits; empty for other outputs.
+    """Return the top-1 and top-5 agreement of logits; empty for other outputs.
 
     Floats count as logits if they have the two dimensions [batch, classes], or if their last dimension is the classes
     and ``logits`` is in their name; with at least 5 classes and one row.
@@ -178,7 +178,7 @@ def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, floa
 
 
 def _ordinal(array: Array) -> Array:
-    """For each float its ordinal among the numbers of its dtype, 0 for zero, as int64."""
+    """Return for each float its ordinal among the numbers of its dtype, 0 for zero, as int64."""
     bits = int(ml_dtypes.finfo(array.dtype).bits)  # type: ignore[no-untyped-call]
     raw = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     if array.dtype.name == "float8_e8m0fnu":  # which has no sign
@@ -189,7 +189,7 @@ def _ordinal(array: Array) -> Array:
 
 
 def _distance(actual: Array, expected: Array) -> Array:
-    """|actual − expected| of integers as float64, subtracted without overflow."""
+    """Return |actual − expected| of integers as float64, subtracted without overflow."""
     if actual.dtype.itemsize < 8:
         return np.abs(actual.astype(np.int64) - expected.astype(np.int64)).astype(np.float64)
     larger, smaller = np.maximum(actual, expected), np.minimum(actual, expected)

@@ -34,7 +34,7 @@ Fetch = Callable[[Sequence[str]], Mapping[str, Value]]
 
 
 def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, float]:
-    """For float32 outputs: what one rounding of the numbers that they are computed from makes.
+    """Return the error of float32 outputs that one rounding of what they are computed from causes, by name.
 
     Args:
         model: of the reference.
@@ -53,7 +53,7 @@ def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, f
 
 
 def _collect(value: ir.Value, found: dict[ir.Value, None], depth: int) -> None:
-    """The values whose magnitudes count."""
+    """Collect the values whose magnitudes count."""
     node = value.producer()
     if value in found or node is None or (value.graph is not None and node.graph is not value.graph):
         return

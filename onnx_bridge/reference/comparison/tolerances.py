@@ -68,7 +68,7 @@ operand (2⁻⁴).
 
 
 def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
-    """The tolerance of an output, from its dtype and, where its values are small, from the largest of them.
+    """Return the tolerance of an output, from its dtype and, if its values are small, from the largest of them.
 
     Integers, bools and strings are exact. Floats of at most 8 bits may differ by one step of their grid. For other
     floats `DEFAULTS` holds, but atol is at most rtol times the largest finite value: else all of a softmax over a large
@@ -76,7 +76,7 @@ def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
 
     Args:
         expected: the output.
-        floor: the rounding noise of what it was computed from, where that is larger
+        floor: the rounding noise of what it was computed from, if that is larger
             (`onnx_bridge.reference.comparison.rounding`).
     """
     dtype = expected.dtype
@@ -90,7 +90,7 @@ def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
 
 
 def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolerance:
-    """The tolerance of an output of a model that is computed in one of `PRESETS`.
+    """Return the tolerance of an output of a model that is computed in one of `PRESETS`.
 
     It is never less than `default_tolerance`. With int8, integers of 8 bits may differ by as many steps as floats;
     other integers, bools and strings are exact.
@@ -118,7 +118,7 @@ class PartialTolerance:
     atol: float | None = None
 
     def of(self, tolerance: Tolerance) -> Tolerance:
-        """A tolerance with the given parts replaced."""
+        """Return a tolerance with the given parts replaced."""
         rtol = tolerance.rtol if self.rtol is None else self.rtol
         return Tolerance(rtol, tolerance.atol if self.atol is None else self.atol)
 
@@ -131,7 +131,7 @@ class Tolerances:
         preset: the precision that the model is computed in, of `PRESETS`; None goes by dtype.
         general: of all outputs but those that are exact.
         named: by output (or element of a sequence, ``s[0]``), whatever its dtype.
-        inside: the preset of the precision that an output is computed in, where its dtype does not show it.
+        inside: the preset of the precision that an output is computed in, if its dtype does not show it.
         floors: by output, the rounding noise of what it is computed from.
 
     Raises:
@@ -152,7 +152,7 @@ class Tolerances:
             preset_tolerance(nothing, self.preset)
 
     def of(self, name: str, expected: Array) -> Tolerance:
-        """The tolerance of one output."""
+        """Return the tolerance of one output."""
         whole = name.partition("[")[0]  # of an element of a sequence
         presets = [each for each in (self.preset, self.inside.get(name, self.inside.get(whole))) if each is not None]
         coarsest = max(presets, key=lambda each: PRESETS[each] or 0.0, default="float32")
@@ -161,7 +161,7 @@ class Tolerances:
         return self.named[name].of(tolerance) if name in self.named else tolerance
 
     def at_least(self, preset: str) -> Tolerances:
-        """These tolerances, with the preset of a precision unless they have one."""
+        """Return these tolerances, with the preset of a precision unless they have one."""
         return self if self.preset is not None else replace(self, preset=preset)
 
     def check(self, names: Iterable[str]) -> None:
@@ -200,12 +200,12 @@ def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype of numpy or ml_dtypes is a float."""
+    """Return whether a dtype of numpy or ml_dtypes is a float."""
     return "float" in dtype.name
 
 
 def largest(array: Array) -> float:
-    """The largest finite magnitude in an array of floats; 0 where there is none."""
+    """Return the largest finite magnitude in an array of floats; 0 if there is none."""
     found = 0.0
     flat = array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):

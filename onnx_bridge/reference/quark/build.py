@@ -54,13 +54,13 @@ def bounded_waits() -> Iterator[None]:
 
 
 def held_lock(lock: Path) -> InputError:
-    """The error for a lock that a process does not release."""
+    """Return the error for a lock that a process does not release."""
     what = f"a process has been compiling AMD Quark's operators for {BUILD_SECONDS / 60:.0f} minutes"
     return InputError(what, where=str(lock), hint="end the process that has this file open, or remove it")
 
 
 def _is_open(lock: Path) -> bool:
-    """Whether a process has it open, as far as this user can see."""
+    """Return whether a process has it open, as far as this user can see."""
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
             if opened.samefile(lock):

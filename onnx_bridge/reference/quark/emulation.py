@@ -79,7 +79,7 @@ class Emulation:
         return {str(value.name): self._result(value, values) for value in self.model.graph.outputs}
 
     def _part(self, given: Mapping[str, Value], outputs: list[str]) -> ir.Model:
-        """The model of a part; the dtypes of Quark's outputs are known only from their values."""
+        """Return the model of a part; the dtypes of Quark's outputs are known only from their values."""
         part = extract(self.model, given, outputs)
         for value in part.graph.inputs:
             array = given[str(value.name)]

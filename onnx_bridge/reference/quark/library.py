@@ -35,7 +35,7 @@ _NEEDED = ("libc10.so", "libtorch_cpu.so")
 
 @functools.cache
 def library() -> Path | None:
-    """The library's file; None where Quark is not installed or cannot compile it.
+    """Return the library's file; None where Quark is not installed or cannot compile it.
 
     Raises:
         InputError: another process does not end compiling it.
@@ -60,7 +60,7 @@ def library() -> Path | None:
 
 
 def _locate() -> Path | None:
-    """The path that Quark reports; None where importing Quark fails."""
+    """Return the path that Quark reports; None where importing Quark fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT
@@ -75,7 +75,7 @@ def _locate() -> Path | None:
 
 
 def load_torch() -> bool:
-    """Load the libraries that it is linked to; False where one is missing. Older versions are not linked to PyTorch.
+    """Load the libraries that it is linked to; False if one is missing. Older versions are not linked to PyTorch.
 
     It has to be done before the library is registered.
     """

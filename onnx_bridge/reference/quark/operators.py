@@ -1,4 +1,4 @@
-"""The custom operators of AMD Quark in numpy: the reference where its library is not installed.
+"""The custom operators of AMD Quark in numpy: the reference if its library is not installed.
 
     BFPQuantizeDequantize     a block shares the exponent e of its largest number; each is rounded to a multiple of
                               2^(e − bits + 10) and clipped. ``to_bfp_prime``: parts of a block may be finer by powers
@@ -37,7 +37,7 @@ _BFLOAT16, _FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 
 
 def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
-    """The output of a node of Quark's.
+    """Return the output of a node of Quark's.
 
     Args:
         node: of one of Quark's domains.
@@ -80,7 +80,7 @@ def _bfp(node: ir.Node, x: Array, axis: int, size: int, mode: int) -> Array:
 
 
 def _broadcast_parameters(node: ir.Node, x: Array, inputs: Sequence[Array]) -> tuple[Array, Array]:
-    """Scale and zero point in a shape that broadcasts with ``x``."""
+    """Return scale and zero point in a shape that broadcasts with ``x``."""
     scale, zero = inputs[1:3]
     if scale.size == 1:
         return scale.reshape(()), zero.reshape(())
@@ -90,7 +90,7 @@ def _broadcast_parameters(node: ir.Node, x: Array, inputs: Sequence[Array]) -> t
 
 
 def quantize(x: Array, scale: Array, zero: Array) -> Array:
-    """ExtendedQuantizeLinear; the dtype is that of the zero point."""
+    """Compute ExtendedQuantizeLinear; the dtype is that of the zero point."""
     if zero.dtype == _FLOAT16:
         return np.asarray(np.clip(x, -65504, 65504).astype(_FLOAT16))
     scaled = x / scale.astype(x.dtype)
@@ -102,7 +102,7 @@ def quantize(x: Array, scale: Array, zero: Array) -> Array:
 
 
 def dequantize(q: Array, scale: Array, zero: Array) -> Array:
-    """ExtendedDequantizeLinear."""
+    """Compute ExtendedDequantizeLinear."""
     if zero.dtype == _FLOAT16:
         return q.astype(np.float32)
     if zero.dtype == _BFLOAT16:
@@ -111,7 +111,7 @@ def dequantize(q: Array, scale: Array, zero: Array) -> Array:
 
 
 def round_ties(x: Array, mode: int) -> Array:
-    """The nearest integers; ties round away from zero (mode 0), up (1) or to even (2)."""
+    """Return the nearest integers; ties round away from zero (mode 0), up (1) or to even (2)."""
     if mode == 2:
         return np.rint(x)
     if mode == 1:
@@ -120,7 +120,7 @@ def round_ties(x: Array, mode: int) -> Array:
 
 
 def exponent(x: Array) -> Array:
-    """⌊log₂|x|⌋; −127 for zero."""
+    """Return ⌊log₂|x|⌋; −127 for zero."""
     return np.where(x == 0, -127, np.frexp(x)[1] - 1)
 
 
@@ -134,7 +134,7 @@ def by_blocks(x: Array, axis: int, size: int, compute: Callable[[Array], Array])
 
 
 def bfp(x: Array, *, axis: int, bits: int, size: int, mode: int, widen: bool = False) -> Array:
-    """BFPQuantizeDequantize with ``bfp_method`` to_bfp."""
+    """Compute BFPQuantizeDequantize with ``bfp_method`` to_bfp."""
 
     def compute(rows: Array) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))
@@ -151,7 +151,7 @@ def bfp(x: Array, *, axis: int, bits: int, size: int, mode: int, widen: bool = F
 
 
 def bfp_prime(x: Array, *, axis: int, bits: int, size: int, mode: int, part: int, shift: int) -> Array:
-    """BFPQuantizeDequantize with ``bfp_method`` to_bfp_prime."""
+    """Compute BFPQuantizeDequantize with ``bfp_method`` to_bfp_prime."""
 
     def compute(rows: Array) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))[..., None]
@@ -165,7 +165,7 @@ def bfp_prime(x: Array, *, axis: int, bits: int, size: int, mode: int, part: int
 
 
 def mx(x: Array, *, axis: int, element: str, size: int, mode: int) -> Array:
-    """MXQuantizeDequantize."""
+    """Compute MXQuantizeDequantize."""
 
     def compute(rows: Array) -> Array:
         shared = exponent(np.abs(rows).max(axis=1, keepdims=True))
@@ -182,6 +182,6 @@ def mx(x: Array, *, axis: int, element: str, size: int, mode: int) -> Array:
 
 
 def extended(x: Array, scale: Array, dtype: str) -> Array:
-    """ExtendedQuantizeLinear and ExtendedDequantizeLinear with a zero point of 0; ``scale`` broadcasts with x."""
+    """Quantize and dequantize with a zero point of 0; ``scale`` broadcasts with x."""
     zero = np.zeros(scale.shape, _BFLOAT16 if dtype == "bfloat16" else dtype)
     return dequantize(quantize(x, scale, zero), scale, zero)

@@ -32,38 +32,38 @@ class Operands:
     kinds: bool
 
     def key(self, size: int, kind: str = "") -> Key:
-        """A size of a kind."""
+        """Return a size of a kind."""
         return (kind if self.kinds else "", size)
 
     def shape(self, index: int) -> Dims | None:
-        """The shape of an input."""
+        """Return the shape of an input."""
         return self.shapes[index] if index < len(self.shapes) else None
 
     def rank(self, index: int) -> int:
-        """The rank of an input; 0 if it is unknown."""
+        """Return the rank of an input; 0 if it is unknown."""
         return len(self.shape(index) or ())
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An attribute that is a number."""
+        """Return an attribute that is a number."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else int(attribute.value)
 
     def integers(self, name: str, default: Sequence[int] = ()) -> list[int]:
-        """An attribute that is a list of numbers."""
+        """Return an attribute that is a list of numbers."""
         attribute = self.node.attributes.get(name)
         return list(default if attribute is None else attribute.value)
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute that is text."""
+        """Return an attribute that is text."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else str(attribute.as_string())
 
     def elements(self, index: int) -> list[int] | None:
-        """The elements of a constant input of integers; None if it is not one."""
+        """Return the elements of a constant input of integers; None if it is not one."""
         return ints(self.constants.get(index))
 
     def numbers(self) -> dict[str, int]:
-        """Its attributes that are numbers."""
+        """Return its attributes that are numbers."""
         return {each.name: each.value for each in self.node.attributes.values() if each.type == ir.AttributeType.INT}
 
 

@@ -12,7 +12,7 @@ from passes.probing.probe_writer import SAMPLED, keeps_elements
 
 
 def sampled(tensor: ir.TensorProtocol, shape: Sequence[int]) -> ir.TensorProtocol:
-    """Elements of a tensor at even distances along each axis; the tensor itself if it has that shape.
+    """Return elements of a tensor at even distances along each axis; the tensor itself if it has that shape.
 
     If a probe of the tensor would not have its elements, one of the sample has not either: the witnesses of nodes with
     other weights are equal.
@@ -33,7 +33,7 @@ def _sample(array: np.ndarray[Any, np.dtype[Any]], source: ir.TensorProtocol) ->
 
 
 def within(indices: ir.TensorProtocol, before: Sequence[int], after: Sequence[int]) -> ir.TensorProtocol:
-    """Indices for smaller axes: at the same distance from the start or, if they are negative, from the end.
+    """Return indices for smaller axes: at the same distance from the start or, if they are negative, from the end.
 
     Those that are too large become the last ones, in their order.
 

@@ -20,7 +20,7 @@ ShapeRule = Callable[[Operands, SizeMap, Shrinking], None]
 
 
 def _size(size: int, operands: Operands, sizes: SizeMap, kind: str = "") -> Expression:
-    """A size that may shrink; 0, 1 and negative numbers stay."""
+    """Return a size that may shrink; 0, 1 and negative numbers stay."""
     return Expression.number(size) if size < 2 else sizes.require(operands.key(size, kind), Rule())
 
 
@@ -64,7 +64,7 @@ def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[list[int]], list[list[int]]] | None:
-    """Factors of the sizes of two shapes, the same in the same order; None if there are no such."""
+    """Return factors of the sizes of two shapes, the same in the same order; None if there are none."""
     found: tuple[list[list[int]], list[list[int]]] = [[] for _ in before], [[] for _ in after]
     places = [iter([(axis, size) for axis, size in enumerate(shape) if size != 1]) for shape in (before, after)]
     rest: list[tuple[int, int] | None] = [next(places[0], None), next(places[1], None)]
@@ -79,7 +79,7 @@ def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[l
 
 
 def _count(index: int) -> ShapeRule:
-    """An operand that is a size, or some."""
+    """Return an operand that is a size, or some."""
 
     def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         named = operands.elements(index)
@@ -90,7 +90,7 @@ def _count(index: int) -> ShapeRule:
 
 
 def _position(value: int, size: int, operands: Operands, sizes: SizeMap, modulus: int = 2) -> Expression:
-    """A position on an axis, from its start or, if it is negative, from its end."""
+    """Return a position on an axis, from its start or, if it is negative, from its end."""
     if abs(value) > size or abs(value) < 2:
         return Expression.number(value)
     key = operands.key(abs(value))
@@ -143,7 +143,7 @@ def _split(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _concat(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """The size of the result follows from its parts."""
+    """Let the size of the result follow from its parts."""
     result = operands.results[0]
     if result is None or operands.kinds:
         return
@@ -157,7 +157,7 @@ def _concat(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _resize(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Simple ratios of sizes stay; of others, which is larger."""
+    """Keep simple ratios of sizes; of others, keep which size is larger."""
     before, after = operands.shape(0), operands.results[0]
     if before is None or after is None or len(before) != len(after):
         return
@@ -184,7 +184,7 @@ def _resize(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _pad(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Pads stay; sizes are larger than what is reflected or removed."""
+    """Keep pads; require sizes larger than what is reflected or removed."""
     shape = operands.shape(0)
     pads = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("pads")
     if shape is None or not pads:
@@ -200,7 +200,7 @@ def _pad(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _indexed(index: int) -> ShapeRule:
-    """An input of indices along one axis of the data."""
+    """Return an input of indices along one axis of the data."""
 
     def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         shape = operands.shape(0)
@@ -228,7 +228,7 @@ def _trilu(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _output_shape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """The output of a transposed convolution differs from the stretched input by the same number."""
+    """Let the output of a transposed convolution differ from the stretched input by the same number."""
     shape, wanted = operands.shape(0), operands.integers("output_shape")
     if shape is None or not wanted:
         return
@@ -242,7 +242,7 @@ def _output_shape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _aligned(*indices: int) -> ShapeRule:
-    """Inputs with the spatial sizes of the result of a convolution, whose window fits as often as in the real one."""
+    """Align inputs with the result of a convolution, whose window fits as often as in the real one."""
 
     def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         shape = operands.shape(0)
@@ -260,7 +260,7 @@ def _aligned(*indices: int) -> ShapeRule:
 
 
 def _blocked(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Whole blocks along the axis of the scales."""
+    """Require whole blocks along the axis of the scales."""
     shape, scale, block = operands.shape(0), operands.shape(1), operands.integer("block_size")
     if not block or shape is None or scale is None or len(shape) != len(scale):
         return
@@ -278,7 +278,7 @@ def _blocked(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _features(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Attributes describe the features, which stay."""
+    """Keep the features, which attributes describe."""
     for index, shape in enumerate(operands.shapes):
         keys: list[Key] = [operands.key(size) for size in (shape or ())[:1]]
         axes: list[Expression | None] = [sizes.require(key, Rule()) for key in keys]
@@ -286,7 +286,7 @@ def _features(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _windowed_signal(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
-    """Two windows of a short-time Fourier transform or more."""
+    """Require two windows of a short-time Fourier transform or more."""
     shape, step, window = operands.shape(0), operands.elements(1), operands.shape(2)
     length = (operands.elements(3) or [0])[0] or (window or (0,))[0]
     if shape is None or len(shape) < 2 or not step:

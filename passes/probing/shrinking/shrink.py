@@ -15,7 +15,7 @@ from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
 
 
 def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
-    """How the operands of a node shrink; the sizes and their rules are added to ``sizes``."""
+    """Return how the operands of a node shrink; the sizes and their rules are added to ``sizes``."""
     found = Shrinking()
     node = operands.node
     if node.domain == "ai.onnx.ml":
@@ -39,7 +39,7 @@ def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
 
 
 def shrink_arithmetic(operands: Operands) -> Shrinking:
-    """How the operands of integer arithmetic on shapes shrink: their number stays."""
+    """Return how the operands of integer arithmetic on shapes shrink: their number stays."""
     found = keep(operands)
     for index in operands.constants:
         numbers = operands.elements(index)
@@ -51,7 +51,7 @@ def shrink_arithmetic(operands: Operands) -> Shrinking:
 
 
 def keep(operands: Operands) -> Shrinking:
-    """Nothing shrinks."""
+    """Return nothing shrinks."""
     found = Shrinking()
     for index, shape in enumerate(operands.shapes):
         found.axes[index] = [Expression.number(size) for size in shape or ()]

@@ -2,7 +2,7 @@
 
 Sizes are kept apart by kind: a convolution does not compare its channels with its width. Within a kind equal sizes stay
 equal and the order of sizes stays, 0 and 1 stay, neighbours stay neighbours, and others at least two apart, so that
-differences of sizes do not become 0 or 1. Each size keeps its remainders, and its minimum where it has one. The result
+differences of sizes do not become 0 or 1. Each size keeps its remainders, and its minimum if it has one. The result
 is the least of all such maps; so it maps no size to a larger one, and applied to its own results it changes nothing.
 """
 
@@ -32,7 +32,7 @@ class Rule:
         return Rule(max(self.least, other.least), math.lcm(self.modulus, other.modulus))
 
     def allows(self, small: int, real: int) -> bool:
-        """Whether a size may stand for the real one."""
+        """Return whether a size may stand for the real one."""
         if not min(self.least, real) <= small <= real:
             return False
         return (small - real) % self.modulus == 0 and (small > 1) == (real > 1)
@@ -47,24 +47,24 @@ class Expression:
     """A sum of products of sizes.
 
     Attributes:
-        terms: a factor and sizes each; factors may be fractions where the product is an integer.
+        terms: a factor and sizes each; factors may be fractions if the product is an integer.
     """
 
     terms: tuple[tuple[int | Fraction, tuple[Key, ...]], ...]
 
     @staticmethod
     def number(value: int) -> Expression:
-        """A number that does not change."""
+        """Return a number that does not change."""
         return Expression(((value, ()),))
 
     @staticmethod
     def product(*keys: Key, factor: int | Fraction = 1) -> Expression:
-        """A product of sizes."""
+        """Return a product of sizes."""
         return Expression(((factor, keys),))
 
     @staticmethod
     def sum(*keys: Key) -> Expression:
-        """A sum of sizes."""
+        """Return a sum of sizes."""
         return Expression(tuple((1, (key,)) for key in keys))
 
     @property
@@ -133,7 +133,7 @@ class SizeMap:
             self._solved[kind, real] = min(small, real)
 
     def __getitem__(self, key: Key) -> int:
-        """What a size becomes; itself if it is not known."""
+        """Return what a size becomes; itself if it is not known."""
         definition = self.definitions.get(key)
         return self._solved.get(key, key[1]) if definition is None else self.evaluate(definition)
 
@@ -141,5 +141,5 @@ class SizeMap:
         return key in self.rules or key in self.definitions
 
     def evaluate(self, expression: Expression) -> int:
-        """What a sum of products becomes."""
+        """Return what a sum of products becomes."""
         return int(sum(factor * math.prod(self[key] for key in keys) for factor, keys in expression.terms))

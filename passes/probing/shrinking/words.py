@@ -95,7 +95,7 @@ def _located(texts: str, shapes: Sequence[Dims | None]) -> dict[tuple[int, int],
 
 @lru_cache
 def _words(text: str, rank: int) -> list[str]:
-    """A word for each axis."""
+    """Return a word for each axis."""
     alternatives = [each.split() for each in text.split("|")]
     for words in alternatives:
         for place, word in enumerate(words):
@@ -120,14 +120,14 @@ def _base(letter: str) -> str:
 
 
 def _number(text: str, known: Mapping[str, int]) -> int | None:
-    """A number, or the value of an attribute; None for the letter of a size."""
+    """Return a number, or the value of an attribute; None for the letter of a size."""
     if text.isdecimal():
         return int(text)
     return known.get(text, 0) if len(_base(text)) > 1 else None
 
 
 def _letters(words: Mapping[tuple[int, int], tuple[str, int]], known: Mapping[str, int]) -> dict[str, int] | None:
-    """The sizes that letters stand for; None if the words do not fit."""
+    """Return the sizes that letters stand for; None if the words do not fit."""
     pending = [(word, size) for word, size in words.values() if word != "=" and size != 1]
     known_elsewhere = {word for word, _ in pending}
     letters = {word: 1 for word, size in words.values() if size == 1 and len(_base(word)) == 1 and word != "="}
@@ -141,7 +141,7 @@ def _letters(words: Mapping[tuple[int, int], tuple[str, int]], known: Mapping[st
 
 
 def _learn(word: str, size: int, letters: dict[str, int], known: Mapping[str, int]) -> bool:
-    """Whether all letters of a word have values, now that it is known to be of a size."""
+    """Return whether all letters of a word have values, now that it is known to be of a size."""
     rest, factor, unknown = size, 0, ""
     for term in _parse(word):
         product, letter = 1, ""
