@@ -13,7 +13,7 @@ import pytest
 from onnx import parser
 from polygraphy.comparator import RunResults
 
-from tests.report.browser import browser
+from tests.views.html.browser import browser
 
 pytestmark = pytest.mark.usefixtures("runtime")
 

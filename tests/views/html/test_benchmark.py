@@ -13,8 +13,8 @@ from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.outcome import BenchResult, Gate, Row
 from onnx_bridge.benchmark.statistics import Change, Ratio
 from onnx_bridge.views.html.benchmark import page_of, write_report
-from tests.report.browser import Page
-from tests.report.scenes import HOSTILE
+from tests.views.html.browser import Page
+from tests.views.html.scenes import HOSTILE
 
 SIZES = (1, 2, 4, 8)
 

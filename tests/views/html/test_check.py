@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from onnx_bridge.views.html.check import write_report
-from tests.report.browser import Page, chromium, options
-from tests.report.scenes import HOSTILE, Scene, scene
+from tests.views.html.browser import Page, chromium, options
+from tests.views.html.scenes import HOSTILE, Scene, scene
 
 NODES = "#layers-table tbody td[data-label=node]"
 

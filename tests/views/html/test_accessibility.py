@@ -10,8 +10,8 @@ import pytest
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
 from onnx_bridge.views.html.check import write_report
 from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table
-from tests.report.browser import Page as Window
-from tests.report.scenes import scene
+from tests.views.html.browser import Page as Window
+from tests.views.html.scenes import scene
 
 AXE = Path(__file__).with_name("axe.min.js")
 MANY = 20_000

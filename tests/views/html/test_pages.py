@@ -31,8 +31,8 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.views.html.check import page_of, write_report
 from onnx_bridge.views.html.diagnosis import diagnosis_page, write_diagnosis
 from onnx_bridge.views.html.html import Page, Table
-from tests.report.browser import browser
-from tests.report.scenes import model, scene
+from tests.views.html.browser import browser
+from tests.views.html.scenes import model, scene
 
 
 def table(page: Page, name: str) -> Table:

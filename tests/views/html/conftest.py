@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.browser import Page, browser
+from tests.views.html.browser import Page, browser
 
 
 @pytest.fixture(scope="module")
