@@ -19,7 +19,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 
 RELU := <ir_version: 8, opset_import: [\"\": 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Relu (a) }
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark chaos fuzz conformance faults ties quantized accuracy zoo decoders realsize rehearsal third-party differential witness-study docs package lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark suite docs package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,21 +27,22 @@ help:
 	@echo "make test    set up, then run every test"
 	@echo "make test-second-runtime SECOND_RUNTIME=FOLDER  the tests that concern MIGraphX, by both ways into that one"
 	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
-	@echo "make chaos   convert 200 models, 20 of them broken, while processes are killed, at random and while they publish"
-	@echo "make fuzz    make 10,000 calls with hostile and broken input, each in a limited process"
-	@echo "make conformance  run the ONNX standard's own backend tests, beside stock MIGraphX"
-	@echo "make rules   how often each rule of legalization was applied there, by MIGraphX (RUNTIME=PATH names one)"
-	@echo "make faults  plant faults in eight models, and let bisect name them"
-	@echo "make ties    plant ties, chaos and low precision in forty models, and let check tell them from faults"
-	@echo "make quantized  convert more than 120 quantized models, and compare each with ONNX Runtime"
-	@echo "make accuracy   train, quantize and convert a small network, and count what it gets right"
-	@echo "make zoo     take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
-	@echo "make decoders  let small language models generate, and compare each token with ONNX Runtime"
-	@echo "make realsize  run more than 30 networks whole at real size, and compare each with ONNX Runtime"
-	@echo "make rehearsal  run the passes of the gpu target on all of these without a GPU, and list those at fault"
-	@echo "make third-party  convert more than 100 models that other exporters make, or that packages bring along"
-	@echo "make differential  take thousands of generated models through every pass, and compare each with ONNX Runtime"
-	@echo "make witness-study  compare the verdicts by witnesses with those at real size"
+	@echo "make suite NAME=zoo  one of the long suites; ARGS='--only resnet' selects cases, ARGS=--help lists options:"
+	@echo "     accuracy       train, quantize and convert a small network, and count what it gets right"
+	@echo "     chaos          convert 200 models, 20 of them broken, while processes are killed"
+	@echo "     conformance    run the ONNX standard's own backend tests, beside stock MIGraphX"
+	@echo "     decoders       let small language models generate, and compare each token with ONNX Runtime"
+	@echo "     differential   take thousands of generated models through every pass, and compare each with ONNX Runtime"
+	@echo "     faults         plant faults in eight models, and let bisect name them"
+	@echo "     fuzz           make 10,000 calls with hostile and broken input, each in a limited process"
+	@echo "     quantized      convert more than 120 quantized models, and compare each with ONNX Runtime"
+	@echo "     realsize       run more than 30 networks whole at real size, and compare each with ONNX Runtime"
+	@echo "     rehearsal      run the passes of the gpu target on all of these without a GPU, and list those at fault"
+	@echo "     third-party    convert more than 100 models that other exporters make, or that packages bring along"
+	@echo "     ties           plant ties, chaos and low precision in forty models, and let check tell them from faults"
+	@echo "     witness-study  compare the verdicts by witnesses with those at real size"
+	@echo "     zoo            take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
+	@echo "make rules   how often each rule of legalization was applied in the suite conformance (RUNTIME=PATH names MIGraphX)"
 	@echo "make docs    build the documentation into build/site, strictly"
 	@echo "make package  build the wheel and the sdist into dist/, check them, and try the wheel in a fresh environment"
 	@echo "make lint    ruff, mypy and import-linter"
@@ -77,50 +78,13 @@ test-second-runtime: setup
 	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME) $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
 	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME)/libmigraphx_c.so.3 $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
 
-chaos: setup
-	@$(BIN)/python -m fixtures.suites.chaos
-
-fuzz: setup
-	@$(BIN)/python -m fixtures.suites.fuzz.run
-
-conformance: setup
-	@$(BIN)/python -m fixtures.suites.conformance.run
-	@$(BIN)/python -m fixtures.suites.conformance.by_operator
+# The exporters have an environment of their own: what they require contradicts what the project is tested with.
+# SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks of realsize that are mostly matrix products.
+suite: setup $(if $(filter accuracy quantized rehearsal,$(NAME)),quark) $(if $(filter third-party,$(NAME)),.venv-third-party/.installed)
+	@$(BIN)/python -m fixtures.suites $(NAME) $(ARGS)
 
 rules: setup
 	@$(BIN)/python -m fixtures.suites.conformance.rules
-
-faults: setup
-	@$(BIN)/python -m fixtures.suites.faults
-
-ties: setup
-	@$(BIN)/python -m fixtures.suites.ties.run
-
-quantized: quark
-	@$(BIN)/python -m fixtures.suites.quantized.run
-
-accuracy: setup
-	@$(BIN)/python -m fixtures.suites.accuracy
-
-zoo: setup
-	@$(BIN)/python -m fixtures.suites.zoo.run
-
-decoders: setup
-	@$(BIN)/python -m fixtures.suites.decoders.run
-
-differential: setup
-	@$(BIN)/python -m fixtures.suites.differential.run
-
-# SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks that are mostly matrix products.
-realsize: setup
-	@$(BIN)/python -m fixtures.suites.realsize.run $(if $(SECOND_RUNTIME),--second-runtime $(SECOND_RUNTIME))
-
-rehearsal: quark
-	@$(BIN)/python -m fixtures.suites.rehearsal
-
-# The exporters have an environment of their own: what they require contradicts what the project is tested with.
-third-party: setup .venv-third-party/.installed
-	@$(BIN)/python -m fixtures.suites.third_party.run
 
 .venv-third-party/.installed: fixtures/suites/third_party/exporters/requirements.txt fixtures/suites/third_party/exporters/constraints.txt
 	@echo "Setting up .venv-third-party (once, some minutes) …"
@@ -128,9 +92,6 @@ third-party: setup .venv-third-party/.installed
 	@.venv-third-party/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c fixtures/suites/third_party/exporters/constraints.txt -r $<
 	@touch $@
-
-witness-study: setup
-	@$(BIN)/python -m fixtures.suites.witness_study
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The page of operators: how the tests of the ONNX standard for each of them went, as `make conformance` found it."""
+"""The page of operators: how the standard's tests of each went, in the last whole run of the suite `conformance`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from docs.generator.markdown import code, table
 
-DATA = Path(__file__).resolve().parents[2] / "docs" / "data" / "operators.json"
-"""What ``python -m fixtures.suites.conformance.by_operator`` writes."""
+DATA = Path(__file__).resolve().parents[1] / "data" / "operators.json"
+"""What a whole run of the suite ``conformance`` writes."""
 _HEAD = """# Operators
 
 Of each operator of ONNX, how many of the standard's own tests are right after `convert`, by where they run. A test
@@ -32,8 +32,8 @@ def page() -> str:
 
 
 def _parts(data: dict[str, Any]) -> Iterator[str]:
-    versions = f"MIGraphX {data['migraphx']}, ONNX Bridge {data['onnx_bridge']}"
-    yield f"Found with {versions}, and {data['tests']:,} tests of ONNX {data['onnx']}."
+    versions = f"MIGraphX {data['migraphx']}, ONNX Bridge {data['onnx_bridge']}, which requires ONNX {data['onnx']}"
+    yield f"Found with {versions}, and the {data['tests']:,} tests that come with ONNX {data['onnx_of_tests']}."
     shown = [name for name in COLUMNS if any(each.get(name) for each in data["operators"].values())]
     rows = [
         (code(name), each["tests"], each["stock"] or "–", *(each.get(column) or "–" for column in shown))

@@ -1,4 +1,4 @@
-"""A small batch under fire (`make chaos` is the large one)."""
+"""A small batch under fire (`make suite NAME=chaos` is the large one)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(runtime: Runtime, tmp_path: P
 
 @pytest.mark.slow
 def test_kills_aimed_at_publishing(runtime: Runtime, tmp_path: Path) -> None:
-    """One of each kind; `make chaos` aims 50."""
+    """One of each kind; `make suite NAME=chaos` aims 50."""
     aimed = Aimed(tmp_path)
     aimed.run(3)
     assert aimed.kills == dict.fromkeys(KINDS, 1)

@@ -1,4 +1,4 @@
-"""A small part of `make fuzz`: calls with hostile input of every kind have an answer, or one line that refuses it."""
+"""A part of the suite `fuzz`: a call with hostile input of any kind has an answer, or one line that refuses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_a_part_of_it(runtime: Runtime) -> None:
-    command = [sys.executable, "-m", "fixtures.suites.fuzz.run", "--calls", "54", "--seed", "7"]
+    command = [sys.executable, "-m", "fixtures.suites", "fuzz", "--calls", "54", "--seed", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     *_, last = done.stdout.splitlines()
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""A part of the ONNX standard's backend tests through the public API; the whole of them is ``make conformance``."""
+"""A part of the ONNX standard's backend tests through the public API; the suite ``conformance`` runs all."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_figures_of_the_readme() -> None:
-    """They are those of the last whole run of `make conformance`."""
+    """They are those of the last whole run of `make suite NAME=conformance`."""
     found = json.loads(coverage.DATA.read_text())
     outcomes = found["outcomes"]
     text = " ".join((blocks.ROOT / "README.md").read_text().split())

@@ -1,11 +1,11 @@
-"""Planted faults: a subset of the forty of ``make faults``."""
+"""Planted faults: a subset of the forty of ``make suite NAME=faults``."""
 
 from __future__ import annotations
 
 import pytest
 
 from fixtures.models import small
-from fixtures.suites import faults
+from fixtures.suites import faults, harness
 from onnx_bridge.parity.bisect.bisect import bisect
 
 KINDS = {
@@ -43,5 +43,5 @@ def test_faults_are_the_same_each_time() -> None:
 
 
 def test_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert faults.main(["mlp", "--each", "2"]) == 0
+    assert harness.run(faults.SUITE, ["--only", "mlp", "--each", "2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "faults: named 2 of 2, false alarms 0 of 2"

@@ -1,4 +1,4 @@
-"""Ties, chaos and low precision against faults: a part of the forty models of ``make ties``."""
+"""Ties, chaos and low precision against faults: a part of the forty models of ``make suite NAME=ties``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated models through every pass: a part of ``make differential``, and what that counts."""
+"""Generated models through every pass: a part of ``make suite NAME=differential``, and what that counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from passes.rewriting.base import Result, Rewrite
 from passes.specialize.convert_precision import ConvertPrecision
 
 SEED = 1
-"""Other models than those of ``make differential``."""
+"""Other models than those of ``make suite NAME=differential``."""
 PART = 40
 
 
@@ -41,7 +41,7 @@ def generator() -> Iterator[run.Judges]:
 @pytest.mark.parametrize("part", range(8))
 def test_generated_models(judges: run.Judges, part: int) -> None:
     rows = [judges.judge(index) for index in range(part * PART, (part + 1) * PART)]
-    assert [text for row in rows for text in run.line(row)] == []
+    assert [text for row in rows if (text := run.SUITE.line(row))] == []
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_legalized_models(runtime: object) -> None:
     legalizing = run.Judges(SEED, every=1)
     rows = [legalizing.judge(index) for index in range(1000, 1020)]
     legalizing.close()
-    assert [text for row in rows for text in run.line(row)] == []
+    assert [text for row in rows if (text := run.SUITE.line(row))] == []
 
 
 def test_the_same_model_for_the_same_index(generator: run.Judges) -> None:
@@ -108,7 +108,7 @@ def test_a_pass_that_ends_the_process_is_counted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(judges, "_child", Failing)
     row = judges.judge(3)
     assert row.outcomes == (Outcome("crashed", "fold-pad", why),)
-    assert run.summary([row, run.Row(4, ())]) == "differential: equal 1, differs 0, refused 0, crashed 1, of 2"
+    assert run.SUITE.counts([row, run.Row(4, ())]) == "differential: equal 1, differs 0, refused 0, crashed 1, of 2"
 
 
 def test_a_model_that_ends_onnx_runtime_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

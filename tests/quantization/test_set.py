@@ -1,4 +1,4 @@
-"""A part of the quantized set, with each kind of quantizer and of network in it; ``make quantized`` runs all of it."""
+"""A part of the quantized set, with each kind of quantizer and of network in it; the suite ``quantized`` runs all."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_the_last_line() -> None:
         run.Row("b", "s", "", refused, 1.0),
         run.Row("c", "s", "the quantizer fails", None, 1.0),
     ]
-    assert run.summary(rows) == "quantized: right 1, wrong 0, refused 1, forecast agrees 1, of 2"
-    assert "the quantizer fails" in run.line(rows[2])
+    assert run.SUITE.counts(rows) == "quantized: right 1, wrong 0, refused 1, forecast agrees 1, of 2"
+    assert "the quantizer fails" in run.SUITE.line(rows[2])
 
 
 def test_only_correct_outcomes_are_cached(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

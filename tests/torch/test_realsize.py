@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -76,13 +77,14 @@ def test_what_convert_does_not_take_is_refused(runtime: Runtime, tmp_path: Path)
 def test_lines_and_sums() -> None:
     proven = judge.Outcome("proven", "", "2.14.0", 2_000_000, 1.0, 1e-6, 1.0, 2.0)
     wrong, refused = judge.Outcome("wrong", "y: differs"), judge.Outcome("refused", "no")
-    shown = run.line(run.Row("net", 1_500_000, proven, 4.0))
+    shown = run.SUITE.line(run.Row("net", 1_500_000, proven, 4.0))
     assert shown.split() == ["net", "1.5M", "2M", "2.14.0", "100.0%", "1.0e-06", "1.0s", "2.0s", "4.0s", "proven"]
-    assert run.line(run.Row("net", 0, wrong, 4.0)).endswith("wrong: y: differs")
+    assert run.SUITE.line(run.Row("net", 0, wrong, 4.0)).endswith("wrong: y: differs")
     outcomes = [proven, wrong, refused, judge.Outcome("witnessed"), judge.Outcome("unproven"), proven]
-    assert judge.summary(outcomes) == "realsize: proven 2, witnessed 1, unproven 1, wrong 1, of 6"
+    rows = [run.Row("net", 0, outcome, 1.0) for outcome in outcomes]
+    assert run.SUITE.counts(rows) == "realsize: proven 2, witnessed 1, unproven 1, wrong 1, of 6"
 
 
 def test_rows_are_read_back() -> None:
     row = run.Row("net", 3, judge.Outcome("unproven", "too large", "2.14.0", 5, 0.9, None, 1.0, 2.0), 4.0)
-    assert run.Row.of_json({**row.__dict__, "outcome": row.outcome.__dict__}) == row
+    assert msgspec.convert({**row.__dict__, "outcome": row.outcome.__dict__}, run.Row) == row

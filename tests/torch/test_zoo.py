@@ -1,4 +1,4 @@
-"""A part of the zoo: PyTorch to MIGraphX through both exporters; ``make zoo`` runs all of it."""
+"""A part of the zoo: PyTorch to MIGraphX through both exporters; ``make suite NAME=zoo`` runs all of it."""
 
 from __future__ import annotations
 
@@ -55,10 +55,14 @@ def test_migraphx_agrees_with_pytorch(runtime: Runtime, name: str, exporter: str
 def test_lines_and_sums() -> None:
     right, wrong = run.Outcome("right", 1e-7), run.Outcome("wrong", 2.0, "y: differs")
     row = run.Row("net", "vision", "dynamo", True, 12, "", right, wrong, 1.0)
-    assert " ".join(run.line(row).split()) == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
+    assert (
+        " ".join(run.SUITE.line(row).split())
+        == "net (open sizes) dynamo 12 100.0% 1.0e-07 right (stock MIGraphX: wrong)"
+    )
     lost = run.Row("net", "vision", "dynamo", False, 0, "no", None, None, 0.0)
-    assert "not exported: no" in run.line(lost)
+    assert "not exported: no" in run.SUITE.line(lost)
     assert run.host_shares([row, lost]) == "all work on MIGraphX except in 0 exports"
     partly = dataclasses.replace(row, ours=run.Outcome("right", share=0.97))
     assert run.host_shares([row, partly]).endswith("except in 1 exports: at least 97.00% of the work, for net")
-    assert run.summary("zoo", [right, wrong, None]) == "zoo: right 1, wrong 1, refused 0, of 2"
+    rows = [row, dataclasses.replace(row, ours=wrong), lost]
+    assert run.SUITE.counts(rows) == "zoo: right 1, wrong 1, refused 0, of 2"
