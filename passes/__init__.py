@@ -11,10 +11,10 @@ import functools
 import importlib
 import importlib.util
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from passes.core import scripts
 from passes.core.errors import InputError, nearest
 from passes.pipelines import PIPELINES, QUANTIZED_ONLY
 
@@ -146,20 +146,15 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
     """
     path = Path(path)
     before = set(_registered)
-    spec = importlib.util.spec_from_file_location(f"passes_of_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError("there is no such Python file", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for the annotations' names
     try:
-        spec.loader.exec_module(module)
+        scripts.load(path, f"passes_of_{path.stem}")
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"it fails: {type(error).__name__}: {error}", where=str(path)) from error
+        raise InputError(f"the file fails: {type(error).__name__}: {error}", where=str(path)) from error
     new = sorted(set(_registered) - before)
     if not new:
-        raise InputError("it registers no pass", where=str(path), hint="decorate the pass with @passes.register")
+        raise InputError("the file registers no pass", where=str(path), hint="decorate the pass with @passes.register")
     return new
 
 

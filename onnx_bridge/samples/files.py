@@ -15,16 +15,13 @@ numpy loads dtypes that it does not know as raw bytes; they are viewed as the dt
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import math
 import os
 import re
-import runpy
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +34,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.files.regular_file import LARGE, open_regular, read_regular
 from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
+from passes.core import scripts
 from passes.isolation import numpy_files
 
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -361,9 +359,9 @@ def _decoded(values: dict[str, Any]) -> Any:
 
 
 def _from_script(path: Path, name: str) -> Unvalidated:
-    with _importable(path.parent):
+    with scripts.importable(path.parent):
         try:
-            names = runpy.run_path(str(path), run_name="__onnx_bridge_loader__")
+            names = vars(scripts.load(path, f"samples_of_{path.stem}"))
         except BridgeError:
             raise
         except Exception as error:
@@ -394,15 +392,3 @@ def _failed(error: Exception, source: str) -> InputError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
     where = f"{source}:{frames[-1].lineno}" if frames else source
     return InputError(f"the loader raised {type(error).__name__}: {error}", where=where)
-
-
-@contextlib.contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Let a script import what lies beside it."""
-    place = str(folder.absolute())
-    sys.path.insert(0, place)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(place)

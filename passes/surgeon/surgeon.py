@@ -12,11 +12,9 @@ The exactness is unknown, since the function may compute anything.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +23,7 @@ from typing import Any, ClassVar, TypeVar, overload
 import onnx_ir as ir
 
 import passes
+from passes.core import scripts
 from passes.core.errors import BridgeError, InputError, nearest
 from passes.rewriting.base import Context, Exactness, Pass, Result
 
@@ -59,7 +58,7 @@ class Surgeon(Pass):
         path = Path(file)
         if not path.is_file():
             raise InputError("the file does not exist", where=file)
-        with _importable(path.parent):
+        with scripts.importable(path.parent):
             module = _load(path)
             known = [name for name, each in vars(module).items() if callable(each)]
             if function not in known:
@@ -152,33 +151,15 @@ def _guarded(operation: Operation, where: str) -> Operation:
     return run
 
 
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    """Let a script import modules of its own folder."""
-    entry = str(folder.resolve())
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
 def _load(path: Path) -> ModuleType:
     """Load a script, once while it does not change, since it may register passes."""
     state = path.stat()
     name = f"surgeon:{path.resolve()}:{state.st_mtime_ns}:{state.st_size}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError("it is not a Python file", where=str(path))
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return scripts.load(path, name)
     except Exception as error:
-        del sys.modules[name]
         if isinstance(error, ModuleNotFoundError) and error.name == "onnx_graphsurgeon":
             raise _not_installed(str(path)) from None
-        raise InputError(f"it cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error
-    return module
+        raise InputError(f"the script cannot be loaded: {type(error).__name__}: {error}", where=str(path)) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import re
 import reprlib
@@ -26,6 +25,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Data, IntegerRange, Mask, Positions, Role
 from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.modules.tensors import to_tensor
+from passes.core import scripts
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -152,18 +152,10 @@ def _imported(home: str, name: str) -> Any:
             with contextlib.redirect_stdout(sys.stderr):
                 return importlib.import_module(home)
         path = Path(home).resolve()
-        if not path.is_file():
-            raise InputError("there is no such file", where=home)
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(path.stem, module)  # dataclasses look themselves up there
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         with contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(module)
-        return module
+            return scripts.load(path, path.stem)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # the user's own code

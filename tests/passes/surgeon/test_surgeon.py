@@ -124,7 +124,7 @@ def test_a_script_that_registers_passes_is_loaded_once(tmp_path: Path, monkeypat
         ("{}/none.py:neg", "none.py: the file does not exist"),
         ("{}/my.py:negg", "it has no function negg (did you mean neg?)"),
         ("{}/my.py:fail", "my.py:fail, line 12: AttributeError"),
-        ("{}/broken.py:f", "broken.py: it cannot be loaded: ZeroDivisionError: division by zero"),
+        ("{}/broken.py:f", "broken.py: the script cannot be loaded: ZeroDivisionError: division by zero"),
     ],
 )
 def test_invalid_scripts(script: str, message: str, tmp_path: Path) -> None:
