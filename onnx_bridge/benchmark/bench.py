@@ -244,7 +244,7 @@ class _Benchmark:
         start = ready.start
         if bundle is None:
             return Row(engine, "", precision, batch, (), start.load, start.first, start.memory)
-        precision, target = bundle.manifest.precision, bundle.manifest.target
+        precision, target = bundle.manifest.request.precision, bundle.manifest.target
         row = Row(engine, target, precision, batch, (), start.load, start.first, start.memory)
         if not self.request.per_operator:
             return row

@@ -226,7 +226,7 @@ class Bundle:
         small = {**self.sizes({name: array.shape for name, array in given.items()}), **values}
         program = self.choose({name: small[name] for name in self.manifest.dims})
         large = program.info.dims
-        padding = Padding(self.manifest.pad, self.manifest.pad_before)
+        padding = Padding(self.manifest.request.pad, self.manifest.request.pad_before)
         inputs, padded = {}, []
         for info in self.inputs:
             if info.name in self.manifest.exact:

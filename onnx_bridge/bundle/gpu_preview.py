@@ -90,7 +90,7 @@ class GpuPreview:
         Of a quantized model it names the nodes that are left in float, if MIGraphX keeps their names.
         """
         products = self._products
-        counts = Counter(each.kernel for each in products)
+        counts = Counter(product.kernel for product in products)
         left = list(dict.fromkeys(name for each in products if each.kernel == "float" for name in each.nodes))
         more = f", and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
         named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
@@ -136,12 +136,12 @@ class _Rehearsed(Program):
     def _load_device(self, index: int, info: PartitionInfo, cleaned: CutModel) -> DevicePartition:
         passes = self._preview.rehearsal
         worker = workers.shared(passes.runtime, self.info.environment)
-        shapes = {each.name: each.sizes for each in info.inputs}
+        shapes = {tensor.name: tensor.sizes for tensor in info.inputs}
         with worker.limited(self.limits):
             with self.part(info, cleaned) as path:
                 program = parse(worker, path, shapes, use_debug_symbols=bool(self.info.forecast))
             operators = map(Operator.from_json, program.run_gpu_passes(passes.library, len(passes.groups)))
-            self.views[index] = tuple(each for each in operators if each.is_product)
+            self.views[index] = tuple(operator for operator in operators if operator.is_product)
             program.compile("ref")
         return DevicePartition(info, program, worker, self.limits)
 

@@ -92,14 +92,14 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
-        inputs=[_value(each) for each in graph.inputs if each.name not in graph.initializers],
+        inputs=[_value(value) for value in graph.inputs if value.name not in graph.initializers],
         outputs=[_value(each) for each in graph.outputs],
         nodes=operators.total(),
         operators=dict(operators.most_common()),
         parameters=parameters,
         parameter_bytes=dict(sizes.most_common()),
         quantization=quantization,
-        functions=sorted(f"{each.domain}::{each.name}" for each in model.functions.values()),
+        functions=sorted(f"{function.domain}::{function.name}" for function in model.functions.values()),
         forecast=forecast(model.clone()).to_json() if is_quantized(model) else {},
     )
 

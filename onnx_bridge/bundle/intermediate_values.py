@@ -46,7 +46,7 @@ class InsideProgram:
     @classmethod
     def of(cls, program: Program) -> InsideProgram | None:
         """Return those of a program; None if it keeps no model, or MIGraphX has quantized it."""
-        quantized = program.manifest.precision in BY_CALIBRATION
+        quantized = program.manifest.request.precision in BY_CALIBRATION
         return None if program.model_path is None or quantized else cls(program)
 
     @cached_property
@@ -84,7 +84,7 @@ class InsideProgram:
     def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
         """Yield the inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
         for info in self.program.info.partitions:
-            inputs, outputs = [each.name for each in info.inputs], [each.name for each in info.outputs]
+            inputs, outputs = [tensor.name for tensor in info.inputs], [each.name for each in info.outputs]
             nodes = list(extract(self.model, inputs, outputs).graph)
             inside = [str(value.name) for node in nodes for value in node.outputs if value.name in wanted]
             yield inputs, list(dict.fromkeys((*outputs, *inside))), info.program is not None

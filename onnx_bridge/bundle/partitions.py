@@ -106,7 +106,7 @@ class CutModel:
 
 
 def _borders(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
-    return [each.name for each in info.inputs], [each.name for each in info.outputs]
+    return [tensor.name for tensor in info.inputs], [each.name for each in info.outputs]
 
 
 def _checked(value: Value, info: TensorInfo) -> Array:

@@ -83,7 +83,7 @@ class Program:
     @property
     def files(self) -> list[Path]:
         """Every ``.mxr`` of it."""
-        return [self._folder / each.file for each in self.info.programs]
+        return [self._folder / program.file for program in self.info.programs]
 
     @property
     def model_path(self) -> Path | None:
@@ -153,7 +153,7 @@ class Program:
             self._check_file(*self.info.model, what="model")
             # some operators (ref::quant_dot in 2.14) can be saved and not read back
             with self.part(info, cleaned) as path:
-                program = parse(self._worker, path, {each.name: each.sizes for each in info.inputs})
+                program = parse(self._worker, path, {tensor.name: tensor.sizes for tensor in info.inputs})
             quantize_again(program, index, self.manifest, self._folder / self.info.folder)
             target = self.manifest.target
             options = CompileOptions.of(self.manifest.request.options, self._worker.runtime, target)
@@ -199,4 +199,4 @@ class Program:
 
 def tensor_specs(tensors: tuple[TensorInfo, ...]) -> list[samplers.TensorSpec]:
     """Return tensors of a manifest for `onnx_bridge.samples.inputs`."""
-    return [samplers.TensorSpec(each.name, each.numpy, each.shape, kind=Kind(each.kind)) for each in tensors]
+    return [samplers.TensorSpec(tensor.name, tensor.numpy, tensor.shape, kind=Kind(tensor.kind)) for tensor in tensors]

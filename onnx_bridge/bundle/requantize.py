@@ -54,7 +54,9 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
         InputError: the samples are missing.
         QuantizationError: as for `quantize`.
     """
-    if manifest.precision not in BY_CALIBRATION or manifest.keep_fp32:  # then the model has the quantization
+    if (
+        manifest.request.precision not in BY_CALIBRATION or manifest.request.keep_fp32
+    ):  # then the model has the quantization
         return
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
@@ -72,4 +74,4 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
     except (OSError, ValueError) as error:
         what = f"its program cannot be read back, and the calibration samples are missing: {error}"
         raise InputError(what, where=str(path), hint="convert again") from error
-    quantize(program, manifest.precision, manifest.target, list(samples.values()))
+    quantize(program, manifest.request.precision, manifest.target, list(samples.values()))

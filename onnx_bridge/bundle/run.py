@@ -78,7 +78,7 @@ def run_files(
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return the outputs of several samples, along a first axis."""
-    for name in dict.fromkeys(name for each in samples for name in each):
+    for name in dict.fromkeys(name for sample in samples for name in sample):
         shapes = {each[name].shape if name in each else None for each in samples}
         if len(shapes) > 1:
             what = "its shape differs from sample to sample, so that they cannot be stacked"

@@ -196,7 +196,9 @@ class BucketConversion(Several):
     def resolve(self, folder: Path, progress: Progress) -> Resolved:
         """Return a program for each bucket; the whole keeps its bucketed dimensions."""
         request = self.request
-        instances = [Instance(each, self.sizes.request_of(self.model, each, request)) for each in self.sizes.buckets]
+        instances = [
+            Instance(bucket, self.sizes.request_of(self.model, bucket, request)) for bucket in self.sizes.buckets
+        ]
         names = {dim for value in required(self.model) for dim in dims_of(value) or () if isinstance(dim, str)}
         fixed = {name: size for name, size in self.sizes.fixed.items() if name in names}
         whole = CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)

@@ -72,7 +72,7 @@ class Cleaned:
         values = {**step.to_json(), "trace": [asdict(each) for each in step.result.rewrites]}
         checked = self.checked[index] if self.checked else None
         if checked is not None:
-            values["verified"] = {"passed": checked.passed, "outputs": [each.to_json() for each in checked.outputs]}
+            values["verified"] = {"passed": checked.passed, "outputs": [output.to_json() for output in checked.outputs]}
         return values
 
 

@@ -44,8 +44,8 @@ class PassResults:
         """Write the model, with its external data beside it; raises like `onnx_bridge.model.io.save`."""
         if not self.files:
             models.save(self.model, path)
-        for each in self.files:
-            link(each, path.parent / each.name)
+        for file in self.files:
+            link(file, path.parent / file.name)
 
 
 class EarlierBundle:

@@ -95,7 +95,7 @@ def move_into_place(out: Path, folder: Path, manifest: Manifest) -> None:
         if is_manifest(place):
             (folder / "both").write_bytes(with_previous(folder / place.name, place))
             (folder / "both").replace(place)
-        for name in (*(each.file for each in manifest.files), place.name):
+        for name in (*(file.file for file in manifest.files), place.name):
             (folder / name).replace(place.parent / name)
     else:
         move_folder(out, folder)
@@ -134,7 +134,7 @@ def _exchange(out: Path, folder: Path) -> bool:
         writable, and the file system can exchange folders.
     """
     own, place = _own_entries(out), out.resolve()
-    others = [each for each in place.iterdir() if each.name not in own and not each.name.startswith(_STAGING)]
+    others = [path for path in place.iterdir() if path.name not in own and not path.name.startswith(_STAGING)]
     if Path.cwd().is_relative_to(place) or any(each.is_dir() and not each.is_symlink() for each in others):
         return False
     new = place.with_name(f"{_STAGING}{place.name}-{secrets.token_hex(4)}")
@@ -184,7 +184,7 @@ def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
         InputError: it cannot be written, or would overwrite other files.
     """
     old = Manifest.read(manifest_path(bundle))
-    files = [each.file for each in old.program.files]
+    files = [file.file for file in old.program.files]
     manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
     with staging_folder(out) as folder:
         refuse_to_overwrite([out / each for each in files], source, out)

@@ -38,7 +38,7 @@ PROMPT = np.arange(3, 16)[None]
 
 def by_reference(path: Path, bundle: Bundle, prompt: Any, count: int) -> np.ndarray[Any, Any]:
     """The tokens that ONNX Runtime generates, with a cache that grows."""
-    cache = Original(path, bundle.manifest.freeze).cache(bundle.decoder.layout)
+    cache = Original(path, bundle.manifest.request.freeze).cache(bundle.decoder.layout)
     return np.stack(list(tokens(cache, prompt, count)), 1)
 
 

@@ -78,8 +78,8 @@ class Cache(ABC):
         given |= {} if layout.positions is None else {layout.positions: positions}
         given |= {} if layout.length is None else {layout.length: np.array([self.length])}
         outputs = program({name: _typed(each, self._dtypes[name]) for name, each in given.items()})
-        for each in layout.cache:
-            self._arrays[each.past] = _array(outputs, each.present)
+        for tensor in layout.cache:
+            self._arrays[tensor.past] = _array(outputs, tensor.present)
         logits = _array(outputs, layout.logits).astype(np.float32)
         return logits[:, None] if logits.ndim == 2 else logits
 
@@ -103,8 +103,8 @@ class StaticCache(Cache):
     ) -> None:
         super().__init__(layout, dtypes)
         self._programs, self._given = programs, given or {}
-        for each in layout.cache:
-            self._arrays[each.past] = np.zeros(each.shape, dtypes[each.past])
+        for tensor in layout.cache:
+            self._arrays[tensor.past] = np.zeros(tensor.shape, dtypes[tensor.past])
 
     @property
     def room(self) -> int:
@@ -137,8 +137,10 @@ class StaticCache(Cache):
         positions = _positions(hidden)
         own = slice(self.length, self.length + width) if layout.in_place else slice(-width, None)
         past = {
-            each.past: self._arrays[each.past] if layout.in_place else _last(self._arrays[each.past], width, each.axis)
-            for each in layout.cache
+            tensor.past: self._arrays[tensor.past]
+            if layout.in_place
+            else _last(self._arrays[tensor.past], width, tensor.axis)
+            for tensor in layout.cache
         }
         logits = self._call(self._programs[width], ids, positions[:, own], hidden, {**past, **self._given})
         self.length += count
@@ -157,8 +159,10 @@ class GrowingCache(Cache):
     def __init__(self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], program: Program) -> None:
         super().__init__(layout, dtypes)
         self._program = program
-        for each in layout.cache:
-            self._arrays[each.past] = _last(np.zeros(each.shape, dtypes[each.past]), layout.max_length, each.axis)
+        for tensor in layout.cache:
+            self._arrays[tensor.past] = _last(
+                np.zeros(tensor.shape, dtypes[tensor.past]), layout.max_length, tensor.axis
+            )
 
     def _feed(self, ids: Array, mask: Array) -> Array:
         self._seen = np.concatenate([self._seen, mask], 1)

@@ -32,7 +32,7 @@ class Decoder:
 
     def __init__(self, path: Path, layout: Layout, programs: Sequence[Program]) -> None:
         self.layout = layout
-        self.widths = {each.info.dims[WIDTH]: each for each in programs if WIDTH in each.info.dims}
+        self.widths = {program.info.dims[WIDTH]: program for program in programs if WIDTH in program.info.dims}
         self._path, self._all = path, programs
 
     def generate(
@@ -108,7 +108,7 @@ class Decoder:
             what = "a decoder without an encoder has no source" if source is not None else "the source is missing"
             raise InputError(what, where=str(self._path))
         programs = self.widths
-        dtypes = {each.name: each.numpy for each in programs[1].inputs}
+        dtypes = {tensor.name: tensor.numpy for tensor in programs[1].inputs}
         encoding = self.encoding
         given = {} if encoding is None or source is None else encoding(source, mask)
         return StaticCache(self.layout, dtypes, programs, given)

@@ -30,14 +30,14 @@ class Encoding:
     @property
     def spec(self) -> TensorSpec:
         """What the encoder takes."""
-        layout, dtypes = self.layout, {each.name: each.numpy for each in self.encoder.inputs}
+        layout, dtypes = self.layout, {tensor.name: tensor.numpy for tensor in self.encoder.inputs}
         batch, count, *others = layout.shape
         return TensorSpec(layout.source, dtypes[layout.source], (batch, None if layout.pads else count, *others))
 
     @property
     def is_intact(self) -> bool:
         """Whether the programs have the inputs and outputs of the layout."""
-        encoder = {each.name: each.sizes for each in self.encoder.inputs}
+        encoder = {tensor.name: tensor.sizes for tensor in self.encoder.inputs}
         outputs = {each.name: each.sizes for each in self.encoder.outputs}
         memory = {each.name: each.sizes for each in self.memory.inputs}
         found = {**encoder, **outputs, **{each.name: each.sizes for each in self.memory.outputs}}
@@ -71,7 +71,7 @@ class Encoding:
     def _inputs(self, source: Array, mask: Array | None) -> dict[str, Array]:
         """Return the inputs of the encoder, padded to its size."""
         layout = self.layout
-        dtypes = {each.name: each.numpy for each in self.encoder.inputs}
+        dtypes = {tensor.name: tensor.numpy for tensor in self.encoder.inputs}
         wanted = dtypes[layout.source]
         same_kind = source.dtype.kind in "iu" if wanted.kind in "iu" else source.dtype.kind == "f"
         if source.ndim != len(layout.shape) or not same_kind:

@@ -44,12 +44,14 @@ class Trial:
     @property
     def error(self) -> float:
         """The largest absolute error."""
-        return max((each.max_abs or 0.0 for one in self.comparisons for each in one.outputs), default=0.0)
+        return max((output.max_abs or 0.0 for one in self.comparisons for output in one.outputs), default=0.0)
 
     @property
     def reason(self) -> str | None:
         """What differs; None if nothing does."""
-        return next((each.reason for one in self.comparisons for each in one.outputs if each.reason is not None), None)
+        return next(
+            (output.reason for one in self.comparisons for output in one.outputs if output.reason is not None), None
+        )
 
 
 class Generating(Protocol):
@@ -78,7 +80,7 @@ class Original:
         self._model = models.load(path)
         self._reference = Reference(path)
         self._frozen = frozen_values(self._model, freeze)
-        self._dtypes = {each.name: each.dtype for each in samplers.specs(self._model)}
+        self._dtypes = {spec.name: spec.dtype for spec in samplers.specs(self._model)}
 
     def cache(self, layout: Layout) -> GrowingCache:
         """Return an empty cache."""

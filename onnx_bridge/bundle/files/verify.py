@@ -208,7 +208,7 @@ class _Folder:
         return FileInfo(name, info.bytes, info.sha256).problem(self._folder, self._digest)
 
     def names(self) -> set[str]:
-        return {each.relative_to(self._folder).as_posix() for each in self._folder.rglob("*") if each.is_file()}
+        return {path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file()}
 
     def size(self, name: str) -> int:
         try:

@@ -251,7 +251,7 @@ class ProgramInfo:
     @property
     def programs(self) -> tuple[FileInfo, ...]:
         """The ``.mxr`` of all device partitions, in execution order."""
-        return tuple(each.program for each in self.partitions if each.program is not None)
+        return tuple(partition.program for partition in self.partitions if partition.program is not None)
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
@@ -268,8 +268,8 @@ class ProgramInfo:
             self,
             dims=dict(dims),
             partitions=tuple(
-                each if each.program is None else replace(each, program=each.program.below(folder))
-                for each in self.partitions
+                partition if partition.program is None else replace(partition, program=partition.program.below(folder))
+                for partition in self.partitions
             ),
             model=tuple(each.below(folder) for each in self.model),
             calibration=calibration,

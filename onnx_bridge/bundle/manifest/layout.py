@@ -140,8 +140,8 @@ class Layout:
             found[self.positions] = (self.batch, width)
         if self.length is not None:
             found[self.length] = (1,)
-        for each in self.cache:
-            found[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
+        for tensor in self.cache:
+            found[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
         return {**found, **{each.name: each.shape for each in self.given}}
 
     def __post_init__(self) -> None:
@@ -149,8 +149,8 @@ class Layout:
         names += filter(None, (self.mask, self.positions, self.length))
         if len(set(names)) < len(names):
             raise ValueError("an input of the decoder has two roles")
-        for each in self.cache:
-            if each.axis >= len(each.shape) or each.shape[each.axis] != self.max_length:
-                raise ValueError(f"the cache {each.past} is not for {self.max_length} tokens")
+        for tensor in self.cache:
+            if tensor.axis >= len(tensor.shape) or tensor.shape[tensor.axis] != self.max_length:
+                raise ValueError(f"the cache {tensor.past} is not for {self.max_length} tokens")
         if not 0 < self.batch * self.max_length <= MAX_ELEMENTS or not self.cache:
             raise ValueError("it is a decoder without tokens or without a cache")

@@ -146,31 +146,6 @@ class Manifest:
         names = {tensor.name for tensor in self.inputs} - symbols
         return tuple(name for name in self.dims if name in names or (self.decoder is not None and name == WIDTH))
 
-    @property
-    def precision(self) -> str:
-        """What it computes in: fp32, fp16, bf16, int8 or fp8."""
-        return self.request.precision
-
-    @property
-    def keep_fp32(self) -> tuple[str, ...]:
-        """The operators and nodes that were kept in float32."""
-        return self.request.keep_fp32
-
-    @property
-    def pad(self) -> dict[str, str]:
-        """The padding rule of each input that has one; the others are padded with 0."""
-        return dict(self.request.pad)
-
-    @property
-    def pad_before(self) -> tuple[str, ...]:
-        """The dimensions that are padded at their start."""
-        return self.request.pad_before
-
-    @property
-    def freeze(self) -> dict[str, str]:
-        """The values, as JSON text, of inputs that are constants."""
-        return dict(self.request.freeze)
-
     def is_proven_for(self, wanted: str) -> bool:
         """Return whether its proof suffices for a conversion that is to prove as wanted
         (`onnx_bridge.requests.conversion.Prove`)."""
@@ -185,7 +160,7 @@ class Manifest:
     @property
     def partitions(self) -> tuple[PartitionInfo, ...]:
         """The partitions of all programs."""
-        return tuple(each for program in self.programs for each in program.partitions)
+        return tuple(partition for program in self.programs for partition in program.partitions)
 
     @property
     def on_migraphx(self) -> bool:
@@ -200,7 +175,7 @@ class Manifest:
     @property
     def node_share(self) -> float:
         """The share of the nodes that run on MIGraphX."""
-        total = sum(each.nodes for each in self.partitions)
+        total = sum(partition.nodes for partition in self.partitions)
         if not total:
             return float(self.on_migraphx)
         return sum(each.nodes for each in self.partitions if each.program) / total
@@ -208,7 +183,10 @@ class Manifest:
     @property
     def work_share(self) -> WorkShare:
         """The share of the estimated work on MIGraphX."""
-        return WorkShare.of((bool(each.program), each.nodes, each.work, each.unknown) for each in self.partitions)
+        return WorkShare.of(
+            (bool(partition.program), partition.nodes, partition.work, partition.unknown)
+            for partition in self.partitions
+        )
 
     @property
     def partition_line(self) -> str:
@@ -218,8 +196,8 @@ class Manifest:
         if self.wholly_on_migraphx:
             return ""
         parts = " → ".join(
-            f"{'MIGraphX' if each.program else 'ONNX Runtime'} ({each.nodes} node{'s' * (each.nodes != 1)})"
-            for each in self.partitions
+            f"{'MIGraphX' if part.program else 'ONNX Runtime'} ({part.nodes} node{'s' * (part.nodes != 1)})"
+            for part in self.partitions
         )
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 

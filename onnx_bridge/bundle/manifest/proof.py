@@ -75,7 +75,7 @@ def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
     if not proofs:
         return BundleProof()
     weakest = min(proofs.values(), key=lambda each: _STRENGTH.index(each.level))
-    errors = [each.error for each in proofs.values() if each.error is not None]
+    errors = [proof.error for proof in proofs.values() if proof.error is not None]
     reasons = [f"{name}: {each.unproven}" for name, each in proofs.items() if each.unproven]
     levels = Counter(each.level.value for each in proofs.values())
     listed = ", ".join(f"{count} by {level}" for level, count in levels.items())

@@ -154,7 +154,7 @@ class Compiler:
         names = [[str(each.name) for each in values] for values in (inputs, outputs)]
         part = part_file(self.model, *names)
         with part if whole is None else contextlib.nullcontext(whole) as path:
-            program = parse(self.worker, path, {str(each.name): _sizes(each) for each in inputs})
+            program = parse(self.worker, path, {str(tensor.name): _sizes(tensor) for tensor in inputs})
         shapes = program.get_output_shapes()
         if len(shapes) != len(outputs):
             listed = ", ".join(names[1])

@@ -110,8 +110,8 @@ class TuningResults:
             self.notes.append("no tuning results are kept: compiling tuned nothing")
             return None
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for each in files:
-                archive.write(each, each.relative_to(room).as_posix())
+            for file in files:
+                archive.write(file, file.relative_to(room).as_posix())
         return FileInfo.of(path)
 
 
@@ -149,7 +149,7 @@ class _Earlier:
         try:
             with open_regular(self.archive) as file, zipfile.ZipFile(file) as archive:
                 infos = [each for each in archive.infolist() if not each.is_dir()]
-                inside = (folder / each.filename for each in infos)
+                inside = (folder / info.filename for info in infos)
                 if sum(each.file_size for each in infos) > _MOST or not all(
                     each.resolve().is_relative_to(folder.resolve()) for each in inside
                 ):

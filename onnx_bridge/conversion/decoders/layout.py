@@ -36,9 +36,9 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         InputError: it is no decoder whose cache can be of fixed size.
     """
     inputs = {
-        str(each.name): each
-        for each in model.graph.inputs
-        if each.name not in model.graph.initializers and each.name not in request.freeze
+        str(value.name): value
+        for value in model.graph.inputs
+        if value.name not in model.graph.initializers and value.name not in request.freeze
     }
     outputs = {str(each.name): each for each in model.graph.outputs}
     pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)

@@ -43,7 +43,7 @@ def positioned(
             length = look_up_by_length(model, program, shapes, most)
         except InputError:  # whether it generates the same all the same, the comparison shows
             length = None
-        if length is None or {str(each.name) for each in program.graph.inputs} != {*layout.shapes(width), length}:
+        if length is None or {str(value.name) for value in program.graph.inputs} != {*layout.shapes(width), length}:
             return layout, {}
         digest = json_digest([source.digest, width, layout.max_length, dict(request.freeze), code_digest(__name__)])
         made[width] = Source(program, name=source.name, digest=digest)
@@ -55,6 +55,6 @@ def _shapes(layout: Layout, width: int, past: int) -> dict[str, tuple[int, ...]]
     shapes = layout.shapes(width)
     if layout.mask is not None:
         shapes[layout.mask] = (layout.batch, past + width)
-    for each in layout.cache:
-        shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
+    for tensor in layout.cache:
+        shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
     return shapes

@@ -100,12 +100,12 @@ class Diagnosis:
             "proofs": self.proofs.to_json(),
             "passed": self.passed,
             "totals": self.totals(),
-            "nodes": [{**asdict(each), "proof": each.proof.value} for each in self.nodes],
+            "nodes": [{**asdict(node), "proof": node.proof.value} for node in self.nodes],
         }
 
     def totals(self) -> dict[str, int]:
         """Return the number of nodes by planned action."""
-        counts = Counter(each.action for each in self.nodes)
+        counts = Counter(node.action for node in self.nodes)
         return {action.value: counts[action] for action in PlannedAction}
 
 

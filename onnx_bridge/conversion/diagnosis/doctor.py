@@ -227,7 +227,9 @@ class _Actions:
         replacements = self._replacements.get(name, [])
         if not replacements:
             return PlannedAction.REMOVED, self._removers.get(name, "")
-        reasons = dict.fromkeys(self._reasons[each] for each in replacements if each in self._reasons)
+        reasons = dict.fromkeys(
+            self._reasons[replacement] for replacement in replacements if replacement in self._reasons
+        )
         if reasons:
             return PlannedAction.HOST, "; ".join(reasons)
         makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(lineage.PASS)))

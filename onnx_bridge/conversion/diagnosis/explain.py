@@ -54,8 +54,8 @@ class Explanation:
         return {
             "pass": self.name,
             "node": self.node,
-            "rewrites": [dataclasses.asdict(each) for each in self.rewrites],
-            "skips": [dataclasses.asdict(each) for each in self.skips],
+            "rewrites": [dataclasses.asdict(rewrite) for rewrite in self.rewrites],
+            "skips": [dataclasses.asdict(skip) for skip in self.skips],
         }
 
 
@@ -92,8 +92,10 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
     if target is not None:  # a node without known shapes cannot be probed
         InferShapes().run(loaded, Context())
     steps = pipeline.run(loaded, Context(target))
-    rewrites = [each for step in steps for each in step.result.rewrites if node in (None, *each.before, *each.after)]
-    skips = [each for step in steps for each in step.result.skips if node in (None, each.node)]
+    rewrites = [
+        rewrite for step in steps for rewrite in step.result.rewrites if node in (None, *rewrite.before, *rewrite.after)
+    ]
+    skips = [skip for step in steps for skip in step.result.skips if node in (None, skip.node)]
     return Explanation(name, rewrites, skips, node)
 
 

@@ -91,7 +91,7 @@ class Precision:
             new += [InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
         if not new:
             return base
-        steps = [each if isinstance(each, str) else each.name for each in base.items]
+        steps = [item if isinstance(item, str) else item.name for item in base.items]
         index = steps.index(Legalize.name) if Legalize.name in steps else len(steps)
         return Pipeline([*base.items[:index], *new, *base.items[index:]])
 
@@ -151,7 +151,7 @@ def precision_notes(steps: Iterable[Step], precision: str) -> list[str]:
     converted, skips = len(found[0].rewrites), found[0].skips
     if not converted:
         return [f"nothing is computed in {precision}: the model has no node that can be"]
-    listed = "; ".join(f"{each.node}: {each.reason}" for each in skips[:_LISTED])
+    listed = "; ".join(f"{skip.node}: {skip.reason}" for skip in skips[:_LISTED])
     more = f"; and {len(skips) - _LISTED} more" if len(skips) > _LISTED else ""
     kept = f", {len(skips)} stay in float32 ({listed}{more})" if skips else ""
     return [f"{converted} nodes are computed in {precision}{kept}"]

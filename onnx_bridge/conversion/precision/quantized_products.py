@@ -158,7 +158,9 @@ def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Ma
     for start in range(0, len(wanted), _TOGETHER):
         part = Reference(extract(model, inputs, wanted[start : start + _TOGETHER]))
         for sample in samples:
-            for name, array in flat(part.run({each: sample[each] for each in part.input_names})).items():
+            for name, array in flat(
+                part.run({input_name: sample[input_name] for input_name in part.input_names})
+            ).items():
                 found[name] = max(found.get(name, 0.0), _magnitude(array))
     return found
 

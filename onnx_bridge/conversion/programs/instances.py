@@ -98,15 +98,15 @@ def convert_instances(
         and _is_complete(folder / each.folder, content_key(each.source or source, each.request), each.request.prove)
     }
     infos: list[ProgramInfo] = []
-    for each in instances:
-        bundle = folder / each.folder
-        if each.folder not in up_to_date:
-            run(each.source or source, bundle, each.request, progress, each.samples)
-        converted = up_to_date.get(each.folder) or models.load(_model_path(bundle))
+    for instance in instances:
+        bundle = folder / instance.folder
+        if instance.folder not in up_to_date:
+            run(instance.source or source, bundle, instance.request, progress, instance.samples)
+        converted = up_to_date.get(instance.folder) or models.load(_model_path(bundle))
         if not infos:
             weights.gather([cleaned, converted])
         weights.share(bundle, converted)
-        infos.append(program_in(folder, each.folder, each.dims))
+        infos.append(program_in(folder, instance.folder, instance.dims))
     progress(Stage.FINISH)
     if not weights.save(cleaned, folder / f"{source.name}.onnx"):
         models.save(cleaned, folder / f"{source.name}.onnx")
@@ -119,8 +119,8 @@ def common_manifest(
     """Return what holds for all programs in a folder, without inputs and outputs, and the manifest of each."""
     manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
     timings: dict[str, float] = {}
-    for each in manifests:
-        for stage, seconds in each.timings.items():
+    for manifest in manifests:
+        for stage, seconds in manifest.timings.items():
             timings[stage] = round(timings.get(stage, 0) + seconds, 4)
     first = manifests[0]
     common = replace(

@@ -116,7 +116,7 @@ class _Comparison:
     def of(self, path: Path, runtime: Runtime) -> Agreement | OutputComparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
-        samples = self.samples({each.name: each.shape for each in bundle.inputs})
+        samples = self.samples({tensor.name: tensor.shape for tensor in bundle.inputs})
         expected = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
@@ -128,7 +128,7 @@ class _Comparison:
             compared = compare(found, right, self.precision.tolerances)
             if not compared.passed:
                 compared = self._second_opinion(found, sample) or compared
-            differing = [each for each in compared.outputs if not each.passed]
+            differing = [output for output in compared.outputs if not output.passed]
             if differing:
                 compared = self._judged(bundle, found, right, sample)
                 wrong = [each for each in compared.outputs if each.differs]
@@ -159,7 +159,7 @@ class _Comparison:
                 why = judges.unexamined
             except (BridgeError, Unprovable) as error:
                 why = str(error)
-        differing = [each for each in compared.outputs if each.differs]
+        differing = [output for output in compared.outputs if output.differs]
         if differing and why is not None and undetermined(differing, given, right, self._moved, self.precision.epsilon):
             listed = ", ".join(each.name for each in differing)
             what = "the reference's own change as much when its inputs change by one unit in the last place"

@@ -62,4 +62,6 @@ def _shown(node: Node) -> str:
 
 
 def _sides(partitioned: Partitioned) -> list[tuple[Side, tuple[str, ...]]]:
-    return [(each.side, tuple(node.op_type for node in each.nodes)) for each in partitioned.plan.partitions]
+    return [
+        (partition.side, tuple(node.op_type for node in partition.nodes)) for partition in partitioned.plan.partitions
+    ]

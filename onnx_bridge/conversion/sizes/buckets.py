@@ -216,7 +216,9 @@ class _Combinations:
 
     def others(self, buckets: Sequence[Sizes], following: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
         """The dimensions that have one size, and those that follow, as expressions of those that have several."""
-        points = list({tuple(at.items()): at for each in buckets for at in (each, inside(each, buckets))}.values())
+        points = list(
+            {tuple(at.items()): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}.values()
+        )
         known = [self.sizes({**point, **self._evaluated(following, point)}) for point in points]
         fixed: dict[str, int] = {}
         follows: dict[str, str] = {}
@@ -270,7 +272,7 @@ def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
 
 
 def _sizes(request: ConvertRequest) -> Iterator[list[int]]:
-    return (sorted(set(each)) for each in request.buckets.values())
+    return (sorted(set(bucket)) for bucket in request.buckets.values())
 
 
 def _names(dim: Axis) -> frozenset[str]:

@@ -48,8 +48,8 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
     found = _observed(model, required, wanted)
     scope = Scope(model, model.graph)
     for value in wanted:  # in topological order: what is known of one may tell the inputs of the next
-        inputs = [each for each in _producer(value).inputs if each is not None]
-        if value not in found or any(scope.static_shape(each) is None for each in inputs):
+        inputs = [operand for operand in _producer(value).inputs if operand is not None]
+        if value not in found or any(scope.static_shape(tensor) is None for tensor in inputs):
             continue
         reason = contradiction(value, found[value])
         if reason is not None:
@@ -78,7 +78,7 @@ def _observed(
         return {}
     found: dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]] = {}
     for value in wanted:
-        one, other = (each[str(value.name)] for each in runs)
+        one, other = (run[str(value.name)] for run in runs)
         if (
             isinstance(one, np.ndarray)
             and isinstance(other, np.ndarray)

@@ -173,7 +173,9 @@ class _Trial:
                 found = padding.cut(found, axes, run.small, run.large)
             cut[name], expected[name] = found, right
         compared = compare(cut, expected, self._tolerances)
-        return max((each for each in compared.outputs if not each.passed), key=lambda each: each.severity, default=None)
+        return max(
+            (output for output in compared.outputs if not output.passed), key=lambda each: each.severity, default=None
+        )
 
     def _padded(
         self, sample: Mapping[str, Value], small: Sizes, large: Sizes, before: Collection[str]

@@ -55,7 +55,7 @@ def describe(compiled: Compiled) -> Manifest:
         inputs=inputs,
         outputs=outputs,
         partitions=tuple(_partitions(compiled, inputs, outputs)),
-        model=tuple(each.result() for each in cleaned.files),
+        model=tuple(file.result() for file in cleaned.files),
         pipeline=cleaned.results.pipeline,
         passes=cleaned.results.passes,
         environment=recorded({**plan.options.environment, **partitioned.environment}),
@@ -118,7 +118,7 @@ def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[Tens
 
 def _with_classes(outputs: Iterable[TensorInfo], model: ir.Model) -> tuple[TensorInfo, ...]:
     classes = classes_of(model.metadata_props)
-    return tuple(replace(each, classes=tuple(classes.get(each.name, ()))) for each in outputs)
+    return tuple(replace(tensor, classes=tuple(classes.get(tensor.name, ()))) for tensor in outputs)
 
 
 def _partitions(
@@ -127,17 +127,17 @@ def _partitions(
     """Yield the partitions; a single program has the inputs and outputs of the model, the unused ones as well."""
     partitioned, plan, files = compiled.partitioned, compiled.partitioned.plan, iter(compiled.programs)
     whole = plan.is_one_program
-    for each in plan.partitions:
+    for partition in plan.partitions:
         yield PartitionInfo(
-            inputs=inputs if whole else tuple(map(TensorInfo.of, each.inputs)),
-            outputs=outputs if whole else _outputs(each.outputs, partitioned),
-            nodes=len(each.nodes),
-            work=sum(plan.work[node] for node in each.nodes),
-            unknown=sum(not has_known_work(node) for node in each.nodes),
-            program=next(files) if each.side is Side.DEVICE else None,
+            inputs=inputs if whole else tuple(map(TensorInfo.of, partition.inputs)),
+            outputs=outputs if whole else _outputs(partition.outputs, partitioned),
+            nodes=len(partition.nodes),
+            work=sum(plan.work[node] for node in partition.nodes),
+            unknown=sum(not has_known_work(node) for node in partition.nodes),
+            program=next(files) if partition.side is Side.DEVICE else None,
             host=tuple(
                 HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
-                for node in each.nodes
+                for node in partition.nodes
                 if (reason := plan.reasons.get(node)) is not None
             ),
         )

@@ -37,7 +37,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     if scripts and given is None:
         what = f"it was made by a script, and no script that a bundle names is run: {scripts[0]}"
         raise InputError(what, where=str(bundle.path), hint="give the pipeline again, if you trust the script")
-    made_by, precision = bundle.manifest.request, bundle.manifest.precision
+    made_by, precision = bundle.manifest.request, bundle.manifest.request.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
     passes = Pipeline.parse(given).passes if given is not None else recorded
     rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])
@@ -74,7 +74,7 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
 
 def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:
     """The precision that MIGraphX quantized the programs to; None for that of the cleaned model."""
-    precision = bundle.manifest.precision
+    precision = bundle.manifest.request.precision
     return cast(LowPrecision, precision) if precision in BY_CALIBRATION else None
 
 

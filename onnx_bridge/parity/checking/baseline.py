@@ -221,11 +221,11 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     """The tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
     device = request.error_tolerances
     cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
-    precision = bundle.manifest.precision
+    precision = bundle.manifest.request.precision
     if precision == "fp32":
         return device, cleaning
     device = device.at_least(TOLERANCES[precision])
-    lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.keep_fp32)
+    lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.request.keep_fp32)
     return device, device if lowered_by_pass else cleaning
 
 

@@ -44,12 +44,12 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     original, notes = original_of(bundle, request.reference)
     axes = {each.name: each.shape for each in bundle.manifest.inputs}
     model = models.load(original)
-    frozen = frozen_values(model, bundle.manifest.freeze)
+    frozen = frozen_values(model, bundle.manifest.request.freeze)
     declared = [spec for spec in samplers.specs(model) if spec.name in axes]
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original)
     buckets = [each.dims for each in bundle.manifest.programs]
-    precision = bundle.manifest.precision
+    precision = bundle.manifest.request.precision
     tolerances = request.error_tolerances
     if precision != "fp32":
         tolerances = tolerances.at_least(TOLERANCES[precision])

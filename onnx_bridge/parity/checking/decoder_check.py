@@ -47,7 +47,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     manifest = bundle.manifest
     tolerances = request.error_tolerances
     assert bundle.model_path is not None
-    preset = computed_precision(models.load(path), models.load(bundle.model_path), manifest.precision).preset
+    preset = computed_precision(models.load(path), models.load(bundle.model_path), manifest.request.precision).preset
     if preset is not None:
         tolerances = tolerances.at_least(preset)
     widths = list(bundle.decoder.widths)
@@ -80,14 +80,14 @@ def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Call
     manifest, decoder = bundle.manifest, bundle.decoder
     encoder = decoder.layout.encoder
     if encoder is None:
-        yield "", decoder.cache, Original(path, manifest.freeze)
+        yield "", decoder.cache, Original(path, manifest.request.freeze)
         return
     files = Files.beside(path)
     changed = [name for name, digest in files.digests().items() if digest != manifest.source.get(f"sha256 of {name}")]
     if changed and path == Path(str(manifest.source["path"])):
         hint = "convert again, or name the original with --reference"
         raise InputError("the model was changed since it was converted", where=changed[0], hint=hint)
-    original = EncoderDecoderOriginal(files, manifest.freeze)
+    original = EncoderDecoderOriginal(files, manifest.request.freeze)
     size = encoder.shape[1]
     for count in (size, size // 2) if encoder.pads else (size,):
         source = original.source(encoder, count, seed)

@@ -127,7 +127,7 @@ def _check_buckets(dims: Dims, buckets: Mapping[str, Sequence[int]], before: Seq
         if symbol not in buckets:
             what = "it is to be padded at its start, but has no buckets"
             raise InputError(what, where=f"dimension {symbol!r}", hint=nearest(symbol, buckets))
-    symbols = {symbol for each in dims.values() for symbol in each.values() if symbol.isidentifier()}
+    symbols = {symbol for dim in dims.values() for symbol in dim.values() if symbol.isidentifier()}
     for symbol in symbols ^ buckets.keys():
         if symbol in symbols:
             hint = f"give sizes: buckets={{{symbol!r}: […]}}"

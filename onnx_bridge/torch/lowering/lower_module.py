@@ -61,7 +61,7 @@ def _output_dtypes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     call, tensors = Call.of(module, args, kwargs)
     with inference_copy(module) as copied, suppressed_output():
         result = run_module(FlatModule(copied, call).eval(), tensors)
-    return [each.dtype for each in result.tensors.values()]
+    return [tensor.dtype for tensor in result.tensors.values()]
 
 
 def _cast(

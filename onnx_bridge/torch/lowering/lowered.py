@@ -180,7 +180,7 @@ def _is_symbolic(tensor: torch.Tensor) -> bool:
 
 def without_annotations(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature without annotations, which may not be picklable."""
-    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return inspect.Signature(parameters)
 
 

@@ -99,7 +99,7 @@ class Programs:
         manifest = self.bundle.manifest
         small = self.bundle.sizes({info.name: tuple(tensors[info.name].shape) for info in manifest.inputs})
         program = self.bundle.choose(small)
-        sizes = small, program.info.dims, manifest.pad_before
+        sizes = small, program.info.dims, manifest.request.pad_before
         given = {info.name: padded(tensors[info.name].detach(), info.shape or (), *sizes) for info in manifest.inputs}
         found = self._resident(program).run(given, self.dtypes)
         return {info.name: cut(found[info.name], info.shape or (), *sizes) for info in manifest.outputs}

@@ -53,7 +53,7 @@ def _facts(manifest: Manifest) -> dict[str, str]:
         "source": manifest.source["path"] or "in memory",
         "SHA-256 of the source": manifest.source["sha256"] or "unknown",
         "target": f"{manifest.target}{architecture}",
-        "precision": manifest.precision,
+        "precision": manifest.request.precision,
         "made": manifest.created,
         **{f"version of {name}": version for name, version in manifest.versions.items()},
     }

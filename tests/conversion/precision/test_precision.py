@@ -64,7 +64,7 @@ def test_each_precision_agrees_within_its_own_tolerance(cnn: Path, tmp_path: Pat
     assert report.passed, report.summary
     worst = max(each.outputs[0].max_abs or 0 for each in report.legs[-1].comparisons)
     assert (worst > 1e-4) == (precision != "fp32")
-    assert bundle.manifest.precision == precision
+    assert bundle.manifest.request.precision == precision
     assert bundle.outputs[0].dtype == "float32"
 
 
@@ -79,7 +79,7 @@ def test_a_note_lists_nodes_in_float32(cnn: Path, tmp_path: Path) -> None:
     (note,) = bundle.manifest.notes
     assert note.startswith("3 nodes are computed in fp16, 1 stay in float32")
     assert note.endswith("MatMul is kept in float32)")
-    assert bundle.manifest.keep_fp32 == ["MatMul"]
+    assert bundle.manifest.request.keep_fp32 == ["MatMul"]
     with pytest.raises(InputError, match="keep names no node or operator"):
         onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="fp16", keep_fp32=["Gemm"])
 

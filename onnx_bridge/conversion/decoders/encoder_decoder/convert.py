@@ -208,8 +208,8 @@ class EncoderDecoderConversion(GeneratingConversion):
     def _step_shapes(self, layout: Layout, past: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs of the step for some size of its past."""
         shapes = layout.shapes(1)
-        for each in layout.cache:
-            shapes[each.past] = (*each.shape[: each.axis], past, *each.shape[each.axis + 1 :])
+        for tensor in layout.cache:
+            shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
         return shapes
 
 
@@ -224,5 +224,5 @@ def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str,
 
 def _outputs(bundle: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the outputs of a bundle that are fixed, by name."""
-    found = {each.name: each.sizes or () for each in Manifest.read(manifest_path(bundle)).outputs}
+    found = {tensor.name: tensor.sizes or () for tensor in Manifest.read(manifest_path(bundle)).outputs}
     return {name: sizes for name, shape in found.items() if (sizes := tuple(filter(None, shape))) == shape}

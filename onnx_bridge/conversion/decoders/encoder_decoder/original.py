@@ -89,12 +89,12 @@ class _Part:
 
     @cached_property
     def dtypes(self) -> dict[str, np.dtype[Any]]:
-        return {each.name: each.dtype for each in samplers.specs(self.model)}
+        return {spec.name: spec.dtype for spec in samplers.specs(self.model)}
 
     @property
     def ranks(self) -> dict[str, int]:
         """The number of dimensions of each input."""
-        return {each.name: len(each.shape or ()) for each in samplers.specs(self.model)}
+        return {spec.name: len(spec.shape or ()) for spec in samplers.specs(self.model)}
 
     def run(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run it on those of some arrays that it takes."""
@@ -140,7 +140,7 @@ class _Program:
         original, given = self._generation.original, self._generation.given
         if self._crossed:
             return original.step.run({**given, **arrays, **self._crossed})
-        own = {each.past for each in self._generation.layout.cache}
+        own = {tensor.past for tensor in self._generation.layout.cache}
         unused = {each.name: np.zeros(each.shape, original.step.dtypes[each.name]) for each in self._crossing}
         found = original.first.run({**given, **unused, **arrays})
         self._crossed = {past: found[name] for past, name in original.presents.items() if past not in own}
