@@ -102,7 +102,7 @@ def convert(  # noqa: PLR0913
         timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
         memory: limit in GiB for MIGraphX's process.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        rehearse: ``gpu`` also runs the gpu target's passes on the probes of nodes, as far as they need no GPU, and
+        rehearse: ``gpu`` also runs the gpu target's passes on the probes of nodes, if they need no GPU, and
             rewrites what is wrong after them; kernels, their precision and their memory are not rehearsed.
         reuse: whether to take the cleaned model of an earlier bundle in ``out`` if nothing that cleaning depends on has
             changed; it is not taken without ``cache`` either.
@@ -115,7 +115,7 @@ def convert(  # noqa: PLR0913
 
     Raises:
         InputError: the model or an argument is wrong, or ``out`` cannot be written.
-        ParityError: the bundle computes something else than the reference; an earlier bundle in ``out`` stays.
+        ParityError: the bundle's output differs from the reference's; an earlier bundle in ``out`` stays.
         RuntimeFailure: there is no MIGraphX, or it exceeded a limit; or a node can be run neither by it nor, if
             allowed, by ONNX Runtime.
         NativeFailure: ONNX Runtime exceeded a limit.

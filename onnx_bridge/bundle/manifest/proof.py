@@ -23,7 +23,7 @@ class BundleProof:
         seconds: how long it took, the conversion of a witness included.
         unproven: why the bundle was not compared at real size; empty if it was.
         nodes: how far the numbers of its nodes on MIGraphX are known, each by itself.
-        comparable: whether the reference runs the model, as far as it was asked to.
+        comparable: whether the reference runs the model, to the extent that it was asked to.
     """
 
     level: Proof = Proof.NONE

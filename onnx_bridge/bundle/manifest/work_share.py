@@ -1,4 +1,4 @@
-"""The share of a model's work that runs on MIGraphX, as far as sizes are known."""
+"""The share of a model's work that runs on MIGraphX, to the extent that sizes are known."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def convert_decoder(  # noqa: PLR0913
 
     Raises:
         InputError: the model is not a decoder whose cache can be of fixed size, or as for `onnx_bridge.convert`.
-        ParityError: it generates something else than the reference.
+        ParityError: the decoder's logits differ from the reference's.
         RuntimeFailure: as for `onnx_bridge.convert`.
     """
     request = ConvertRequest(

@@ -65,7 +65,7 @@ class GeneratingConversion(Several):
         """Return the manifest of a decoder that has generated what the reference generates.
 
         Raises:
-            ParityError: it generates something else.
+            ParityError: the logits differ.
         """
         layout = manifest.decoder
         assert layout is not None
@@ -97,7 +97,7 @@ class GeneratingConversion(Several):
     def _refuse_difference(self, trial: Trial, layout: Layout) -> None:
         if trial.reason is not None:
             raise ParityError(
-                f"behind {trial.prompt} tokens it generates something else than ONNX Runtime: {trial.reason}",
+                f"behind {trial.prompt} tokens the decoder's logits differ from ONNX Runtime's: {trial.reason}",
                 output=layout.logits,
                 error=trial.error,
                 tolerance=None,

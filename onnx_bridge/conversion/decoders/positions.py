@@ -41,7 +41,7 @@ def positioned(
         program = sized(model, shapes(most))
         try:
             length = look_up_by_length(model, program, shapes, most)
-        except InputError:  # whether it generates the same all the same, the comparison shows
+        except InputError:  # the comparison shows whether it generates the same anyway
             length = None
         if length is None or {str(value.name) for value in program.graph.inputs} != {*layout.shapes(width), length}:
             return layout, {}

@@ -45,7 +45,7 @@ class OpenSizesError(InputError):
 
     Attributes:
         sizes: of all open dimensions, by name; one without a name is ``input[axis]``.
-        too_small: the names of those that are too small, as far as it is known.
+        too_small: the names of those that are known to be too small.
         node: the node that they are too small for; None if it is unknown.
         enough: a size of those with which it works; None if it is unknown.
     """
@@ -112,7 +112,7 @@ class ChosenSizes:
         return found
 
     def check(self, model: ir.Model) -> list[str]:
-        """Run the model on ONNX Runtime, where this is quick; returns notes.
+        """Run the model on ONNX Runtime, if this is quick; returns notes.
 
         Args:
             model: with these sizes, before other passes.

@@ -140,7 +140,7 @@ class _Trial:
             error=wrong.max_abs,
             tolerance=None,
             where=self._where,
-            hint=f"{self._advice(run, runs)}; --prove never converts all the same",
+            hint=f"{self._advice(run, runs)}; use `--prove never` to skip this check",
         )
 
     def _advice(self, run: _Run, runs: Sequence[_Run]) -> str:

@@ -100,7 +100,7 @@ def _notes(compiled: Compiled) -> list[str]:
 
 
 def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
-    """Dtypes and shapes as the model declares them, or, where it does not, as MIGraphX infers them."""
+    """Return dtypes and shapes as the model declares them; otherwise as MIGraphX infers them."""
     inferred: dict[ir.Value, Shape] = {}
     for each, program in zip(partitioned.plan.partitions, partitioned.programs, strict=True):
         if program is not None:

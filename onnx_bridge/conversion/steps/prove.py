@@ -61,7 +61,7 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
         samples: what to run it on at real size; default: a generated one.
 
     Raises:
-        ParityError: the bundle, or its witness, computes something else than the reference.
+        ParityError: the bundle, or its witness, differs from the reference in an output.
         RuntimeFailure: MIGraphX fails on a sample that the reference takes.
     """
     plan = compiled.cleaned.plan
@@ -165,12 +165,12 @@ class _Prover:
             limit = output.tolerance.atol + output.tolerance.rtol * abs(output.worst_expected)
         how = f" (as a witness with {dict(shapes)})" if shapes else ""
         return ParityError(
-            f"the bundle computes something else than ONNX Runtime{how}: output {output.name!r}: {output.reason}",
+            f"the bundle's output {output.name!r} differs from ONNX Runtime's{how}: {output.reason}",
             output=output.name,
             error=output.max_abs,
             tolerance=limit,
             where=self.manifest.source["path"] or self.manifest.name,
-            hint=f"`{self._bisect_command()}` finds the cause; --prove never converts all the same",
+            hint=f"`{self._bisect_command()}` finds the cause; use `--prove never` to skip this check",
         )
 
     def _bisect_command(self) -> str:

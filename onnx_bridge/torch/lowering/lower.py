@@ -82,7 +82,7 @@ def lower(  # noqa: PLR0913
     Raises:
         InputError: the module is in training mode or not on the CPU, cannot be exported, or computes something else
             when it is padded; or an argument is wrong.
-        ParityError: a program computes something else than the exported model.
+        ParityError: a program's output differs from the exported model's.
         RuntimeFailure: there is no MIGraphX, or neither it nor ONNX Runtime can run a node.
     """
     require_torch()

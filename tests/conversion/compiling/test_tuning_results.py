@@ -142,6 +142,6 @@ def test_the_archive_is_a_file_of_the_bundle(tmp_path: Path) -> None:
     weights: dict[str, Any] = {"w": np.ones((8, 8), np.float32)}
     models.save(model("(float[2,8] x) => (float[2,8] y) { y = MatMul(x, w) }", **weights), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", target="ref")
-    manifest = replace(bundle.manifest, tuning=FileInfo("m.tuning.zip", 3, "0"))
-    manifest.write(tmp_path / "manifest.json")
+    program = replace(bundle.manifest.program, tuning=FileInfo("m.tuning.zip", 3, "0"))
+    replace(bundle.manifest, programs=(program,)).write(tmp_path / "manifest.json")
     assert "m.tuning.zip" in [each.file for each in Manifest.read(tmp_path / "manifest.json").files]

@@ -79,7 +79,7 @@ def test_a_note_lists_nodes_in_float32(cnn: Path, tmp_path: Path) -> None:
     (note,) = bundle.manifest.notes
     assert note.startswith("3 nodes are computed in fp16, 1 stay in float32")
     assert note.endswith("MatMul is kept in float32)")
-    assert bundle.manifest.request.keep_fp32 == ["MatMul"]
+    assert bundle.manifest.request.keep_fp32 == ("MatMul",)
     with pytest.raises(InputError, match="keep names no node or operator"):
         onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="fp16", keep_fp32=["Gemm"])
 

@@ -45,7 +45,7 @@ class EncoderDecoderOriginal:
         """The output of the first that each past of the step is, at the first token."""
 
     def source(self, layout: Encoder, count: int, seed: int = 0) -> Sample:
-        """Seeded inputs of the encoder, with ``count`` tokens each, none of which is padding."""
+        """Seeded inputs of the encoder, with ``count`` tokens each, without padding."""
         shapes = {**layout.shapes, layout.source: (layout.shape[0], count, *layout.shape[2:])}
         shapes |= {} if layout.mask is None else {layout.mask: (layout.shape[0], count)}
         (sample,) = suitable(self.encoder.model, shapes, seed=seed)
