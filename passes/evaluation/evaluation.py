@@ -17,7 +17,7 @@ from passes.evaluation.bounded_work import is_bounded_kind, unbounded
 from passes.evaluation.constant_session import EvaluationError
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
-from passes.graphs.traversal import captures, has_subgraphs, with_nested
+from passes.graphs.traversal import captures, operands_of, with_nested
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.messages import Array
@@ -83,13 +83,8 @@ def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors)
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
             found.append(node)
-            needed.update(value for value in _operands(node) if value not in known)
+            needed.update(value for value in operands_of(node) if value not in known)
     return found[::-1]
-
-
-def _operands(node: ir.Node) -> list[ir.Value]:
-    captured = captures(node) if has_subgraphs(node) else ()
-    return [value for value in (*node.inputs, *captured) if value is not None]
 
 
 def _run(
@@ -99,7 +94,7 @@ def _run(
     if not targets:
         return {}
     names: dict[ir.Value, str] = {}
-    operands = {value: None for node in nodes for value in _operands(node)}
+    operands = {value: None for node in nodes for value in operands_of(node)}
     constants = {value: known[value] for value in operands if value in known}
     for value in (*constants, *(value for node in nodes for value in node.outputs)):
         names[value] = f"island/{len(names)}"  # since values of different subgraphs may have the same name

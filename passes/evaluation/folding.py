@@ -18,7 +18,7 @@ from passes.graphs import lineage
 from passes.graphs.replacement import remove_nodes, replace_value
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
+from passes.graphs.traversal import operands_of, subgraphs, with_nested
 from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.shapes.shape_values import Elements, Known
 
@@ -67,7 +67,7 @@ class _Plan:
             node = value.producer()
             if value not in self.constants and node is not None and node not in needed:
                 needed.add(node)
-                pending.extend(_operands(node))
+                pending.extend(operands_of(node))
         return [node for node in self.island if node in needed] if needed else []
 
 
@@ -209,7 +209,7 @@ class Folder:
         return True
 
     def _is_foldable(self, node: ir.Node, plan: _Plan) -> bool:
-        operands = _operands(node)
+        operands = list(operands_of(node))
         if not all(self._is_constant(value, plan) for value in operands):
             return False
         if node not in self._refused:
@@ -267,7 +267,7 @@ class Folder:
         if size <= self.max_bytes or node is None:
             return False
         cone = set(plan.cone([value]))
-        operands = {operand for each in cone for operand in _operands(each)}
+        operands = {operand for each in cone for operand in operands_of(each)}
         freed = sum(
             tensor.nbytes
             for operand in operands
@@ -301,7 +301,7 @@ class Folder:
         return found
 
     def _run(self, plan: _Plan, nodes: Sequence[ir.Node], targets: Sequence[ir.Value]) -> list[ir.TensorProtocol]:
-        operands = {value: None for node in nodes for value in _operands(node)}
+        operands = {value: None for node in nodes for value in operands_of(node)}
         constants = {value: plan.constants[value] for value in operands if value in plan.constants}
         return evaluate(nodes, constants, targets, self.scope)
 
@@ -364,7 +364,7 @@ class Folder:
             graph = node.graph
             if graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
                 continue
-            used = _operands(node)
+            used = operands_of(node)
             remove_nodes(graph, [node])
             owners[node].removed.append(node.name or "")
             operands.update(dict.fromkeys(used))
@@ -378,14 +378,6 @@ class Folder:
         for each in done:
             if each.node.graph is not None:  # for another output that only nodes without effect use
                 each.value.name = self.scope.names.value(str(each.value.name))
-
-
-def _operands(node: ir.Node) -> list[ir.Value]:
-    """The inputs of a node and the values that its subgraphs capture, each once."""
-    values = {value: None for value in node.inputs if value is not None}
-    if has_subgraphs(node):
-        values.update(captures(node))
-    return list(values)
 
 
 def _bytes(value: ir.Value, scope: Scope) -> int | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from passes.graphs.randomness import RANDOM, is_random
 from passes.graphs.scopes import Scope
-from passes.graphs.traversal import captures, has_subgraphs
+from passes.graphs.traversal import has_subgraphs, operands_of
 
 _CONE_ELEMENTS = 256
 """Computed constants with more elements than this are not followed: they become inputs."""
@@ -54,7 +54,7 @@ class Dependencies:
         self._proven: set[ir.Value] = set()
         self._nodes_left = _CONE_NODES if not full else _FULL_CONE_NODES
         for node in nodes:
-            for value in node_operands(node):
+            for value in operands_of(node):
                 self._add(value)
 
     def ordered(self) -> Iterable[ir.Node]:
@@ -63,7 +63,7 @@ class Dependencies:
             return self.nodes
         chosen = {*self.cone, *self.nodes}
         producers = {
-            node: [producer for value in node_operands(node) if (producer := value.producer()) in chosen]
+            node: [producer for value in operands_of(node) if (producer := value.producer()) in chosen]
             for node in (*self.cone, *self.nodes)
         }
         return TopologicalSorter(producers).static_order()
@@ -82,7 +82,7 @@ class Dependencies:
                 node = value.producer()
                 if node is not None and node not in self.cone:
                     self.cone[node] = None
-                    pending.extend(node_operands(node))
+                    pending.extend(operands_of(node))
             else:
                 self.inputs[value] = None
 
@@ -152,21 +152,12 @@ class Dependencies:
         return [operand for operand in node.inputs if operand is not None]
 
 
-def node_operands(node: ir.Node) -> Iterator[ir.Value]:
-    """The inputs of a node, and the values that its subgraphs capture."""
-    for value in node.inputs:
-        if value is not None:
-            yield value
-    if has_subgraphs(node):
-        yield from captures(node)
-
-
 def fixed_values(graph: ir.Graph) -> set[ir.Value]:
     """The outputs of a graph's nodes that depend on shapes and constants only."""
     found: set[ir.Value] = set()
     for node in graph:
         reads_shape = node.domain == "" and node.op_type in ("Shape", "Size")
-        known = all(value in found or value.is_initializer() for value in node_operands(node))
+        known = all(value in found or value.is_initializer() for value in operands_of(node))
         if reads_shape or (known and (node.domain, node.op_type) not in RANDOM):
             found.update(node.outputs)
     return found

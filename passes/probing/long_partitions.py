@@ -15,7 +15,7 @@ from itertools import accumulate, chain, pairwise
 
 import onnx_ir as ir
 
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 from passes.probing.partition import Partition, Plan, Side, can_cross
 
 MOST = 8000
@@ -34,7 +34,7 @@ def _pieces(partition: Partition) -> Iterator[Partition]:
         yield partition
         return
     nodes, wanted = partition.nodes, dict.fromkeys(partition.outputs)
-    operands = [dict.fromkeys(v for v in (*node.inputs, *captures(node)) if v is not None) for node in nodes]
+    operands = [operands_of(node) for node in nodes]
     made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
     last_use = {value: index for index, values in enumerate(operands) for value in values}
     given = set(partition.inputs)

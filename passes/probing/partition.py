@@ -31,7 +31,7 @@ from passes.core.errors import PassError
 from passes.graphs.cost import estimate
 from passes.graphs.limits import called_functions
 from passes.graphs.scopes import DISPUTED
-from passes.graphs.traversal import captures, with_nested
+from passes.graphs.traversal import operands_of, with_nested
 
 _ISLAND_SHARE = 100
 _ISLAND_WORK = 10_000_000
@@ -149,7 +149,7 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     given, wanted = dict.fromkeys(known[name] for name in inputs), [known[name] for name in outputs]
     kept = _leading_to(wanted, given, graph)
     made = {value for node in kept for value in node.outputs}
-    used = dict.fromkeys((*wanted, *(value for node in kept for value in _uses(node))))
+    used = dict.fromkeys((*wanted, *(value for node in kept for value in operands_of(node))))
     outer = [value for value in used if value not in given and value not in made]
     for value in outer:
         if not value.is_initializer():
@@ -188,7 +188,7 @@ def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: 
         if node is None or node in found:
             continue
         found.add(node)
-        pending += [value.producer() for value in _uses(node) if value not in given]
+        pending += [value.producer() for value in operands_of(node) if value not in given]
     return [node for node in graph if node in found]
 
 
@@ -236,7 +236,7 @@ class _Planner:
         for node in graph:
             if node not in alive or is_constant(node):
                 continue
-            self.operands[node] = [value for value in _uses(node) if not _is_constant(value)]
+            self.operands[node] = [value for value in operands_of(node) if not _is_constant(value)]
             self._users[node] = []
             for producer in self._producers(node):
                 self._users[producer].append(node)
@@ -364,7 +364,7 @@ def needed(graph: ir.Graph) -> set[ir.Node]:
         if node is None or node in found or node.graph is not graph:
             continue
         found.add(node)
-        pending += [value.producer() for value in _uses(node)]
+        pending += [value.producer() for value in operands_of(node)]
     return found
 
 
@@ -372,14 +372,11 @@ def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value],
     """Return the inputs of some nodes of a graph, without constants, and their outputs that are used elsewhere."""
     inside = set(nodes)
     made = {value: None for node in graph if node in inside for value in node.outputs}
-    taken = dict.fromkeys(value for node in graph if node in inside for value in _uses(node) if not _is_constant(value))
-    wanted = {value for node in graph if node not in inside for value in _uses(node)} | set(graph.outputs)
+    taken = dict.fromkeys(
+        value for node in graph if node in inside for value in operands_of(node) if not _is_constant(value)
+    )
+    wanted = {value for node in graph if node not in inside for value in operands_of(node)} | set(graph.outputs)
     return [value for value in taken if value not in made], [value for value in made if value in wanted]
-
-
-def _uses(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values that a node and its subgraphs use."""
-    yield from (value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None)
 
 
 def _is_constant(value: ir.Value) -> bool:

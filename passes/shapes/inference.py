@@ -20,7 +20,7 @@ from passes.graphs.limits import inlined_nodes
 from passes.graphs.replacement import merge_shapes
 from passes.graphs.scopes import DISPUTED, Scope, values_of
 from passes.graphs.tensors import constant_of, tensor_proto, write_info
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
@@ -104,8 +104,7 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
     except onnx.defs.SchemaError:
         return
     types, data = {}, {}
-    for value in {*node.inputs, *captures(node)} - {None}:
-        assert value is not None
+    for value in operands_of(node):
         types[str(value.name)] = ir.serde.serialize_value(value).type
         tensor = scope.constant(value)
         if tensor is None and value.producer() is None and not value.is_graph_input():

@@ -11,12 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.submodels.cuts import operands, submodel
+from onnx_bridge.parity.submodels.cuts import submodel
 from onnx_bridge.parity.submodels.submodels import SubmodelExtractor
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
+from passes.graphs.traversal import operands_of
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import boundary
 
@@ -66,7 +67,7 @@ def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[
         if node is None or node in found:
             continue
         found.add(node)
-        pending += [each.producer() for each in operands(node) if each.name not in shared]
+        pending += [each.producer() for each in operands_of(node) if each.name not in shared]
     return [node for node in order if node in found]
 
 

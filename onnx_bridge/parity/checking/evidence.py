@@ -16,7 +16,7 @@ from onnx_bridge.parity.checking.error_histogram import Sketch
 from passes.graphs import lineage
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,10 @@ class Network:
 
 
 def _node(node: ir.Node, constants: set[ir.Value]) -> NetworkNode:
-    taken = dict.fromkeys((*filter(None, node.inputs), *captures(node)))
     return NetworkNode(
         str(node.name),
         f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
-        tuple(str(value.name) for value in taken if value not in constants),
+        tuple(str(value.name) for value in operands_of(node) if value not in constants),
         tuple(str(value.name) for value in node.outputs if value.name),
         node.metadata_props.get(lineage.PASS, ""),
         tuple(lineage.origin(node)),

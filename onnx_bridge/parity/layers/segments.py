@@ -16,11 +16,12 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, operands, submodel
+from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, submodel
 from passes.graphs import lineage
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.randomness import RANDOM
 from passes.graphs.replacement import remove_nodes
+from passes.graphs.traversal import operands_of
 from passes.operators import is_quantizer
 from passes.probing.partition import Plan, Side, extract, is_constant, needed
 
@@ -150,7 +151,7 @@ class SegmentedModel:
         return frozenset(str(value.name) for value in fixed_values(self.model.graph))
 
     def _used(self, nodes: Sequence[ir.Node]) -> list[str]:
-        values = dict.fromkeys(value for node in nodes for value in operands(node))
+        values = dict.fromkeys(value for node in nodes for value in operands_of(node))
         return [str(value.name) for value in values if not _is_constant(value)]
 
     @cached_property
@@ -164,7 +165,7 @@ class SegmentedModel:
                 for value in node.outputs:
                     if str(value.name) in last:
                         alive[value] = None
-                for value in operands(node):
+                for value in operands_of(node):
                     if last.get(str(value.name)) is node:
                         alive.pop(value, None)
         return found

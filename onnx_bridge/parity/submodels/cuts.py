@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.program import type_of
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 from passes.probing.partition import extract
 
 PACKED = ("int4", "uint4")
@@ -43,11 +43,6 @@ def estimated_bytes(value: ir.Value) -> int:
     return math.ceil(math.prod(sizes) * value.dtype.bitwidth / 8)
 
 
-def operands(node: ir.Node) -> list[ir.Value]:
-    """The values that a node and its subgraphs use, each once."""
-    return [value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None]
-
-
 def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[str]:
     """The names of the outputs of ``nodes`` that depend on ``sources``.
 
@@ -57,7 +52,7 @@ def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[st
     """
     found: set[ir.Value] = set()
     for node in nodes:
-        if node in sources or any(value in found for value in operands(node)):
+        if node in sources or any(value in found for value in operands_of(node)):
             found.update(node.outputs)
     return {str(value.name) for value in found}
 

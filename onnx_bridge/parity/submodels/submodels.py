@@ -18,10 +18,11 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.parity.submodels.cuts import can_feed_array, dependents, estimated_bytes, operands, submodel
+from onnx_bridge.parity.submodels.cuts import can_feed_array, dependents, estimated_bytes, submodel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.dependencies import fixed_values
+from passes.graphs.traversal import operands_of
 from passes.operators import is_quantizer
 from passes.probing.partition import boundary, extract, is_constant, needed
 
@@ -166,7 +167,7 @@ class SubmodelExtractor:
         """All values that the nodes take from each other, and the model's outputs."""
         inside = set(self.order)
         made = [value for node in self.model.graph if not is_constant(node) for value in node.outputs]
-        wanted = {value for node in inside for value in operands(node)}
+        wanted = {value for node in inside for value in operands_of(node)}
         wanted |= {*self.model.graph.outputs, *(value for node in inside for value in node.outputs if value.uses())}
         return [str(value.name) for value in made if value in wanted and _can_fetch(value)]
 
@@ -203,7 +204,7 @@ def _depth_first(graph: ir.Graph) -> list[ir.Node]:
                 found[node] = None
                 continue
             pending.append((node, True))
-            pending += [(value.producer(), False) for value in reversed(operands(node))]
+            pending += [(value.producer(), False) for value in reversed(operands_of(node))]
     return list(found)
 
 

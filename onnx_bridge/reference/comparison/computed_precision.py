@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnx_bridge.reference.comparison.tolerances import PRESETS
-from passes.graphs.traversal import captures, subgraphs, with_nested
+from passes.graphs.traversal import operands_of, subgraphs, with_nested
 from passes.operators import operators
 
 EPSILON = {"fp16": 2.0**-10, "bf16": 2.0**-7}
@@ -84,7 +84,7 @@ class _Flow:
     inside: dict[str, Inside] = field(default_factory=dict)
 
     def visit(self, node: ir.Node) -> None:
-        operands = [value for value in dict.fromkeys((*node.inputs, *captures(node))) if value is not None]
+        operands = operands_of(node)
         known = [self._dtype(value) for value in operands]
         result = self._result(node, known)
         function = self.model.functions.get(node.op_identifier())

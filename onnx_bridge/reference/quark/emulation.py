@@ -17,7 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.reference.quark.operators import compute
 from passes.graphs.scopes import Scope
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 from passes.operators import QUARK_DOMAINS
 from passes.probing.partition import boundary, extract, is_constant
 
@@ -48,7 +48,7 @@ class Emulation:
             if is_constant(node):
                 continue
             own = node.domain in QUARK_DOMAINS
-            makers = [value.producer() for value in (*node.inputs, *captures(node)) if value is not None]
+            makers = [value.producer() for value in operands_of(node)]
             before = [levels[maker] for maker in makers if maker is not None and maker in levels]
             # parts of numpy have odd numbers, parts of ONNX Runtime even ones
             levels[node] = max((each + (each % 2 != own) for each in before), default=int(own))

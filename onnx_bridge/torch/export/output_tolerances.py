@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.tolerances import Tolerance, preset_tolerance
 from passes.graphs.dependencies import fixed_values
-from passes.graphs.traversal import captures, with_nested
+from passes.graphs.traversal import operands_of, with_nested
 from passes.operators import is_quantizer
 
 
@@ -36,7 +36,7 @@ def _presets(model: ir.Model) -> dict[str, str]:
     for node in model.graph:
         quantizers = [inner for inner in with_nested([node]) if is_quantizer(inner)]
         presets = {_preset(quantizer) for quantizer in quantizers if quantizer.inputs[0] not in constant}
-        presets |= {reached[value] for value in (*node.inputs, *captures(node)) if value in reached}
+        presets |= {reached[value] for value in operands_of(node) if value in reached}
         if presets:
             reached |= dict.fromkeys(node.outputs, "fp8" if "fp8" in presets else "int8")
     return {str(value.name): reached[value] for value in model.graph.outputs if value in reached}

@@ -31,7 +31,7 @@ from passes.graphs.matching import is_plain
 from passes.graphs.replacement import can_stand_for, remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import ints
-from passes.graphs.traversal import captures, subgraphs, with_nested
+from passes.graphs.traversal import operands_of, subgraphs, with_nested
 from passes.legalize.control_flow.known_sequences import (
     Elements,
     concat_from_sequence,
@@ -290,12 +290,10 @@ class _Walk:
 
     def _unroll(self, node: ir.Node, rule: NodeRewrite[Any]) -> Proposal | Skip | None:
         """Unroll a node with sequences, all of which are known."""
-        values = [*node.inputs, *captures(node)]
         unknown = [
             value
-            for value in values
-            if value is not None
-            and isinstance(value.type, (ir.SequenceType, ir.OptionalType))
+            for value in operands_of(node)
+            if isinstance(value.type, (ir.SequenceType, ir.OptionalType))
             and value not in self.sequences
             and value not in self.optionals
         ]

@@ -22,7 +22,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.samples.roles import dims_of
-from passes.graphs.traversal import captures
+from passes.graphs.traversal import operands_of
 
 _WHERE = "decoder"
 
@@ -140,7 +140,7 @@ def _inputs_of(value: ir.Value) -> set[str]:
         seen.add(each)
         node = each.producer()
         if node is not None and node.op_type not in ("Shape", "Size"):
-            pending += [one for one in (*node.inputs, *captures(node)) if one is not None]
+            pending += operands_of(node)
         elif node is None and each.is_graph_input() and not each.is_initializer():
             found.add(str(each.name))
     return found
