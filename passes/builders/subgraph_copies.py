@@ -20,7 +20,8 @@ from passes.graphs.scopes import DISPUTED, Scope
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
 from passes.rewriting.edit import Edit
-from passes.shapes.inference import SMALL, infer_node
+from passes.shapes.inference import infer_node
+from passes.shapes.skeleton import SMALL
 
 _INDEXED = {
     "Gather": 1,

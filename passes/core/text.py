@@ -1,4 +1,4 @@
-"""Text that comes from others, made safe to print: names of models, nodes and files may have any characters."""
+"""Text that comes from others, made fit to print: names of models, nodes and files may have any characters."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066
 def printable(text: str) -> str:
     r"""The text in one line that a terminal shows as it is: control characters are written as ``\n`` or ``\x1b``."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's message."""
+    return str(error).strip().partition("\n")[0]

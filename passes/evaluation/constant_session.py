@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from passes.core.text import first_line
 from passes.evaluation.saturation import without_saturation
 from passes.graphs.limits import MAX_RANK
 from passes.isolation import value_messages
 from passes.isolation.failure import NO_MEMORY
 from passes.isolation.messages import Array, Message
-from passes.shapes.inference import first_line
 
 _RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
 _UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")

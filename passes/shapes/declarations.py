@@ -26,8 +26,8 @@ from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.operators import operators
 from passes.shapes import inference
-from passes.shapes.inference import Known
 from passes.shapes.settled import Settled
+from passes.shapes.skeleton import DOMAINS, Known
 
 _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
@@ -84,7 +84,7 @@ def settle(model: ir.Model, context: Settled) -> int:
     context.settled = model
     context.inferred = found if undeclared else None
     context.complete = not (parameters or claimed or model.functions) and all(
-        node.domain in inference.DOMAINS and _is_proven(value, *found.get(value, (None, None)))
+        node.domain in DOMAINS and _is_proven(value, *found.get(value, (None, None)))
         for node in model.graph.all_nodes()
         for value in node.outputs
     )
@@ -132,7 +132,7 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
     sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
-    if sources and not failed and not any(inference.is_long(shape) for _, shape in found.values()):
+    if sources and not failed:
         with contextlib.suppress(*inference.FAILURES):  # what was found without propagation is proven as well
             found = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model):
@@ -173,16 +173,15 @@ def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Va
         _leave(each, None)
     started: set[Parameter] = set()
     found = _infer(model, propagate=False)
-    propagate = bool(parameters) and not any(inference.is_long(shape) for _, shape in found.values())
     for _ in range(_ROUNDS):
         changed = _advance(parameters, started, found, Scope(model, model.graph))
         if not changed:
             return found
-        found = _infer(model, propagate=propagate)
+        found = _infer(model, propagate=True)
     for each in parameters:
         each.value.shape = None
         _leave(each, None)
-    return _infer(model, propagate=propagate)
+    return _infer(model, propagate=bool(parameters))
 
 
 def _advance(
@@ -258,7 +257,7 @@ def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
 
 
 def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, Known]:
-    return {value: inference.read(info) for value, info in inference.run(model, declared=False, propagate=propagate)}
+    return inference.run(model, declared=False, propagate=propagate)
 
 
 def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:

@@ -17,13 +17,13 @@ import onnx
 import onnx_ir as ir
 
 from passes.graphs.replacement import merge_shapes
-from passes.graphs.scopes import Scope
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
 from passes.shapes.declarations import contradiction, settle
-from passes.shapes.inference import DOMAINS, FAILURES, Skeleton, overridable, read, run
+from passes.shapes.inference import FAILURES, run
 from passes.shapes.settled import Settled
+from passes.shapes.skeleton import DOMAINS, Skeleton, message, overridable
 
 _SECONDS = 30.0
 """The time limit, where the user gives none."""
@@ -81,8 +81,9 @@ def unproven(model: ir.Model) -> list[ir.Value]:
     found = {value: shape for value, (_, shape) in _ask(model, values, declared=False).items()}
     if any(node.domain == "ai.onnx.ml" for node in model.graph):
         with contextlib.suppress(*FAILURES):
-            own = {value: read(info)[1] for value, info in run(model, declared=False, propagate=False)}
-            found |= {value: own.get(value) for value in values if _producer_domain(value) == "ai.onnx.ml"}
+            own = run(model, declared=False, propagate=False)
+            ml = [value for value in values if _producer_domain(value) == "ai.onnx.ml"]
+            found |= {value: own.get(value, (None, None))[1] for value in ml}
     shapes = [found.get(value) for value in values]
     return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
 
@@ -105,11 +106,8 @@ def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) 
     """
     if not values or all(node.domain in DOMAINS for node in model.graph):
         return {}
-    proto = onnx.ModelProto(ir_version=min(max(model.ir_version, 4), 10))
-    for domain, version in Scope(model, model.graph).opset_imports.items():
-        proto.opset_import.add(domain=domain, version=version)
-    for function in model.functions.values():
-        ir.serde.serialize_function_into(proto.functions.add(), function)
+    proto = message(model)
+    proto.ir_version = min(proto.ir_version, 10)
     Skeleton(declared=True, variable=overridable(model)).write(model.graph, proto.graph)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _hide_sizes(nodes)

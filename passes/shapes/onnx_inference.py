@@ -1,41 +1,27 @@
-"""ONNX's shape inference, which nothing else calls: models that it never returns from are refused before.
-
-It runs where it is called: `passes.shapes.inference` gives models of many nodes to a process with limits.
-
-Known are three cases, of onnx 1.23. An Einsum of whose equation a term has other than letters, spaces and one ellipsis
-is not valid, and the parser of its inference stays at that character, holding the interpreter's lock. A Split into
-another number of parts than it has outputs aborts the process, or takes memory for all of them; a GatherND with a
-negative number of batch dimensions, and a LayerNormalization along an axis of more than 32 bits, read what is not
-there. In functions, each may be an attribute of their callers. What ONNX infers wrongly of some operators is corrected,
-each in a module of its own (`_MISTAKEN`).
-"""
+"""ONNX's shape inference, which nothing else calls: with what it gets wrong corrected, and in limits of memory."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import onnx
 
-from passes.graphs.limits import MAX_RANK
-from passes.shapes.corrections import cast_inference, corrected_sizes, if_inference, slice_inference, untyped_inference
-from passes.shapes.corrections.proto_nodes import subgraphs, with_nested
-from passes.shapes.corrections.shape_data import longest_list
+from passes.isolation import limits, value_messages, worker
+from passes.isolation.failure import NativeFailure
+from passes.isolation.messages import Array, Message
+from passes.isolation.process import Reason
+from passes.shapes.corrections import apply
+from passes.shapes.corrections.nodes import Surroundings, subgraphs, with_nested
+from passes.shapes.fatal import FATAL, refuse_fatal
+from passes.shapes.propagated_lists import longest_list
 
-_TERMS = re.compile(rb"[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?(,[a-zA-Z ]*(\.\.\.[a-zA-Z ]*)?)*(->.*)?", re.DOTALL)
-_Function = tuple[str, str, str]
-_Source = bytes | int | tuple[_Function, str]
-"""A string or number, or the attribute of a function that holds it."""
-_FATAL = {"Einsum": "equation", "GatherND": "batch_dims", "LayerNormalization": "axis", "Split": "num_outputs"}
-"""The attribute by which an operator is fatal to ONNX's inference."""
-_MAIN: _Function = ("", "", "")
 _STANDARD = ("", "ai.onnx")
-_MISTAKEN = (cast_inference, untyped_inference, slice_inference, corrected_sizes, if_inference)
-"""What corrects ONNX's inference of some operators; the later are given what the earlier infer."""
+_SECONDS = 300.0
+"""The time limit of an isolated inference, if the user gives none."""
+_PROPAGATED = 2 << 30
+"""The most bytes that propagating values of shapes may take: what exceeds it are lists that are no shapes."""
 MAX_LIST = 2**16
 """With longer lists than this, ONNX must not propagate the values of shapes."""
 _MOST_ELEMENTS = 2**20
@@ -47,25 +33,7 @@ FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
 
 
 class UnknownLists(Exception):
-    """Only propagation tells how long the lists become that it propagates."""
-
-
-class FatalInference(onnx.shape_inference.InferenceError):
-    """ONNX's inference would never return, or abort the process."""
-
-
-class EndlessInference(FatalInference):
-    """ONNX's inference would never return.
-
-    Attributes:
-        equation: that of the Einsum in question.
-    """
-
-    def __init__(self, equation: str) -> None:
-        super().__init__(
-            f"the equation {equation!r} of an Einsum is not valid: a term has letters and one ellipsis at most"
-        )
-        self.equation = equation
+    """Raised if only propagation tells how long the lists become that it propagates."""
 
 
 def infer_shapes(
@@ -84,23 +52,22 @@ def infer_shapes(
         ValidationError: likewise.
         UnknownLists: without limits, lists may need too much memory.
     """
-    scopes = (model.graph.node, *(each.node for each in model.functions))
-    present = [{(node.domain, node.op_type) for node in with_nested(nodes)} for nodes in scopes]
+    nodes = list(Surroundings(model.graph, apply.opset_of(model)).nodes())
+    present = [{(node.message.domain, node.message.op_type) for node in nodes}]
+    present += [{(node.domain, node.op_type) for node in with_nested(each.node)} for each in model.functions]
     operators = {op_type for each in present for _, op_type in each}
-    if not operators.isdisjoint(_FATAL):
+    if not operators.isdisjoint(FATAL):
         refuse_fatal(model)
     model = _with_imports(model, [{domain for domain, _ in each} for each in present])
-    mistaken = [each for each in _MISTAKEN if not each.OPERATORS.isdisjoint(operators)]
 
     def infer(propagate: bool) -> onnx.ModelProto:
         def run(model: onnx.ModelProto) -> onnx.ModelProto:
             with _as_failures():
                 return onnx.shape_inference.infer_shapes(model, data_prop=propagate, **options)
 
-        for each in mistaken:
-            if propagate or each is not cast_inference:
-                run = partial(each.infer, run=run)
-        return run(model)
+        if operators.isdisjoint(apply.OPERATORS):
+            return run(model)
+        return apply.infer(model, nodes, run, propagates=propagate)
 
     found = infer(False)
     if not data_prop or longest_list(model) > MAX_LIST:
@@ -109,14 +76,66 @@ def infer_shapes(
     shapes = list(_shapes(found.graph, sizes))
     if all(shape is not None and None not in shape for shape in shapes):
         return found
+    if any(_is_long(kind) for kind in _types(found.graph)):
+        return found
     lengths = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
     known = [length for length in lengths if length is not None]
-    if max(known, default=0) > MAX_LIST:
-        return found
     unknown = None in shapes or None in lengths or bool(model.functions)
     if not limited and (unknown or sum(known) > _MOST_ELEMENTS):
         raise UnknownLists
     return infer(True)
+
+
+def infer_limited(model: onnx.ModelProto, propagate: bool, *, isolated: bool) -> onnx.ModelProto:
+    """Infer a model with limits of time and memory, unless it is known to need little of both.
+
+    Where propagation exceeds that of memory, or crashes, nothing is propagated: ONNX does not check every allocation.
+
+    Args:
+        model: not changed.
+        propagate: whether to propagate the values of shapes.
+        isolated: whether it may take long.
+
+    Raises:
+        InferenceError: the model is not valid, or inference crashes.
+        NativeFailure: a limit of time or memory was exceeded.
+    """
+    try:
+        return _isolated(model, propagate) if isolated else infer_shapes(model, data_prop=propagate, limited=False)
+    except UnknownLists:
+        return _isolated(model, propagate)
+
+
+def _isolated(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
+    arrays = {"model": value_messages.from_bytes(model.SerializeToString())}
+    bounds = limits.current(_SECONDS)
+    if propagate:
+        bounds = bounds.growing_at_most(_PROPAGATED)
+    try:
+        (reply, results), _ = worker.shared().call(
+            __name__, {"propagate": propagate}, arrays, limits=bounds, library="ONNX's inference"
+        )
+    except NativeFailure as failure:
+        if propagate and failure.reason is not Reason.TIMEOUT:
+            return _isolated(model, propagate=False)
+        if failure.reason is not Reason.DIED:
+            raise
+        raise onnx.shape_inference.InferenceError(failure.what) from None
+    if "error" in reply:
+        raise onnx.shape_inference.InferenceError(reply["error"])
+    inferred = onnx.ModelProto()
+    inferred.ParseFromString(results["model"].tobytes())
+    return inferred
+
+
+def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
+    """Return the model with inferred types and shapes, or why it is not valid, for `passes.isolation.worker`."""
+    model = onnx.ModelProto.FromString(arrays["model"].tobytes())
+    try:
+        result = infer_shapes(model, data_prop=request["propagate"])
+    except FAILURES as error:
+        return {"error": str(error)}, {}
+    return {}, {"model": value_messages.from_bytes(result.SerializeToString())}
 
 
 def _with_imports(model: onnx.ModelProto, domains: Sequence[Set[str]]) -> onnx.ModelProto:
@@ -138,6 +157,21 @@ def _with_imports(model: onnx.ModelProto, domains: Sequence[Set[str]]) -> onnx.M
     for scope, names in zip((completed, *completed.functions), missing, strict=True):
         scope.opset_import.extend(onnx.helper.make_opsetid(name, 1) for name in sorted(names))
     return completed
+
+
+def _types(graph: onnx.GraphProto) -> Iterator[onnx.TypeProto]:
+    """Yield the types of all values that are known, with those of subgraphs."""
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        yield info.type
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from _types(inner)
+
+
+def _is_long(kind: onnx.TypeProto) -> bool:
+    """Return whether a value is a list whose elements ONNX must not propagate."""
+    dims = kind.tensor_type.shape.dim
+    return len(dims) == 1 and dims[0].dim_value > MAX_LIST
 
 
 def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None] | None]:
@@ -162,30 +196,26 @@ def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None
 
 
 def infer_node_outputs(
-    schema: onnx.defs.OpSchema,
     node: onnx.NodeProto,
     types: dict[str, onnx.TypeProto],
     data: dict[str, onnx.TensorProto],
     *,
-    opset: int,
-    **options: Any,
+    opsets: Mapping[str, int],
+    ir_version: int,
 ) -> dict[str, onnx.TypeProto]:
-    """`onnx.shape_inference.infer_node_outputs` in an opset of ONNX; raises like `infer_shapes`."""
+    """`onnx.shape_inference.infer_node_outputs`, by the versions of domains; raises like `infer_shapes`."""
     refuse_fatal(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
 
-    def by(schema: onnx.defs.OpSchema, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        def run(each: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-            with _as_failures():
-                return onnx.shape_inference.infer_node_outputs(schema, each, types, data, **options)
+    def run(node: onnx.NodeProto, opset: int) -> dict[str, onnx.TypeProto]:
+        versions = {**opsets, "": opset}
+        schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
+        imports = [onnx.helper.make_opsetid(*each) for each in versions.items()]
+        with _as_failures():
+            return onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=imports, ir_version=ir_version
+            )
 
-        return untyped_inference.infer_node(node, types, run)
-
-    def sized(node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        return corrected_sizes.infer_node(
-            node, types, data, lambda each: slice_inference.infer_node(each, schema, opset, by)
-        )
-
-    return if_inference.infer_node(node, opset, sized)
+    return apply.infer_node(node, types, data, opsets.get("", 1), run)
 
 
 @contextmanager
@@ -198,55 +228,3 @@ def _as_failures() -> Iterator[None]:
         raise
     except (RuntimeError, ValueError, IndexError, OverflowError) as error:
         raise onnx.shape_inference.InferenceError(str(error)) from error
-
-
-def refuse_fatal(model: onnx.ModelProto) -> None:
-    """Check a model that ONNX is given to infer or to convert.
-
-    Raises:
-        FatalInference: ONNX would not return.
-    """
-    for value, operator, outputs in _fatal_values(model):
-        if operator == "Split" and value != outputs:
-            raise FatalInference(f"a Split has {outputs} outputs, and its num_outputs is {value!r}")
-        if operator == "GatherND" and isinstance(value, int) and value < 0:
-            raise FatalInference(f"the batch_dims of a GatherND are {value}")
-        if operator == "LayerNormalization" and isinstance(value, int) and not -MAX_RANK <= value <= MAX_RANK:
-            raise FatalInference(f"the axis of a LayerNormalization is {value}")
-        if operator == "Einsum" and isinstance(value, bytes) and not _TERMS.fullmatch(value):
-            raise EndlessInference(value.decode(errors="replace"))
-
-
-def _fatal_values(model: onnx.ModelProto) -> Iterator[tuple[bytes | int, str, int]]:
-    """The values of the attributes that may be fatal, with the operators and numbers of outputs of their nodes.
-
-    Those that are attributes of functions have the values of any of their calls.
-    """
-    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
-    given: defaultdict[_Source, list[_Source]] = defaultdict(list)
-    pending: list[tuple[_Source, str, int]] = []
-    for scope, nodes in ((_MAIN, model.graph.node), *((key, each.node) for key, each in functions.items())):
-        for node in with_nested(nodes):
-            called = (node.domain, node.op_type, node.overload)
-            for attribute in node.attribute if node.op_type in _FATAL or called in functions else ():
-                source = (scope, attribute.ref_attr_name) if attribute.ref_attr_name else _value(attribute)
-                given[called, attribute.name].append(source)
-                if _FATAL.get(node.op_type) == attribute.name and node.domain in _STANDARD:
-                    pending.append((source, node.op_type, len(node.output)))
-    for key, function in functions.items():
-        for attribute in function.attribute_proto:
-            given[key, attribute.name].append(_value(attribute))
-    seen: set[tuple[_Source, str, int]] = set()
-    while pending:
-        source, operator, outputs = each = pending.pop()
-        if each in seen:
-            continue
-        seen.add(each)
-        if isinstance(source, tuple):
-            pending += [(value, operator, outputs) for value in given[source]]
-        else:
-            yield source, operator, outputs
-
-
-def _value(attribute: onnx.AttributeProto) -> bytes | int:
-    return int(attribute.i) if attribute.type == onnx.AttributeProto.INT else bytes(attribute.s)

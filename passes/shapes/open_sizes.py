@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.graphs.scopes import Scope, values_of
+from passes.graphs.scopes import Scope
 from passes.shapes import size_expressions
-from passes.shapes.inference import FAILURES, is_long, read, run
+from passes.shapes.inference import FAILURES, run
 from passes.shapes.size_relations import Dim, Dims, Operands, Relation, relations
 
 _WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "FusedConv", "AveragePool", "LpPool", "MaxPool")
@@ -215,10 +215,8 @@ class OpenDims:
         for value in self._model.graph.initializers.values():
             if value.const_value is not None:
                 shapes[value] = tuple(value.const_value.shape.numpy())
-        propagate = not any(is_long(value.shape) for value in values_of(self._model))
         try:
-            for value, info in run(self._model, declared=False, propagate=propagate):
-                shape = read(info)[1]
+            for value, (_, shape) in run(self._model, declared=False, propagate=True).items():
                 if shape is not None:
                     shapes[value] = tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
         except FAILURES:  # then only what inputs and weights say is known

@@ -15,11 +15,13 @@ import onnx
 import onnx.version_converter
 import onnx_ir as ir
 
+from passes.core.text import first_line
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of, tensor_proto
 from passes.rewriting.edit import Proposal
-from passes.shapes import onnx_inference
-from passes.shapes.inference import SMALL, first_line
+from passes.shapes.fatal import FatalInference, refuse_fatal
+from passes.shapes.onnx_inference import infer_shapes
+from passes.shapes.skeleton import SMALL
 from passes.specialize import schemas
 
 LOWEST = 7
@@ -260,9 +262,9 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
     model.ClearField("opset_import")
     model.opset_import.append(onnx.helper.make_opsetid("", source))
     try:
-        onnx_inference.refuse_fatal(model)
+        refuse_fatal(model)
         result = onnx.version_converter.convert_version(model, target)
-    except onnx_inference.FatalInference as error:
+    except FatalInference as error:
         raise UnconvertibleError(str(error)) from None
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
         if "No Adapter" not in str(error):
@@ -273,7 +275,7 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
             node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
         _drop(node, schemas.default_attributes(node, source, target))  # which the converter leaves
-    return onnx_inference.infer_shapes(result)
+    return infer_shapes(result)
 
 
 def _without(model: onnx.ModelProto, source: int, target: int, obstacle: str) -> onnx.ModelProto:
@@ -313,7 +315,7 @@ def _inferred(model: onnx.ModelProto, version: int) -> list[onnx.ValueInfoProto]
     bare.graph.ClearField("value_info")
     for info in bare.graph.output:
         info.ClearField("type")
-    return list(onnx_inference.infer_shapes(bare, check_type=True, strict_mode=True).graph.output)
+    return list(infer_shapes(bare, check_type=True, strict_mode=True).graph.output)
 
 
 def _contradict(one: onnx.TypeProto, other: onnx.TypeProto) -> bool:

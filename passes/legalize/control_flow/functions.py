@@ -27,6 +27,7 @@ from passes.cleanup.inline_functions import InlineFunctions
 from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import RemoveIdentity
 from passes.core.errors import InputError
+from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
@@ -34,7 +35,7 @@ from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.rewriting.base import Context, Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
-from passes.shapes.inference import SMALL, first_line
+from passes.shapes.skeleton import SMALL
 from passes.specialize.convert_opset import ConvertOpset
 
 _BODY = "body"

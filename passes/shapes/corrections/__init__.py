@@ -1,1 +1,1 @@
-"""Corrections of ONNX's shape inference."""
+"""What ONNX's shape inference gets wrong, corrected."""

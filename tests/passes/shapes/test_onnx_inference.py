@@ -20,9 +20,10 @@ from passes.isolation.limits import Limits, limited
 from passes.isolation.process import ChildFailure, Reason
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
-from passes.shapes import inference
+from passes.shapes import inference, onnx_inference
+from passes.shapes.fatal import EndlessInference, FatalInference, refuse_fatal
 from passes.shapes.inference import infer_node
-from passes.shapes.onnx_inference import EndlessInference, FatalInference, UnknownLists, infer_shapes, refuse_fatal
+from passes.shapes.onnx_inference import UnknownLists, infer_shapes
 from passes.specialize.convert_opset import ConvertOpset
 
 ROOT = Path(__file__).parents[3]
@@ -144,7 +145,7 @@ def test_errors_of_containers() -> None:
     (skip,) = InferShapes().run(model, Context()).skips
     assert "range_check" in skip.reason
     with pytest.raises(onnx.shape_inference.InferenceError, match="range_check"):
-        inference._infer_isolated(source, propagate=False)
+        onnx_inference._isolated(source, propagate=False)
 
 
 def test_a_message_that_is_not_utf8() -> None:
@@ -305,13 +306,13 @@ def test_what_every_result_tells_is_not_propagated(monkeypatch: pytest.MonkeyPat
 def test_where_many_nodes_are_inferred(by_functions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What functions stand for has limits; as many nodes of a file cost no more than the file."""
     processes: list[bool] = []
-    isolate = inference._infer_isolated
+    isolate = onnx_inference._isolated
 
     def recorded(model: onnx.ModelProto, propagate: bool) -> onnx.ModelProto:
         processes.append(True)
         return isolate(model, propagate)
 
-    monkeypatch.setattr(inference, "_infer_isolated", recorded)
+    monkeypatch.setattr(onnx_inference, "_isolated", recorded)
     if by_functions:
         twice = "F{} (x) => (y) {{ h = own.F{}(x) y = own.F{}(h) }}"
         functions = [twice.format(index, index + 1, index + 1) for index in range(13)]
