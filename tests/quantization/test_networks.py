@@ -149,8 +149,8 @@ def test_without_it_uint8_runs_in_float_and_loses_its_saturation(
 def test_weights_of_4_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> None:
     """Those of ONNX Runtime's quantizer, through the rules of legalization."""
     from passes.cleanup.remove_dead import RemoveDead
-    from passes.legalize.contrib.block_weights import PlainMatMulNBits
-    from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits
+    from passes.legalize.contrib.block_weights import plain_mat_mul_n_bits
+    from passes.legalize.contrib.quantized_weights import decompose_mat_mul_n_bits
     from passes.rewriting.base import Context
     from passes.shapes.inference import infer
 
@@ -160,7 +160,7 @@ def test_weights_of_4_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> 
         model = ir.from_proto(source)
         Pipeline.parse("quantized").run(model)
         infer(model)
-        (PlainMatMulNBits() if "-4-" in scheme else DecomposeMatMulNBits()).run(model, Context())
+        (plain_mat_mul_n_bits if "-4-" in scheme else decompose_mat_mul_n_bits).run(model, Context())
         RemoveDead().run(model, Context())
         clean = tmp_path / "clean.onnx"
         onnx.save(ir.to_proto(model), clean)

@@ -11,65 +11,36 @@ Skips: unknown shapes; weights of another layout; unknown activations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.legalize.contrib.fused import ACTIVATIONS, activate, own_attributes
+from passes.legalize.contrib.fused import activate, without_activation
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
-
-_DOMAIN = "com.microsoft"
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    rank: int
-    dtype: ir.DataType
-
-
-class MoveChannels(NodeRewrite[_Found]):
+@rewrite(
+    "com.microsoft.NhwcConv",
+    "com.microsoft.NhwcFusedConv",
+    "com.microsoft.NhwcMaxPool",
+    exactness=Exactness.ROUNDING,
+    needs_shape=(0, 1),
+    needs_dtype=(0,),
+)
+def move_channels(node: ir.Node, edit: Edit) -> Replacement:
     """Write a channels-last convolution or pooling as ONNX's, between two Transposes."""
-
-    name = "move-channels"
-    exactness = Exactness.ROUNDING
-    operators = frozenset((_DOMAIN, name) for name in ("NhwcConv", "NhwcFusedConv", "NhwcMaxPool"))
-    needs_shape = (0, 1)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match channels-last weights and known activations."""
-        x = context.shape(node)
-        if node.op_type == "NhwcConv":
-            weights = context.shape(node, 1)
-            if weights[-1] * node.attributes.get_int("group", 1) != x[-1]:
-                return Skip(f"the last axis of its weights {weights} does not match the channels of {x}")
-        activation = node.attributes.get_string("activation", "")
-        if activation and activation not in ACTIVATIONS:
-            return Skip(f"its activation {activation} is unknown")
-        return _Found(node, len(x), context.dtype(node))
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        node, a = match.node, Arithmetic(edit, match.dtype)
-        inward = [0, match.rank - 1, *range(1, match.rank - 1)]
-        inputs = list(node.inputs[:3])
-        inputs[0] = a("Transpose", inputs[0], perm=inward)
-        if node.op_type == "NhwcConv":
-            inputs[1] = a("Transpose", inputs[1], perm=inward)
-        while inputs[-1] is None:
-            inputs.pop()
-        operator = node.op_type.removeprefix("Nhwc").removeprefix("Fused")
-        result = edit.op(operator, inputs, own_attributes(node))
-        if (other := given(node, 3)) is not None:
-            result = a("Add", result, a("Transpose", other, perm=inward))
-        parameters = list(node.attributes.get_floats("activation_params", []))
-        result = activate(a, node.attributes.get_string("activation", ""), result, parameters)
-        return [a("Transpose", result, perm=[0, *range(2, match.rank), 1])]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (MoveChannels(),)
+    a, shape, inputs = Arithmetic(edit, edit.dtype(node)), edit.shape(node), list(node.inputs[:3])
+    inward = [0, len(shape) - 1, *range(1, len(shape) - 1)]
+    inputs[0] = a("Transpose", inputs[0], perm=inward)
+    if node.op_type == "NhwcConv":
+        weights = edit.shape(node, 1)
+        if weights[-1] * node.attributes.get_int("group", 1) != shape[-1]:
+            return Skip(f"the last axis of the weights {weights} does not match the channels of {shape}")
+        inputs[1] = a("Transpose", inputs[1], perm=inward)
+    y = without_activation(edit, node, node.op_type.removeprefix("Nhwc").removeprefix("Fused"), inputs)
+    summand = given(node, 3)
+    if summand is not None:
+        y = a("Add", y, a("Transpose", summand, perm=inward))
+    return a("Transpose", activate(a, node, y), perm=[0, *range(2, len(shape)), 1])

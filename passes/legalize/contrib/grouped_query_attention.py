@@ -3,9 +3,9 @@
     present = past, with the new keys (values) from ``seqlens_k + 1 - length`` on
     y       = softmax over the keys up to each query's own position (scale · q · presentᵀ + bias) · present
 
-The length of each sample's past may be known only at run time; the length of the cache must be static. Where the query
+The length of each sample's past may be known only at run time; the length of the cache must be static. If the query
 has the total length (the first prompt), the past is ignored. The attributes select rotary embedding, normalization, a
-softcap, a window and a sink. For padding queries, ONNX Runtime returns different values where both a window and a
+softcap, a window and a sink. For padding queries, ONNX Runtime returns different values if both a window and a
 softcap are set.
 
 Skips: unknown shapes and total lengths (for a single new token, the length of the cache is enough), and quantized
@@ -15,8 +15,6 @@ caches. Caches that evict have a rule of their own (`passes.legalize.contrib.win
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -34,143 +32,130 @@ from passes.builders.attention import (
 )
 from passes.builders.operands import constant_integer, given, not_constant
 from passes.graphs.tensors import ints
+from passes.legalize.contrib.normalization import rms_norm
 from passes.legalize.nn.rotary import angles, rotate
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class Found(Match):
-    """The static facts.
-
-    Attributes:
-        heads: the sizes, with the whole cache as keys.
-        past: the length of the past cache.
-        total: the length of the longest sample, including new tokens; None where it is known only at run time.
-        first: whether there is no past.
-        dtype: of the queries.
-    """
-
-    heads: Heads
-    past: int
-    total: int | None
-    first: bool
-    dtype: ir.DataType
-
-
-class DecomposeGroupQueryAttention(NodeRewrite[Found]):
+@rewrite("com.microsoft.GroupQueryAttention", exactness=Exactness.ROUNDING, needs_shape=(0, 3, 5, 10), needs_dtype=(0,))
+def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
     """Write com.microsoft's GroupQueryAttention as products and a softmax."""
-
-    name = "decompose-group-query-attention"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("com.microsoft", "GroupQueryAttention")})
-    needs_shape = (0, 3, 5, 10)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> Found | Skip | None:
-        """Match known sizes; for a single new token, the total length may be known only at run time."""
-        scope, attributes = context.scope, node.attributes
-        q, before = context.shape(node), (0, 0, 0, 0) if given(node, 3) is None else context.shape(node, 3)
-        if given(node, 12) is not None or given(node, 13) is not None:
-            return Skip("its cache is quantized")
-        if attributes.get_int("sliding_window_cache", 0):  # `passes.legalize.contrib.windowed_cache`
-            return None
-        if 0 in q:
-            return Skip("its query is empty")
-        total = constant_integer(node.inputs[6], scope)
-        declared = scope.proven_sizes(node.outputs[1]) if len(node.outputs) > 1 else None
-        if total is None and (q[1] > 1 or declared is None):
-            assert node.inputs[6] is not None
-            return Skip(not_constant(node.inputs[6], "total_sequence_length"))
-        keys = declared[2] if total is None and declared is not None else max(before[2], total or 0)
-        return Found(node, sizes_of(node, q, keys), before[2], total, q[1] == total, context.dtype(node))
-
-    def rewrite(self, match: Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Split and rotate, write the cache, and attend to it."""
-        node, heads, attributes = match.node, match.heads, match.node.attributes
-        a = Arithmetic(edit, match.dtype)
-        lengths = node.inputs[5]
-        assert lengths is not None
-        ends = a("Add", a.reshape(a("Cast", lengths, to=int(ir.DataType.INT64)), [-1, 1, 1, 1]), a.index(1))
-        start = None if match.first else a("Sub", ends, a.index(heads.queries))
-        q, k, v = split(a, node, heads)
-        q, k = (
-            rotated(a, match, x, count, weight, start)
-            for x, count, weight in (
-                (q, heads.query_heads, given(node, 14)),
-                (k, heads.kv_heads, given(node, 15)),
-            )
-        )
-        k, v = (_cached(a, match, new, old, start) for new, old in ((k, given(node, 3)), (v, given(node, 4))))
-        done = attend_rounded_once(
+    scope, attributes, query = edit.scope, node.attributes, edit.shape(node)
+    if given(node, 12) is not None or given(node, 13) is not None:
+        return Skip("the cache is quantized")
+    if attributes.get_int("sliding_window_cache", 0):  # `passes.legalize.contrib.windowed_cache`
+        return None
+    if 0 in query:
+        return Skip("the query is empty")
+    past = 0 if given(node, 3) is None else edit.shape(node, 3)[2]
+    total = constant_integer(node.inputs[6], scope)  # None if it is known only at run time
+    present = scope.proven_sizes(node.outputs[1]) if len(node.outputs) > 1 else None
+    if total is not None:
+        keys = max(past, total)
+    elif query[1] == 1 and present is not None:
+        keys = present[2]
+    else:
+        return Skip(not_constant(edit.input(node, 6), "total_sequence_length"))
+    a, heads = Arithmetic(edit, edit.dtype(node)), sizes_of(node, query, keys)
+    ends = a("Add", a.reshape(a.cast(edit.input(node, 5), ir.DataType.INT64), [-1, 1, 1, 1]), a.index(1))
+    start = None if query[1] == total else a("Sub", ends, a.index(heads.queries))
+    q, k, v = project(a, node, heads, start)
+    k, v = (_write(a, heads, new, given(node, index), past, start) for new, index in ((k, 3), (v, 4)))
+    attended = attend_rounded_once(
+        a,
+        q,
+        k,
+        v,
+        heads,
+        scoring(
             a,
-            q,
-            k,
-            v,
+            node,
             heads,
-            Scoring(
-                scale=attributes.get_float("scale", 0.0) or default_scale(heads.size),
-                allowed=_allowed(a, match, start, ends),
-                # a padding query may have all keys outside of its window
-                every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
-                bias=_bias(a, match),
-                softcap=attributes.get_float("softcap", 0.0),
-                sink=sink_of(a, node),
-            ),
-        )
-        output = merge_heads(a, done.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
-        scores = done.probabilities
-        if attributes.get_int("qk_output", 0) == 1:
-            scores = a("Where", a("IsInf", done.biased), 0.0, done.biased)
-        if match.total is not None and match.total < heads.keys:
-            scores = a.slice(scores, 3, 0, match.total)
-        return [output, k, v, scores][: len(node.outputs)]
+            allowed=_allowed(a, node, heads, start, ends),
+            # a padding query may have all keys outside of its window
+            every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
+            bias=_bias(a, given(node, 10), keys),
+        ),
+    )
+    output = merge_heads(a, attended.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
+    scores = attended.probabilities
+    if attributes.get_int("qk_output", 0) == 1:
+        scores = a("Where", a("IsInf", attended.biased), 0.0, attended.biased)
+    if total is not None and total < keys:
+        scores = a.slice(scores, 3, 0, total)
+    return [output, k, v, scores][: len(node.outputs)]
 
 
 def sizes_of(node: ir.Node, query: Sequence[int], keys: int) -> Heads:
-    """The sizes of heads; ``query`` is the shape of the query, which may have keys and values beside it."""
+    """Return the sizes of heads; ``query`` is the shape of the query, which may have keys and values beside it."""
     many, few = node.attributes.get_int("num_heads", 1), node.attributes.get_int("kv_num_heads", 1)
     size = query[2] // (many + 2 * few) if given(node, 1) is None else query[2] // many
     return Heads(query[0], many, few, query[1], keys, size, size)
 
 
-def sink_of(a: Arithmetic, node: ir.Node) -> ir.Value | float | None:
-    """The score whose probability is dropped, if there is one."""
-    sink = given(node, 11)
-    if sink is not None:
-        return a.reshape(sink, [1, -1, 1, 1])
-    return 0.0 if node.attributes.get_int("smooth_softmax", 0) == 1 else None
+def scoring(
+    a: Arithmetic,
+    node: ir.Node,
+    heads: Heads,
+    *,
+    allowed: Allowed,
+    every_query_attends: bool,
+    bias: ir.Value | None = None,
+) -> Scoring:
+    """Return how the scores of a node become probabilities, by its attributes and its sink."""
+    attributes, sink = node.attributes, given(node, 11)
+    extra: ir.Value | float | None = 0.0 if attributes.get_int("smooth_softmax", 0) == 1 else None
+    return Scoring(
+        scale=attributes.get_float("scale", 0.0) or default_scale(heads.size),
+        allowed=allowed,
+        every_query_attends=every_query_attends,
+        bias=bias,
+        softcap=attributes.get_float("softcap", 0.0),
+        sink=extra if sink is None else a.reshape(sink, [1, -1, 1, 1]),
+    )
 
 
-def split(a: Arithmetic, node: ir.Node, heads: Heads) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Queries, keys and values as (batch, heads, length, size)."""
-    q, k, v = (given(node, index) for index in range(3))
-    assert q is not None
+def project(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Return queries and keys, normalized and rotated, and values, (batch, heads, length, size) each.
+
+    Args:
+        a: builds the nodes.
+        node: the operator.
+        heads: the sizes.
+        start: the position of the first new token; None for 0.
+    """
+    q, k, v = a.edit.input(node), given(node, 1), given(node, 2)
     counts = (heads.query_heads, heads.kv_heads, heads.kv_heads)
     if k is None or v is None:
-        ends = np.cumsum((0, *(count * heads.size for count in counts)))
-        q, k, v = (a.slice(q, 2, int(ends[i]), int(ends[i + 1])) for i in range(3))
+        ends = np.cumsum((0, *(count * heads.size for count in counts))).tolist()
+        q, k, v = (a.slice(q, 2, ends[i], ends[i + 1]) for i in range(3))
     q, k, v = (
         split_heads(a, x, (heads.batch, heads.queries, count * heads.size), count)
         for x, count in zip((q, k, v), counts, strict=True)
     )
-    return q, k, v
+    q = _rotate(a, node, heads, q, heads.query_heads, given(node, 14), start)
+    return q, _rotate(a, node, heads, k, heads.kv_heads, given(node, 15), start), v
 
 
-def rotated(
-    a: Arithmetic, match: Found, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
+def _rotate(
+    a: Arithmetic,
+    node: ir.Node,
+    heads: Heads,
+    x: ir.Value,
+    count: int,
+    weight: ir.Value | None,
+    start: ir.Value | None,
 ) -> ir.Value:
-    """Queries or keys, normalized and rotated; ``start`` is the position of the first new token, None for 0."""
-    node, heads, attributes = match.node, match.heads, match.node.attributes
+    """Normalize and rotate queries or keys of ``count`` heads; ``weight`` is the factor of the normalization."""
+    attributes = node.attributes
     if weight is not None:
-        epsilon = attributes.get_float("qk_norm_epsilon", 1e-6)
-        mean = a.reduce("Mean", a("Mul", x, x), [-1])
-        x = a("Mul", a("Div", x, a("Sqrt", a("Add", mean, epsilon))), weight)
-    cos, sin = given(node, 7), given(node, 8)
+        x, _ = rms_norm(a, x, weight, [-1], attributes.get_float("qk_norm_epsilon", 1e-6))
+    cos, sin, positions = given(node, 7), given(node, 8), given(node, 9)
     if not attributes.get_int("do_rotary", 0) or cos is None or sin is None:
         return x
-    positions, steps = given(node, 9), a.index(np.arange(heads.queries)[None, :])
+    steps = a.index(np.arange(heads.queries)[None, :])
     if positions is None:
         positions = steps if start is None else a("Add", a.reshape(start, [-1, 1]), steps)
     elif start is None:  # ONNX Runtime reads the first position only
@@ -178,47 +163,55 @@ def rotated(
     cache = a.edit.scope.static_shape(cos)
     half = cache[1] if cache is not None else heads.size // 2
     shape = (heads.batch, count, heads.queries, heads.size)
-    interleaved = bool(attributes.get_int("rotary_interleaved", 0))
-    return rotate(a, x, shape, angles(a, cos, positions), angles(a, sin, positions), half, interleaved=interleaved)
+    is_interleaved = bool(attributes.get_int("rotary_interleaved", 0))
+    return rotate(a, x, shape, angles(a, cos, positions), angles(a, sin, positions), half, interleaved=is_interleaved)
 
 
-def _cached(a: Arithmetic, match: Found, new: ir.Value, old: ir.Value | None, start: ir.Value | None) -> ir.Value:
-    """The cache with the new tokens: at its beginning where ``start`` is None, else from each sample's start on."""
-    heads = match.heads
+def _write(
+    a: Arithmetic, heads: Heads, new: ir.Value, old: ir.Value | None, past: int, start: ir.Value | None
+) -> ir.Value:
+    """Return the cache with the new tokens.
+
+    Args:
+        a: builds the nodes.
+        heads: the sizes.
+        new: the keys or values of the new tokens.
+        old: the cache before.
+        past: the length of ``old``.
+        start: where each sample's new tokens begin; None for the beginning of the cache.
+    """
     shape = [heads.batch, heads.kv_heads, heads.keys, heads.size]
 
-    def padded(x: ir.Value, length: int) -> ir.Value:
-        rest = np.zeros([*shape[:2], heads.keys - length, heads.size])
-        return x if length == heads.keys else a.concat([x, a.value(rest)], 2)
+    def pad(x: ir.Value, length: int) -> ir.Value:
+        if length == heads.keys:
+            return x
+        return a.concat([x, a.value(np.zeros([*shape[:2], heads.keys - length, heads.size]))], 2)
 
     if start is None:
-        return padded(new, heads.queries)
-    place = a.index(np.arange(heads.keys).reshape(1, 1, -1, 1))
-    offset = a("Sub", place, start)
+        return pad(new, heads.queries)
+    offset = a("Sub", a.index(np.arange(heads.keys).reshape(1, 1, -1, 1)), start)
     if heads.queries > 1:
-        chosen = a("Equal", offset, a.index(np.arange(heads.queries).reshape(1, 1, 1, -1)))
-        new = a("MatMul", a("Cast", chosen, to=int(a.dtype)), new)
-    fresh = a("Not", a("Less", offset, a.index(0)))
-    inside = a("Less", offset, a.index(heads.queries))
-    if old is None or match.past == 0:
-        return a("Where", a("And", fresh, inside), new, 0.0)
-    kept = a("Where", fresh, 0.0, padded(old, match.past))
-    return a("Where", a("And", fresh, inside), new, kept)
+        is_chosen = a("Equal", offset, a.index(np.arange(heads.queries).reshape(1, 1, 1, -1)))
+        new = a("MatMul", a.cast(is_chosen), new)
+    is_after = a("Not", a("Less", offset, a.index(0)))
+    is_new = a("And", is_after, a("Less", offset, a.index(heads.queries)))
+    if old is None or past == 0:
+        return a("Where", is_new, new, 0.0)
+    return a("Where", is_new, new, a("Where", is_after, 0.0, pad(old, past)))
 
 
-def _allowed(a: Arithmetic, match: Found, start: ir.Value | None, ends: ir.Value) -> Allowed:
-    """The keys up to the query's own position and within the window; without causality, all valid keys."""
-    heads, attributes = match.heads, match.node.attributes
-    window = attributes.get_int("local_window_size", -1)
+def _allowed(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None, ends: ir.Value) -> Allowed:
+    """Return the keys up to the query's own position and within the window; without causality, all valid keys."""
+    window = node.attributes.get_int("local_window_size", -1)
     distance = np.arange(heads.keys)[None, :] - np.arange(heads.queries)[:, None]
     valid = a("Less", a.index(np.arange(heads.keys)), ends)
-    if not attributes.get_int("causal", 1):
+    if not node.attributes.get_int("causal", 1):
         return valid
     if start is None:  # samples may have padding at the end
         within = (distance <= 0) & (distance > -window) if window > 0 else distance <= 0
-        lengths = ints(a.edit.scope.constant(match.node.inputs[5]))
-        full = lengths is not None and all(length + 1 >= heads.queries for length in lengths)
-        return within if full else intersection(a, within, valid)
+        lengths = ints(a.edit.scope.constant(node.inputs[5]))
+        is_full = lengths is not None and all(length + 1 >= heads.queries for length in lengths)
+        return within if is_full else intersection(a, within, valid)
     apart = a.index(distance)
     allowed: Allowed = a("Not", a("Greater", apart, start))
     if window > 0:
@@ -226,13 +219,9 @@ def _allowed(a: Arithmetic, match: Found, start: ir.Value | None, ends: ir.Value
     return allowed
 
 
-def _bias(a: Arithmetic, match: Found) -> ir.Value | None:
-    """The bias of the scores, extended with zeros to the whole cache."""
-    bias, keys = given(match.node, 10), match.heads.keys
+def _bias(a: Arithmetic, bias: ir.Value | None, keys: int) -> ir.Value | None:
+    """Extend the bias of the scores with zeros to the whole cache."""
     shape = a.edit.scope.static_shape(bias)
     if bias is None or shape is None or shape[-1] == keys:
         return bias
     return a.concat([bias, a.value(np.zeros((*shape[:-1], keys - shape[-1])))], -1)
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (DecomposeGroupQueryAttention(),)

@@ -15,28 +15,26 @@ aggregation alone; quantized weights that are not constant or of other than 2, 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given
-from passes.graphs.scopes import Scope
+from passes.legalize.contrib.fused import gelu
 from passes.legalize.contrib.quantized_weights import unpack
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
-_CONTRIB = "com.microsoft"
 _ACTIVATIONS = ("relu", "gelu", "silu", "identity", "swiglu")
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The inputs of one product, by their index; None for what it has not."""
+    """The inputs of one product, by their index; None if there is none."""
 
     weights: int
     bias: int
@@ -49,83 +47,48 @@ _REST = {"MoE": (6, 7), "QMoE": (8, 9, 10, 13, *range(14, 21))}
 """Inputs of a third product, and others that the kernels of the reference do not take."""
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    """The static facts: the number of tokens and of experts, the size of a token, and its dtype."""
-
-    shape: tuple[int, ...]
-    experts: int
-    dtype: ir.DataType
-
-    @property
-    def tokens(self) -> int:
-        return int(np.prod(self.shape[:-1]))
-
-
-class DecomposeMixtureOfExperts(NodeRewrite[_Found]):
+@rewrite("com.microsoft.MoE", "com.microsoft.QMoE", exactness=Exactness.ROUNDING, needs_shape=(0, 1), needs_dtype=(0,))
+def decompose_mixture_of_experts(node: ir.Node, edit: Edit) -> Replacement:
     """Write com.microsoft's MoE and QMoE as products of all experts."""
-
-    name = "decompose-mixture-of-experts"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(_CONTRIB, "MoE"), (_CONTRIB, "QMoE")})
-    needs_shape = (0, 1)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match what the reference computes."""
-        attributes, activation = node.attributes, node.attributes.get_string("activation_type", "relu")
-        if any(given(node, index) is not None for index in _REST[node.op_type]):
-            return Skip("it has a third product, weights for aggregation alone, or scales of another kind")
-        if attributes.get_int("use_sparse_mixer", 0):
-            return Skip("it is a sparse mixer")
-        if activation not in _ACTIVATIONS or (activation == "swiglu" and attributes.get_int("swiglu_fusion", 0) != 1):
-            return Skip("its activation is unknown, or its gates are not interleaved with what they multiply")
-        if node.op_type == "QMoE" and (reason := _unknown_weights(node, context.scope)) is not None:
-            return Skip(reason)
-        return _Found(node, context.shape(node), context.shape(node, 1)[1], context.dtype(node))
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """Compute all experts, and add them up."""
-        node, size = match.node, match.shape[-1]
-        a = Arithmetic(edit, wide(match.dtype))
-        first, second = _LAYERS[node.op_type]
-        tokens, router = node.inputs[:2]
-        assert tokens is not None
-        assert router is not None
-        x = a.reshape(a.cast(tokens), [1, match.tokens, size])
-        x = _activated(a, node, _product(a, match, x, first))
-        x = _product(a, match, x, second)
-        weights = a("Transpose", _routing(a, match, a.cast(router)), perm=[1, 0])
-        y = a.reduce("Sum", a("Mul", x, a.reshape(weights, [match.experts, match.tokens, 1])), [0], keepdims=False)
-        return [a.reshape(a.cast(y, match.dtype), match.shape)]
+    attributes, activation = node.attributes, node.attributes.get_string("activation_type", "relu")
+    if any(given(node, index) is not None for index in _REST[node.op_type]):
+        return Skip("there is a third product, weights for aggregation alone, or scales of another kind")
+    if attributes.get_int("use_sparse_mixer", 0):
+        return Skip("the mixer is sparse")
+    if activation not in _ACTIVATIONS or (activation == "swiglu" and attributes.get_int("swiglu_fusion", 0) != 1):
+        return Skip("the activation is unknown, or its gates are not interleaved with what they multiply")
+    shape, dtype, experts = edit.shape(node), edit.dtype(node), edit.shape(node, 1)[1]
+    a, tokens, (first, second) = Arithmetic(edit, wide(dtype)), math.prod(shape[:-1]), _LAYERS[node.op_type]
+    x = a.reshape(a.cast(edit.input(node)), [1, tokens, shape[-1]])
+    x = _product(a, node, _activate(a, node, _product(a, node, x, first)), second)
+    weights = a("Transpose", _route(a, node, tokens, experts), perm=[1, 0])
+    y = a.reduce("Sum", a("Mul", x, a.reshape(weights, [experts, tokens, 1])), [0], keepdims=False)
+    return a.reshape(a.cast(y, dtype), shape)
 
 
-def _routing(a: Arithmetic, match: _Found, router: ir.Value) -> ir.Value:
-    """The weight of each expert for each token: (tokens, experts)."""
-    attributes = match.node.attributes
-    k = attributes.get_int("k", 1)
-    probable = a("Softmax", router, axis=-1)
-    best, places = a.edit.node("TopK", [probable, a.index([k])], {"axis": -1}, outputs=2).outputs
-    if attributes.get_int("normalize_routing_weights", 0) or match.node.op_type == "QMoE":
+def _route(a: Arithmetic, node: ir.Node, tokens: int, experts: int) -> ir.Value:
+    """Return the weight of each expert for each token, (tokens, experts)."""
+    k = node.attributes.get_int("k", 1)
+    probabilities = a("Softmax", a.cast(a.edit.input(node, 1)), axis=-1)
+    best, places = a.edit.node("TopK", [probabilities, a.index([k])], {"axis": -1}, outputs=2).outputs
+    if node.attributes.get_int("normalize_routing_weights", 0) or node.op_type == "QMoE":
         best = a("Div", best, a.reduce("Sum", best, [-1]))
-    chosen = a("Equal", a.reshape(places, [match.tokens, k, 1]), a.index(np.arange(match.experts)))
-    return a.reduce("Sum", a("Where", chosen, a.reshape(best, [match.tokens, k, 1]), 0.0), [1], keepdims=False)
+    is_chosen = a("Equal", a.reshape(places, [tokens, k, 1]), a.index(np.arange(experts)))
+    return a.reduce("Sum", a("Where", is_chosen, a.reshape(best, [tokens, k, 1]), 0.0), [1], keepdims=False)
 
 
-def _product(a: Arithmetic, match: _Found, x: ir.Value, layer: _Layer) -> ir.Value:
-    """The results of all experts: (experts, tokens, columns)."""
-    node, scope = match.node, a.edit.scope
-    weights, bias = node.inputs[layer.weights], given(node, layer.bias)
-    assert weights is not None
-    matrix = a.cast(weights) if layer.scales is None else _dequantized(a, match, layer)
+def _product(a: Arithmetic, node: ir.Node, x: ir.Value, layer: _Layer) -> ir.Value:
+    """Return the results of all experts, (experts, tokens, columns)."""
+    bias = given(node, layer.bias)
+    matrix = a.cast(a.edit.input(node, layer.weights)) if layer.scales is None else _dequantize(a, node, layer)
     product = a("MatMul", x, a("Transpose", matrix, perm=[0, 2, 1]))
-    shape = scope.static_shape(bias)
+    shape = a.edit.scope.static_shape(bias)
     if bias is None or shape is None:
         return product
     return a("Add", product, a.reshape(a.cast(bias), [shape[0], 1, shape[1]]))
 
 
-def _activated(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
+def _activate(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
     attributes = node.attributes
     match attributes.get_string("activation_type", "relu"):
         case "relu":
@@ -133,65 +96,45 @@ def _activated(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
         case "silu":
             return a("Mul", x, a("Sigmoid", x))
         case "gelu":
-            inner = a("Mul", a("Add", x, a("Mul", a("Mul", a("Mul", x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
-            return a("Mul", a("Mul", x, 0.5), a("Add", a("Tanh", inner), 1.0))
+            return gelu(a, x, tanh=True)
         case "swiglu":
-            shape = a.edit.scope.static_shape(x)
-            assert shape is not None
-            pairs = a.reshape(x, [*shape[:-1], shape[-1] // 2, 2])
-            gate, factor = (a.reshape(a.slice(pairs, 3, i, i + 1), [*shape[:-1], shape[-1] // 2]) for i in range(2))
+            assert x.shape is not None
+            *before, columns = x.shape.numpy()
+            pairs = a.reshape(x, [*before, columns // 2, 2])
+            gate, factor = (a.reshape(a.slice(pairs, 3, i, i + 1), [*before, columns // 2]) for i in range(2))
             if "swiglu_limit" in attributes:
                 limit = attributes.get_float("swiglu_limit")
                 gate, factor = a("Min", gate, limit), a("Max", a("Min", factor, limit), -limit)
-            alpha, beta = (attributes.get_float(f"activation_{name}", value) for name, value in _SWIGLU)
+            alpha, beta = attributes.get_float("activation_alpha", 1.0), attributes.get_float("activation_beta", 0.0)
             return a("Mul", a("Mul", gate, a("Sigmoid", a("Mul", gate, alpha))), a("Add", factor, beta))
     return x
 
 
-_SWIGLU = (("alpha", 1.0), ("beta", 0.0))
+def _dequantize(a: Arithmetic, node: ir.Node, layer: _Layer) -> ir.Value:
+    """Return the weights of a layer, (experts, columns, rows).
 
-
-def _unknown_weights(node: ir.Node, scope: Scope) -> str | None:
-    """Why quantized weights cannot be read; None if they can."""
-    attributes = node.attributes
+    Raises:
+        NotApplicable: the weights are of another kind, or not constant.
+    """
+    attributes, scope = node.attributes, a.edit.scope
+    assert layer.scales is not None and layer.zeros is not None
     if attributes.get_string("quant_type", "int") != "int":
-        return "its weights are not integers"
+        raise NotApplicable("the weights are not integers")
     if attributes.get_int("weights_prepacked", -1) == 1:
-        return "its weights are prepacked for a specific device"
-    for layer in _LAYERS["QMoE"]:
-        indices = (layer.weights, layer.scales, layer.zeros)
-        values = [given(node, index) for index in indices if index is not None]
-        if any(value is not None and scope.constant(value) is None for value in values) or values[1] is None:
-            return "its weights are not constant"
-    return None
-
-
-def _dequantized(a: Arithmetic, match: _Found, layer: _Layer) -> ir.Value:
-    """The weights of a layer: (experts, columns, rows)."""
-    node, scope = match.node, a.edit.scope
-    assert layer.scales is not None
-    assert layer.zeros is not None
-    tensors = [scope.constant(given(node, index)) for index in (layer.weights, layer.scales, layer.zeros)]
+        raise NotApplicable("the weights are prepacked for a specific device")
+    operands = [given(node, index) for index in (layer.weights, layer.scales, layer.zeros)]
+    tensors = [scope.constant(operand) for operand in operands]
     packed, scales, zeros = (None if tensor is None else tensor.numpy() for tensor in tensors)
-    assert packed is not None
-    assert scales is not None
-    bits = _bits(node, layer)
+    if packed is None or scales is None or (zeros is None and operands[2] is not None):
+        raise NotApplicable("the weights are not constant")
+    which = "fc1_expert_weight_bits" if layer.weights == 2 else "fc2_expert_weight_bits"
+    bits = attributes.get_int(which, attributes.get_int("expert_weight_bits", 4))
     experts, columns, rows = packed.shape[0], packed.shape[1], packed.shape[2] * 8 // bits
     blocks = scales.shape[2] if scales.ndim == 3 else 1
     numbers = unpack(packed.reshape(experts * columns, -1), bits, rows).reshape(-1, rows // blocks)
     middle = np.full(len(numbers), 2 ** (bits - 1), np.uint8)
     if zeros is not None:
-        each = blocks if scales.ndim == 3 else columns
-        middle = unpack(zeros.reshape(-1, zeros.shape[-1]), bits, each).ravel()
-    factors = a.edit.constant(scales.astype(a.dtype.numpy()).ravel())
-    matrix = a("DequantizeLinear", a.edit.constant(numbers), factors, a.edit.constant(middle), axis=0)
+        middle = unpack(zeros.reshape(-1, zeros.shape[-1]), bits, blocks if scales.ndim == 3 else columns).ravel()
+    factors = a.value(scales.ravel())
+    matrix = a("DequantizeLinear", a.constant(numbers), factors, a.constant(middle), axis=0)
     return a.reshape(matrix, [experts, columns, rows])
-
-
-def _bits(node: ir.Node, layer: _Layer) -> int:
-    """How many bits a weight of a layer has."""
-    own = "fc1_expert_weight_bits" if layer.weights == 2 else "fc2_expert_weight_bits"
-    return node.attributes.get_int(own, node.attributes.get_int("expert_weight_bits", 4))
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (DecomposeMixtureOfExperts(),)

@@ -12,10 +12,6 @@ Skips: unknown lengths and shapes; packed tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -24,13 +20,11 @@ from passes.builders.attention import split_heads
 from passes.builders.operands import constant_integer, given, not_constant
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
-
-_DOMAIN = "com.microsoft"
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
 def buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool) -> Array:
-    """The bucket of each key for each query, (queries, keys), computed in float32 as ONNX Runtime does.
+    """Return the bucket of each key for each query, (queries, keys), computed in float32 as ONNX Runtime does.
 
     Args:
         queries: the number of queries.
@@ -54,76 +48,38 @@ def buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool)
     return np.asarray(first + np.where(distance < exact, distance, np.minimum(far, count - 1)))
 
 
-@dataclass(frozen=True)
-class _Table(Match):
-    shape: tuple[int, ...]
-    queries: int
-    keys: int
-
-
-class LookUpRelativePositions(NodeRewrite[_Table]):
+@rewrite("com.microsoft.RelativePositionBias", needs_shape=(0,))
+def look_up_relative_positions(node: ir.Node, edit: Edit) -> Replacement:
     """Write RelativePositionBias as a lookup by constant indices."""
-
-    name = "look-up-relative-positions"
-    exactness = Exactness.BITWISE
-    operators = frozenset({(_DOMAIN, "RelativePositionBias")})
-    needs_shape = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Table | Skip | None:
-        """Match lengths that are constant, or known by the shape of the output."""
-        scope = context.scope
-        done = scope.proven_sizes(node.outputs[0])
-        lengths = []
-        for index, what in ((1, "query_length"), (2, "key_length")):
-            value = given(node, index)
-            length = constant_integer(value, scope) if done is None else done[index + 1]
-            if length is None and value is not None:
-                return Skip(not_constant(value, what))
-            lengths.append(length or 0)
-        return _Table(node, context.shape(node), *lengths)
-
-    def rewrite(self, match: _Table, edit: Edit) -> Sequence[ir.Value | None]:
-        """Gather the bucket of each pair from one row of the table per head."""
-        attributes, (count, heads) = match.node.attributes, match.shape
-        both_ways = bool(attributes.get_int("is_bidirectional", 0))
-        found = buckets(match.queries, match.keys, count, attributes["max_distance"].as_int(), both_ways)
-        table = edit.op("Reshape", [match.node.inputs[0], edit.constant(np.array([1, heads, count]))])
-        return [edit.op("Gather", [table, edit.constant(found)], {"axis": 2})]
+    scope, (count, heads) = edit.scope, edit.shape(node)
+    shape = scope.proven_sizes(node.outputs[0])
+    lengths = []
+    for index, what in ((1, "query_length"), (2, "key_length")):
+        value = given(node, index)
+        length = constant_integer(value, scope) if shape is None else shape[index + 1]
+        if length is None and value is not None:
+            return Skip(not_constant(value, what))
+        lengths.append(length or 0)
+    is_bidirectional = bool(node.attributes.get_int("is_bidirectional", 0))
+    queries, keys = lengths
+    places = buckets(queries, keys, count, node.attributes["max_distance"].as_int(), is_bidirectional)
+    # the values of a head are contiguous
+    table = edit.reshape(edit.input(node), [1, heads, count])
+    return edit.op("Gather", [table, edit.constant(places)], {"axis": 2})
 
 
-@dataclass(frozen=True)
-class _Gated(Match):
-    shape: tuple[int, ...]
-    width: int
-    dtype: ir.DataType
-
-
-class DecomposeGatedRelativePositionBias(NodeRewrite[_Gated]):
-    """Write GatedRelativePositionBias as products and sigmoids."""
-
-    name = "decompose-gated-relative-position-bias"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(_DOMAIN, "GatedRelativePositionBias")})
-    needs_shape = (0, 3)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Gated | Skip | None:
-        if given(node, 6) is not None:
-            return Skip("its tokens are packed")
-        return _Gated(node, context.shape(node), context.shape(node, 3)[1], context.dtype(node))
-
-    def rewrite(self, match: _Gated, edit: Edit) -> Sequence[ir.Value | None]:
-        """Compute both gates with one product, and scale the bias."""
-        node, a = match.node, Arithmetic(edit, wide(match.dtype))
-        query, shift, relative, weight, bias, factor = (a.cast(value) for value in node.inputs[:6] if value)
-        heads = node.attributes["num_heads"].as_int()
-        query = split_heads(a, a("Add", query, shift), match.shape, heads)
-        gates = a("Add", a("MatMul", query, weight), bias)
-        gates = a.reshape(gates, [match.shape[0], heads, match.shape[1], 2, match.width // 2])
-        gates = a("Sigmoid", a.reduce("Sum", gates, [4], keepdims=False))
-        update, reset = a.slice(gates, 3, 0, 1), a.slice(gates, 3, 1, 2)
-        gate = a("Add", a("Mul", update, a("Sub", a("Mul", reset, factor), 1.0)), 2.0)
-        return [a.cast(a("Mul", gate, relative), match.dtype)]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (LookUpRelativePositions(), DecomposeGatedRelativePositionBias())
+@rewrite("com.microsoft.GatedRelativePositionBias", exactness=Exactness.ROUNDING, needs_shape=(0, 3), needs_dtype=(0,))
+def decompose_gated_relative_position_bias(node: ir.Node, edit: Edit) -> Replacement:
+    """Write GatedRelativePositionBias as one product for both gates, sigmoids and a factor of the bias."""
+    if given(node, 6) is not None:
+        return Skip("the tokens are packed")
+    shape, dtype, heads = edit.shape(node), edit.dtype(node), node.attributes["num_heads"].as_int()
+    a = Arithmetic(edit, wide(dtype))
+    query, shift, relative, weight, bias, factor = (a.cast(edit.input(node, index)) for index in range(6))
+    query = split_heads(a, a("Add", query, shift), shape, heads)
+    gates = a("Add", a("MatMul", query, weight), bias)
+    gates = a.reshape(gates, [shape[0], heads, shape[1], 2, edit.shape(node, 3)[1] // 2])
+    gates = a("Sigmoid", a.reduce("Sum", gates, [4], keepdims=False))
+    update, reset = a.slice(gates, 3, 0, 1), a.slice(gates, 3, 1, 2)
+    gate = a("Add", a("Mul", update, a("Sub", a("Mul", reset, factor), 1.0)), 2.0)
+    return a.cast(a("Mul", gate, relative), dtype)

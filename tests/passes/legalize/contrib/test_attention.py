@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.legalize.contrib.attention import (
-    DecomposeDecoderMaskedMultiHeadAttention,
-    DecomposeMultiHeadAttention,
-    DecomposeProjectedAttention,
+    decompose_decoder_masked_multi_head_attention,
+    decompose_multi_head_attention,
+    decompose_projected_attention,
+    decompose_quantized_attention,
 )
 from passes.legalize.math.integer_products import exact_integer_product
 from passes.legalize.nn.rotary import DecomposeRotaryEmbedding
@@ -55,7 +56,7 @@ class TestMultiHeadAttention:
             "attention_bias": random(1, N, S, L) if biased else None,
         }
         made = holds(
-            DecomposeMultiHeadAttention(),
+            decompose_multi_head_attention,
             "MultiHeadAttention",
             inputs,
             attributes=HEADS,
@@ -70,7 +71,7 @@ class TestMultiHeadAttention:
         inputs = {**SELF, "bias": None, "mask": None, "attention_bias": None, **PAST}
         outputs = ("y", "present_key", "present_value")
         made = holds(
-            DecomposeMultiHeadAttention(),
+            decompose_multi_head_attention,
             "MultiHeadAttention",
             inputs,
             outputs,
@@ -82,18 +83,18 @@ class TestMultiHeadAttention:
 
     def test_present_without_past(self, device: Device) -> None:
         outputs = ("y", "present_key", "present_value")
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", SELF, outputs, HEADS, device=device)
+        holds(decompose_multi_head_attention, "MultiHeadAttention", SELF, outputs, HEADS, device=device)
 
     def test_a_masked_sample_is_causal(self) -> None:
         inputs = {**SELF, "bias": None, "mask": integers([0, 0, 0], [0, 1, 1])}
         attributes = HEADS | {"unidirectional": 1, "mask_filter_value": -20.0, "scale": 0.3}
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=attributes)
+        holds(decompose_multi_head_attention, "MultiHeadAttention", inputs, attributes=attributes)
 
     @pytest.mark.parametrize("biased", [False, True])
     def test_keys_split_into_heads(self, biased: bool, device: Device) -> None:
         inputs = {"q": random(B, S, D), "k": random(B, N, L, H), "v": random(B, N, L, H, seed=1)}
         inputs |= {"bias": random(3 * D)} if biased else {}
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS, device=device)
+        holds(decompose_multi_head_attention, "MultiHeadAttention", inputs, attributes=HEADS, device=device)
 
     @pytest.mark.parametrize("packed", ["keys and values", "all"])
     def test_packed(self, packed: str) -> None:
@@ -111,20 +112,20 @@ class TestMultiHeadAttention:
             f" y = com.microsoft.MultiHeadAttention<num_heads={N}>({', '.join(given)}) }}"
         )
         model = ir.from_proto(proto)
-        assert DecomposeMultiHeadAttention().run(model, Context()).rewrites
+        assert decompose_multi_head_attention.run(model, Context()).rewrites
         np.testing.assert_allclose(run(ir.to_proto(model), given)["y"], expected, 1e-5, 1e-5)
 
     def test_values_of_another_size(self) -> None:
         inputs = CROSS | {"v": random(B, L, 12)}
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, attributes=HEADS)
+        holds(decompose_multi_head_attention, "MultiHeadAttention", inputs, attributes=HEADS)
 
     def test_scores_output(self) -> None:
         inputs = {**CROSS, "bias": None, "mask": MASKS["how many keys"]}
         outputs = ("y", "present_key", "present_value", "scores")
-        holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, outputs, HEADS)
+        holds(decompose_multi_head_attention, "MultiHeadAttention", inputs, outputs, HEADS)
 
     def test_causality_between_two_sequences(self) -> None:
-        (reason,) = skips(DecomposeMultiHeadAttention(), "MultiHeadAttention", CROSS, HEADS | {"unidirectional": 1})
+        (reason,) = skips(decompose_multi_head_attention, "MultiHeadAttention", CROSS, HEADS | {"unidirectional": 1})
         assert "not those of the queries" in reason
 
 
@@ -146,7 +147,7 @@ class TestDecoderMaskedMultiHeadAttention:
             "bias": random(3 * D) if biased else None,
         }
         made = holds(
-            DecomposeDecoderMaskedMultiHeadAttention(),
+            decompose_decoder_masked_multi_head_attention,
             "DecoderMaskedMultiHeadAttention",
             inputs,
             ("y", "present_key", "present_value"),
@@ -157,7 +158,7 @@ class TestDecoderMaskedMultiHeadAttention:
 
     def test_attends_to_an_encoder(self, device: Device) -> None:
         inputs = {"q": random(B, 1, D), "k": random(B, N, L, H), "v": random(B, N, L, H, seed=1)}
-        rule = DecomposeDecoderMaskedMultiHeadAttention()
+        rule = decompose_decoder_masked_multi_head_attention
         holds(rule, "DecoderMaskedMultiHeadAttention", inputs, attributes=HEADS, device=device)
 
 
@@ -177,25 +178,25 @@ class TestProjectedAttention:
     def test_masks(self, causal: int, mask: Array | None, device: Device) -> None:
         inputs = {**PROJECTED, "mask": mask}
         attributes = HEADS | {"unidirectional": causal}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, attributes=attributes, device=device)
+        holds(decompose_projected_attention, "Attention", inputs, attributes=attributes, device=device)
 
     def test_a_past(self, device: Device) -> None:
         inputs = {**PROJECTED, "mask": integers([1] * 7, [0, 1, 1, 1, 0, 1, 1]), "past": random(2, B, N, 4, H)}
         attributes = HEADS | {"unidirectional": 1}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, ("y", "present"), attributes, device=device)
+        holds(decompose_projected_attention, "Attention", inputs, ("y", "present"), attributes, device=device)
 
     def test_a_bias_of_the_scores(self) -> None:
         inputs = {**PROJECTED, "mask": None, "past": None, "bias": random(B, N, S, S)}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, attributes=HEADS)
+        holds(decompose_projected_attention, "Attention", inputs, attributes=HEADS)
 
     def test_values_of_another_size(self) -> None:
         inputs = {"x": random(B, S, 6), "w": random(6, 28), "b": random(28)}
         attributes = HEADS | {"qkv_hidden_sizes": [8, 8, 12]}
-        holds(DecomposeProjectedAttention(), "Attention", inputs, attributes=attributes)
+        holds(decompose_projected_attention, "Attention", inputs, attributes=attributes)
 
     def test_a_mask_of_packed_samples(self) -> None:
         inputs = {**PROJECTED, "mask": np.zeros(8, np.int32)}
-        (reason,) = skips(DecomposeProjectedAttention(), "Attention", inputs, HEADS)
+        (reason,) = skips(decompose_projected_attention, "Attention", inputs, HEADS)
         assert "mask" in reason
 
     @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -215,7 +216,7 @@ class TestProjectedAttention:
             "past": random(2, B, N, 4, H),
         }
         made = holds(
-            DecomposeProjectedAttention(),
+            decompose_quantized_attention,
             "QAttention",
             inputs,
             ("y", "present"),
@@ -268,4 +269,4 @@ def test_any_multi_head_attention(data: st.DataObject) -> None:
     }
     outputs = ("y", "present_key", "present_value") if with_past else ("y",)
     attributes = {"num_heads": heads, "unidirectional": int(causal)}
-    holds(DecomposeMultiHeadAttention(), "MultiHeadAttention", inputs, outputs, attributes)
+    holds(decompose_multi_head_attention, "MultiHeadAttention", inputs, outputs, attributes)

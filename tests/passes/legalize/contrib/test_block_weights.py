@@ -11,9 +11,9 @@ import pytest
 
 from passes.cleanup.remove_dead import RemoveDead
 from passes.legalize.contrib.block_weights import (
-    DecomposeGatherBlockQuantized,
-    DecomposeMatMulBnb4,
-    PlainMatMulNBits,
+    decompose_gather_block_quantized,
+    decompose_mat_mul_bnb4,
+    plain_mat_mul_n_bits,
 )
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import NodeRewrite
@@ -55,14 +55,14 @@ def test_mat_mul_n_bits_keeps_4_bits(device: Device) -> None:
         z=integers(6, 2),
         c=RANDOM.standard_normal(6).astype(np.float32),
     )
-    assert operators(computes(PlainMatMulNBits(), source, X, device)) == ["MatMulNBits", "Add"]
+    assert operators(computes(plain_mat_mul_n_bits, source, X, device)) == ["MatMulNBits", "Add"]
 
 
 def test_mat_mul_n_bits_without_changes() -> None:
     text = """(float[3,40] x) => (float[3,6] y) {
         y = com.microsoft.MatMulNBits <K = 40, N = 6, bits = 4, block_size = 16> (x, w, s, z) }"""
     source = tiny(text, w=integers(6, 3, 8), s=RANDOM.random(18).astype(np.float32), z=integers(12))
-    assert not PlainMatMulNBits().run(source, Context()).rewrites
+    assert not plain_mat_mul_n_bits.run(source, Context()).rewrites
 
 
 @pytest.mark.parametrize("kind", [0, 1])
@@ -70,7 +70,7 @@ def test_mat_mul_bnb4(kind: int, device: Device) -> None:
     text = f"""(float[3,40] x) => (float[3,6] y) {{
         y = com.microsoft.MatMulBnb4 <K = 40, N = 6, block_size = 16, quant_type = {kind}> (x, w, s) }}"""
     source = tiny(text, w=integers(120), s=RANDOM.random(15).astype(np.float32))
-    assert operators(computes(DecomposeMatMulBnb4(), source, X, device)) == ["MatMul"]
+    assert operators(computes(decompose_mat_mul_bnb4, source, X, device)) == ["MatMul"]
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -81,7 +81,7 @@ def test_gather_packed(bits: int, zeros: bool, device: Device) -> None:
     constants = {"w": integers(10, 48 * bits // 8), "s": RANDOM.random((10, 3)).astype(np.float32)}
     if zeros:
         constants["z"] = integers(10, 2 if bits == 4 else 3)
-    computes(DecomposeGatherBlockQuantized(), tiny(text, opset=21, **constants), INDICES, device)
+    computes(decompose_gather_block_quantized, tiny(text, opset=21, **constants), INDICES, device)
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -92,11 +92,11 @@ def test_gather_with_a_shorter_last_block(dtype: Any, zeros: bool, device: Devic
     constants = {"w": RANDOM.integers(0, 8, (10, 40)).astype(dtype), "s": RANDOM.random((10, 3)).astype(np.float32)}
     if zeros:
         constants["z"] = RANDOM.integers(0, 8, (10, 3)).astype(dtype)
-    computes(DecomposeGatherBlockQuantized(), tiny(text, opset=21, **constants), INDICES, device)
+    computes(decompose_gather_block_quantized, tiny(text, opset=21, **constants), INDICES, device)
 
 
 def test_skips() -> None:
     text = """(float[3,40] x, uint8[120] w) => (float[3,6] y) {
         y = com.microsoft.MatMulBnb4 <K = 40, N = 6, block_size = 16, quant_type = 1> (x, w, s) }"""
     source = tiny(text, s=RANDOM.random(15).astype(np.float32))
-    assert reasons(DecomposeMatMulBnb4().run(source, Context())) == ["its weights are not constant"]
+    assert reasons(decompose_mat_mul_bnb4.run(source, Context())) == ["the weights are not constant"]

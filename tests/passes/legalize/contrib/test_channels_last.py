@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.channels_last import MoveChannels
+from passes.legalize.contrib.channels_last import move_channels
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
-RULE = MoveChannels()
 
 
 def last(x: Array) -> Array:
@@ -37,17 +36,17 @@ class TestNhwcConv:
     def test_channels_last_weights(self, device: Device) -> None:
         y = last(convolved(self.X, self.W, self.B, **self.HOW, kernel_shape=[3, 2]))
         source = contrib("NhwcConv", [last(self.X), last(self.W), self.B], y, **self.HOW, kernel_shape=[3, 2])
-        assert legalized(RULE, source, [y], device=device) == ["Transpose", "Transpose", "Conv", "Transpose"]
+        assert legalized(move_channels, source, [y], device=device) == ["Transpose", "Transpose", "Conv", "Transpose"]
 
     def test_without_a_bias(self) -> None:
         y = last(convolved(self.X, self.W, group=2))
-        legalized(RULE, contrib("NhwcConv", [last(self.X), last(self.W)], y, group=2), [y])
+        legalized(move_channels, contrib("NhwcConv", [last(self.X), last(self.W)], y, group=2), [y])
 
     def test_weights_of_another_layout(self) -> None:
         y = last(convolved(self.X, self.W, group=2))
         source = contrib("NhwcConv", [last(self.X), normal(6, 2, 3, 3)], y, group=2)
-        (reason,) = skipped(RULE, source)
-        assert reason == "the last axis of its weights (6, 2, 3, 3) does not match the channels of (2, 6, 5, 4)"
+        (reason,) = skipped(move_channels, source)
+        assert reason == "the last axis of the weights (6, 2, 3, 3) does not match the channels of (2, 6, 5, 4)"
 
 
 class TestNhwcFusedConv:
@@ -58,16 +57,16 @@ class TestNhwcFusedConv:
         other = normal(*plain.shape, seed=7)
         y = last(np.maximum(plain + other, 0))
         source = contrib("NhwcFusedConv", [last(self.X), self.W, self.B, last(other)], y, activation="Relu")
-        assert "Relu" in legalized(RULE, source, [y], device=device)
+        assert "Relu" in legalized(move_channels, source, [y], device=device)
 
     def test_parameters_of_the_activation(self) -> None:
         y = last(np.clip(convolved(self.X, self.W), -0.5, 1.5))
         how = {"activation": "Clip", "activation_params": [-0.5, 1.5]}
-        legalized(RULE, contrib("NhwcFusedConv", [last(self.X), self.W], y, **how), [y])
+        legalized(move_channels, contrib("NhwcFusedConv", [last(self.X), self.W], y, **how), [y])
 
     def test_an_unknown_activation(self) -> None:
         source = contrib("NhwcFusedConv", [last(self.X), self.W], last(convolved(self.X, self.W)), activation="Mish")
-        assert skipped(RULE, source) == ["its activation Mish is unknown"]
+        assert skipped(move_channels, source) == ["the activation Mish is unknown"]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -75,7 +74,7 @@ def test_pooling(dtype: type, device: Device) -> None:
     x = np.random.default_rng(0).integers(0, 100, (1, 7, 6, 3)).astype(dtype)
     how = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
     y = last(case("MaxPool", [np.ascontiguousarray(np.moveaxis(x, -1, 1))], how, opset=17).expected()[0])
-    legalized(RULE, contrib("NhwcMaxPool", [x], y, **how), [y], device=device)
+    legalized(move_channels, contrib("NhwcMaxPool", [x], y, **how), [y], device=device)
 
 
 @given(
@@ -89,4 +88,4 @@ def test_any_convolution(group: int, sizes: list[int], kernel: int, stride: int)
     x, w = normal(1, 2 * group, *sizes), normal(3 * group, 2, *[kernel] * len(sizes))
     how = {"group": group, "strides": [stride] * len(sizes), "auto_pad": "SAME_UPPER"}
     y = last(convolved(x, w, **how))
-    legalized(RULE, contrib("NhwcConv", [last(x), last(w)], y, **how), [y])
+    legalized(move_channels, contrib("NhwcConv", [last(x), last(w)], y, **how), [y])

@@ -1,4 +1,4 @@
-"""spell-out: simple operators of com.microsoft, against ONNX Runtime's kernels."""
+"""Simple operators of com.microsoft, against ONNX Runtime's kernels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.elementary import SpellOut
+from passes.legalize import rules_of
+from passes.legalize.contrib.elementary import decompose_contrib_rms_norm, gather_windows, rename_expand_dims
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
-RULE = SpellOut()
+RULES = {operator: rule for rule in rules_of("contrib.elementary") for _, operator in rule.operators}
 GATE = normal(2, 3, 8, seed=2)
 
 
@@ -49,20 +50,23 @@ def test_each_operator(
     operator: str, inputs: list[Array], constants: tuple[int, ...], attributes: dict[str, Any], device: Device
 ) -> None:
     source = contrib(operator, *inputs, constants=constants, **attributes)
-    legalized(RULE, source, source.expected(), device=device if operator != "Range" else None, rtol=1e-4, atol=1e-5)
+    rule = RULES[operator]
+    legalized(rule, source, source.expected(), device=device if operator != "Range" else None, rtol=1e-4, atol=1e-5)
 
 
 def test_half_precision_is_rounded_once() -> None:
     x, scale = normal(2, 3, 8).astype(np.float16), normal(4).astype(np.float16)
     source = contrib("GatedRMSNorm", x, scale, GATE.astype(np.float16))
-    legalized(RULE, source, source.expected(), rtol=1e-3, atol=1e-3)
+    legalized(decompose_contrib_rms_norm, source, source.expected(), rtol=1e-3, atol=1e-3)
 
 
 def test_skips() -> None:
     source = contrib("ExpandDims", normal(2, 3), np.array(1, np.int32))
-    assert skipped(RULE, source) == ["axis is not constant: freeze it with --freeze x1=VALUE"]
+    assert skipped(rename_expand_dims, source) == ["the axis is not constant: freeze it with --freeze x1=VALUE"]
     source.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    assert skipped(RULE, source) == ["the shape of its input is unknown: freeze the dimensions that are open"]
+    assert skipped(rename_expand_dims, source) == [
+        "the shape of its input is unknown: freeze the dimensions that are open"
+    ]
 
 
 @given(data=st.data())
@@ -72,4 +76,4 @@ def test_any_window(data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, len(shape) - 1))
     size, step = data.draw(st.integers(1, shape[axis])), data.draw(st.integers(1, 3))
     source = contrib("UnfoldTensor", normal(*shape), size=size, step=step, dim=axis)
-    legalized(RULE, source, source.expected(), rtol=0, atol=0)
+    legalized(gather_windows, source, source.expected(), rtol=0, atol=0)

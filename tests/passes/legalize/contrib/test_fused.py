@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.legalize.contrib.fused import (
-    DecomposeBiasSoftmax,
-    DecomposeContribGelu,
-    DecomposeFusedActivation,
-    DecomposeFusedMatMul,
+    decompose_bias_softmax,
+    decompose_contrib_gelu,
+    decompose_fused_activation,
+    decompose_fused_mat_mul,
 )
 from passes.legalize.contrib.normalization import (
-    DecomposeEmbedLayerNormalization,
-    DecomposeQEmbedLayerNormalization,
-    DecomposeSimplifiedLayerNormalization,
-    DecomposeSkipNormalization,
+    decompose_embed_layer_normalization,
+    decompose_q_embed_layer_normalization,
+    decompose_simplified_layer_normalization,
+    decompose_skip_normalization,
 )
-from passes.legalize.contrib.quantized_weights import DecomposeMatMulNBits, unpack
+from passes.legalize.contrib.quantized_weights import decompose_mat_mul_n_bits, unpack
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, operators, run
@@ -52,20 +52,25 @@ class TestFusedMatMul:
         self, a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], device: Device
     ) -> None:
         made = holds(
-            DecomposeFusedMatMul(), "FusedMatMul", {"a": random(*a), "b": random(*b)}, ("y",), attributes, device=device
+            decompose_fused_mat_mul,
+            "FusedMatMul",
+            {"a": random(*a), "b": random(*b)},
+            ("y",),
+            attributes,
+            device=device,
         )
         assert made.count("MatMul") == 1
         assert ("Mul" in made) == ("alpha" in attributes)
 
     def test_the_old_name(self) -> None:
         inputs = {"a": random(2, 3, 4), "b": random(2, 5, 4)}
-        made = holds(DecomposeFusedMatMul(), "TransposeMatMul", inputs, attributes={"transB": 1, "alpha": 2.0})
+        made = holds(decompose_fused_mat_mul, "TransposeMatMul", inputs, attributes={"transB": 1, "alpha": 2.0})
         assert made == ["Transpose", "MatMul", "Mul"]
 
     def test_an_unknown_rank(self) -> None:
         model = node_model("FusedMatMul", {"a": random(2, 3), "b": random(3, 2)})
         model.graph.input[0].type.tensor_type.ClearField("shape")
-        result = DecomposeFusedMatMul().run(ir.from_proto(model), Context())
+        result = decompose_fused_mat_mul.run(ir.from_proto(model), Context())
         assert not result.rewrites
         assert "shape" in result.skips[0].reason
 
@@ -89,7 +94,7 @@ class TestFusedActivation:
         own = {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}
         attributes = own | {"activation": activation} | {f"activation_{name}": x for name, x in parameters.items()}
         inputs = {"a": random(4, 3), "b": random(5, 4), "c": random(5)}
-        made = holds(DecomposeFusedActivation(), "FusedGemm", inputs, attributes=attributes, device=device)
+        made = holds(decompose_fused_activation, "FusedGemm", inputs, attributes=attributes, device=device)
         assert made == ["Gemm", activation]
 
     def test_an_unknown_activation(self) -> None:
@@ -99,8 +104,8 @@ class TestFusedActivation:
             "activation_alpha": 1.0,
             "activation_beta": 1.0,
         }
-        (reason,) = skips(DecomposeFusedActivation(), "FusedGemm", inputs, attributes)
-        assert reason == "its activation ParametricSoftplus is unknown"
+        (reason,) = skips(decompose_fused_activation, "FusedGemm", inputs, attributes)
+        assert reason == "the activation ParametricSoftplus is unknown"
 
     @pytest.mark.parametrize(
         ("activation", "parameters"),
@@ -113,7 +118,7 @@ class TestFusedActivation:
             attributes["activation_params"] = parameters
         inputs = {"x": random(1, 3, 5, 5), "w": random(4, 3, 3, 3), "b": None if summed else random(4)}
         inputs |= {"z": random(1, 4, 3, 3)} if summed else {}
-        made = holds(DecomposeFusedActivation(), "FusedConv", inputs, attributes=attributes, device=device)
+        made = holds(decompose_fused_activation, "FusedConv", inputs, attributes=attributes, device=device)
         assert made == ["Conv", *(["Add"] if summed else []), activation]
 
 
@@ -125,11 +130,11 @@ class TestGelu:
     )
     def test_forms(self, op_type: str, biased: bool, opset: int, device: Device) -> None:
         inputs = X | ({"bias": random(D)} if biased else {})
-        made = holds(DecomposeContribGelu(), op_type, inputs, opset=opset, device=device)
+        made = holds(decompose_contrib_gelu, op_type, inputs, opset=opset, device=device)
         assert ("Gelu" in made) == (opset >= 20 and op_type != "QuickGelu")
 
     def test_the_factor_of_quick_gelu(self) -> None:
-        holds(DecomposeContribGelu(), "QuickGelu", X, attributes={"alpha": 1.1})
+        holds(decompose_contrib_gelu, "QuickGelu", X, attributes={"alpha": 1.1})
 
     @pytest.mark.parametrize(
         ("op_type", "shapes", "result"),
@@ -149,7 +154,7 @@ class TestGelu:
             f"g ({text}) => (float{list(result)} y) {{ y = com.microsoft.{op_type}({', '.join(names)}) }}"
         )
         model = ir.from_proto(proto)
-        assert DecomposeContribGelu().run(model, Context()).rewrites
+        assert decompose_contrib_gelu.run(model, Context()).rewrites
         arrays = [random(*shape) for shape in shapes]
         actual = run(ir.to_proto(model), dict(zip(names, arrays, strict=True)))["y"]
         np.testing.assert_allclose(actual, EXPECTED[op_type](*arrays), 1e-5, 1e-5)
@@ -182,7 +187,7 @@ class TestNormalization:
             inputs["shift"] = None
         outputs = ("y", "", "", "total") if biased else ("y",)
         made = holds(
-            DecomposeSkipNormalization(),
+            decompose_skip_normalization,
             "SkipLayerNormalization",
             inputs,
             outputs,
@@ -196,7 +201,7 @@ class TestNormalization:
     def test_skip_simplified(self, biased: bool, device: Device) -> None:
         inputs = {**X, "skip": random(B, S, D, seed=2), "scale": random(D), "bias": random(D) if biased else None}
         outputs = ("y", "", "", "total") if biased else ("y",)
-        rule = DecomposeSkipNormalization()
+        rule = decompose_skip_normalization
         holds(rule, "SkipSimplifiedLayerNormalization", inputs, outputs, device=device)
 
     def test_the_mean_output(self) -> None:
@@ -205,7 +210,7 @@ class TestNormalization:
         model.graph[0].resize_outputs(2)
         model.graph[0].outputs[1].name = "mean"
         model.graph.outputs.append(model.graph[0].outputs[1])
-        result = DecomposeSkipNormalization().run(model, Context())
+        result = decompose_skip_normalization.run(model, Context())
         assert "training" in result.skips[0].reason
 
     def test_half_floats_are_added_in_float32(self) -> None:
@@ -213,7 +218,7 @@ class TestNormalization:
             name: array.astype(np.float16)
             for name, array in {**X, "skip": random(B, S, D, seed=2), **self.WEIGHTS}.items()
         }
-        made = holds(DecomposeSkipNormalization(), "SkipLayerNormalization", inputs, tolerance=2e-3)
+        made = holds(decompose_skip_normalization, "SkipLayerNormalization", inputs, tolerance=2e-3)
         assert made.count("Cast") == 5
 
     def test_the_dtype_is_that_of_a_weight(self) -> None:
@@ -221,12 +226,12 @@ class TestNormalization:
         model = ir.from_proto(node_model("SkipLayerNormalization", inputs, constants=("scale",)))
         for value in model.graph.inputs:
             value.type = None
-        assert DecomposeSkipNormalization().run(model, Context()).rewrites
+        assert decompose_skip_normalization.run(model, Context()).rewrites
 
     @pytest.mark.parametrize(("axis", "shape"), [(-1, (D,)), (1, (S, D))])
     def test_simplified(self, axis: int, shape: tuple[int, ...], device: Device) -> None:
         holds(
-            DecomposeSimplifiedLayerNormalization(),
+            decompose_simplified_layer_normalization,
             "SimplifiedLayerNormalization",
             {**X, "scale": random(*shape)},
             ("y", "inverse"),
@@ -251,7 +256,7 @@ class TestNormalization:
             "places": None if segments else np.array([[2, 1, 0]], np.int32),
         }
         holds(
-            DecomposeEmbedLayerNormalization(),
+            decompose_embed_layer_normalization,
             "EmbedLayerNormalization",
             inputs,
             ("y", "count", "total"),
@@ -284,7 +289,7 @@ class TestQEmbedLayerNormalization:
             left_out = inputs[name] is None
             inputs[f"{name}_zero"] = None if left_out else np.asarray(numbers.integers(low, high, dtype=dtype))
         holds(
-            DecomposeQEmbedLayerNormalization(),
+            decompose_q_embed_layer_normalization,
             "QEmbedLayerNormalization",
             inputs,
             ("y", "count"),
@@ -305,7 +310,7 @@ class TestBiasSoftmax:
         y = (weights / weights.sum(axis=1, keepdims=True)).reshape(x.shape)
         attributes = {"axis": axis, "is_inner_broadcast": int(len(shape) == 4)}
         source = case("BiasSoftmax", [x, bias], attributes, domain="com.microsoft", opset=opset)
-        legalized(DecomposeBiasSoftmax(), declare(source, [y]), [y], device=device)
+        legalized(decompose_bias_softmax, declare(source, [y]), [y], device=device)
 
 
 class TestMatMulNBits:
@@ -317,7 +322,7 @@ class TestMatMulNBits:
             zeros = "packed"  # ONNX Runtime takes no others there
         inputs, attributes = self.product(bits, columns, zeros)
         made = holds(
-            DecomposeMatMulNBits(),
+            decompose_mat_mul_n_bits,
             "MatMulNBits",
             inputs,
             attributes=attributes,
@@ -330,8 +335,8 @@ class TestMatMulNBits:
 
     def test_weights_that_are_not_constant(self) -> None:
         inputs, attributes = self.product(4, 32, "middle")
-        reasons = skips(DecomposeMatMulNBits(), "MatMulNBits", inputs, attributes)
-        assert reasons == ["its weights are not constant"]
+        reasons = skips(decompose_mat_mul_n_bits, "MatMulNBits", inputs, attributes)
+        assert reasons == ["the weights are not constant"]
 
     def test_the_lowest_bits_come_first(self) -> None:
         assert unpack(np.array([[0x21, 0x43]], np.uint8), 4, 3).tolist() == [[1, 2, 3]]
@@ -377,5 +382,5 @@ def test_any_fused_product(
     attributes = {name: int(flag) for name, flag in zip(names, flags, strict=True)} | {"alpha": alpha}
     inputs = {"a": random(*shapes[0]), "b": random(*shapes[1])}
     model = ir.from_proto(node_model("FusedMatMul", inputs, attributes=attributes))
-    apply(DecomposeFusedMatMul(), model, inputs=inputs)
+    apply(decompose_fused_mat_mul, model, inputs=inputs)
     assert "MatMul" in operators(model)

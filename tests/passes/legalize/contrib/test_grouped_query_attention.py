@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.grouped_query_attention import DecomposeGroupQueryAttention
+from passes.legalize.contrib.grouped_query_attention import decompose_group_query_attention
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, run
@@ -47,7 +47,7 @@ def check(
 ) -> list[str]:
     heads = {"num_heads": N, "kv_num_heads": K}
     return holds(
-        DecomposeGroupQueryAttention(),
+        decompose_group_query_attention,
         OPERATOR,
         inputs,
         OUTPUTS,
@@ -142,7 +142,7 @@ def test_normalized_heads() -> None:
         kind = onnx.TensorProto.FLOAT
         proto.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
     model = ir.from_proto(proto)
-    assert DecomposeGroupQueryAttention().run(model, Context()).rewrites
+    assert decompose_group_query_attention.run(model, Context()).rewrites
     found = run(ir.to_proto(model), feeds | {"q": q, "k": k} | weights)
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, 1e-4, 1e-4)
@@ -169,17 +169,17 @@ def test_scores_output(stage: int, past: int | None) -> None:
     inputs = step(1, 5, [5, 5], past) if past else step(3, 3, [3, 3])
     attributes = {"num_heads": N, "kv_num_heads": K, "qk_output": stage}
     outputs = (*OUTPUTS, "scores")
-    holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, outputs, attributes, constants=("total",))
+    holds(decompose_group_query_attention, OPERATOR, inputs, outputs, attributes, constants=("total",))
 
 
 def test_a_total_known_at_run_time_for_one_token() -> None:
     inputs = step(1, 5, [3, 5], 10)
-    holds(DecomposeGroupQueryAttention(), OPERATOR, inputs, OUTPUTS, {"num_heads": N, "kv_num_heads": K})
+    holds(decompose_group_query_attention, OPERATOR, inputs, OUTPUTS, {"num_heads": N, "kv_num_heads": K})
 
 
 def test_a_prompt_of_unknown_total() -> None:
     reasons = skips(
-        DecomposeGroupQueryAttention(),
+        decompose_group_query_attention,
         OPERATOR,
         step(3, 3, [3, 3]),
         {"num_heads": N, "kv_num_heads": K},

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passes.legalize.contrib.mixture_of_experts import DecomposeMixtureOfExperts
+from passes.legalize.contrib.mixture_of_experts import decompose_mixture_of_experts
 from tests.passes.device import Device
 from tests.passes.harness import Array
 from tests.passes.legalize.contrib_nodes import holds, random, skips
 
 E, H, INNER, T = 4, 32, 16, 5
-RULE = DecomposeMixtureOfExperts()
 
 
 def floats(fused: bool = False, *, bias: bool = True, rank: int = 2) -> dict[str, Array | None]:
@@ -31,7 +30,16 @@ def floats(fused: bool = False, *, bias: bool = True, rank: int = 2) -> dict[str
 def check(inputs: dict[str, Array | None], operator: str = "MoE", device: Device | None = None, **more: Any) -> None:
     constants = tuple(name for name in inputs if name not in ("x", "router"))
     tolerance = more.pop("tolerance", 1e-4)
-    holds(RULE, operator, inputs, ("y",), more, device=device, constants=constants, tolerance=tolerance)
+    holds(
+        decompose_mixture_of_experts,
+        operator,
+        inputs,
+        ("y",),
+        more,
+        device=device,
+        constants=constants,
+        tolerance=tolerance,
+    )
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "identity"])
@@ -90,6 +98,13 @@ def test_half_precision(device: Device) -> None:
 
 
 def test_what_it_skips() -> None:
-    assert "not constant" in skips(RULE, "QMoE", quantized(4, 0, zeros=False), {"k": 1, "expert_weight_bits": 4})[0]
-    sparse = skips(RULE, "MoE", floats(), {"k": 2, "use_sparse_mixer": 1}, constants=("w1", "b1", "w2", "b2"))
-    assert "sparse mixer" in sparse[0]
+    inputs, rule = quantized(4, 0, zeros=False), decompose_mixture_of_experts
+    assert skips(rule, "QMoE", inputs, {"k": 1, "expert_weight_bits": 4}) == ["the weights are not constant"]
+    sparse = skips(
+        decompose_mixture_of_experts,
+        "MoE",
+        floats(),
+        {"k": 2, "use_sparse_mixer": 1},
+        constants=("w1", "b1", "w2", "b2"),
+    )
+    assert sparse == ["the mixer is sparse"]

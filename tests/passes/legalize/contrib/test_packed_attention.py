@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.packed_attention import RULES
+from passes.legalize.contrib.packed_attention import restore_padding, unpack_attention, unpack_projected_attention
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
-UNPACK, RESTORE = RULES
 LENGTHS = (1, 3, 2)
 
 
@@ -57,24 +56,26 @@ class TestPackedMultiHeadAttention:
         parts = [x + b for x, b in zip((self.Q, self.K, self.V), np.split(self.BIAS, [8, 16]), strict=True)]
         y = attention(*parts, heads=2, lengths=LENGTHS)
         source = packed("PackedMultiHeadAttention", [self.Q, self.K, self.V, self.BIAS], y, LENGTHS, num_heads=2)
-        legalized(UNPACK, source, [y], device=device)
+        legalized(unpack_attention, source, [y], device=device)
 
     def test_packed_queries_keys_and_values(self, device: Device) -> None:
         x = normal(6, 2, 3, 4)
         q, k, v = (x[:, :, i].reshape(6, 8) for i in range(3))
         y = attention(q, k, v, heads=2, lengths=LENGTHS, scale=0.3)
         source = packed("PackedMultiHeadAttention", [x, None, None, None], y, LENGTHS, num_heads=2, scale=0.3)
-        legalized(UNPACK, source, [y], device=device)
+        legalized(unpack_attention, source, [y], device=device)
 
     def test_a_bias_of_the_scores(self) -> None:
         inputs = [self.Q, self.K, self.V, None, offsets(LENGTHS, 3), ends(LENGTHS), normal(1, 2, 3, 3)]
         source = case("PackedMultiHeadAttention", inputs, {"num_heads": 2}, domain="com.microsoft")
-        assert skipped(UNPACK, source) == ["the bias of its scores has the layout of padded samples"]
+        assert skipped(unpack_attention, source) == ["the bias of the scores has the layout of padded samples"]
 
     def test_an_unknown_number_of_tokens(self) -> None:
         source = packed("PackedMultiHeadAttention", [self.Q, self.K, self.V, None], self.V, LENGTHS, num_heads=2)
         source.proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "tokens"
-        assert skipped(UNPACK, source) == ["the shape of its input is unknown: freeze the dimensions that are open"]
+        assert skipped(unpack_attention, source) == [
+            "the shape of its input is unknown: freeze the dimensions that are open"
+        ]
 
 
 class TestPackedAttention:
@@ -84,7 +85,12 @@ class TestPackedAttention:
         x, weights, bias = normal(6, 5), normal(5, int(ends_[-1])), normal(int(ends_[-1]), seed=1)
         y = attention(*np.split(x @ weights + bias, ends_[:-1], axis=1), heads=2, lengths=LENGTHS)
         how: dict[str, Any] = {"num_heads": 2} | ({"qkv_hidden_sizes": widths} if widths else {})
-        legalized(UNPACK, packed("PackedAttention", [x, weights, bias], y, LENGTHS, **how), [y], device=device)
+        legalized(
+            unpack_projected_attention,
+            packed("PackedAttention", [x, weights, bias], y, LENGTHS, **how),
+            [y],
+            device=device,
+        )
 
 
 class TestRestorePadding:
@@ -93,7 +99,7 @@ class TestRestorePadding:
         y = np.zeros((12, 4), np.float32)
         y[places.ravel()[:6]] = x
         source = declare(case("RestorePadding", [x, places], domain="com.microsoft", opset=17), [y.reshape(3, 4, 4)])
-        legalized(RESTORE, source, [y.reshape(3, 4, 4)], device=device)
+        legalized(restore_padding, source, [y.reshape(3, 4, 4)], device=device)
 
 
 @given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4), heads=st.integers(1, 3), size=st.integers(1, 4))
@@ -102,4 +108,4 @@ def test_any_samples(lengths: list[int], heads: int, size: int) -> None:
     q, k, v = (normal(sum(lengths), heads * size, seed=i) for i in range(3))
     y = attention(q, k, v, heads, tuple(lengths))
     source = packed("PackedMultiHeadAttention", [q, k, v, None], y, tuple(lengths), num_heads=heads)
-    legalized(UNPACK, source, [y])
+    legalized(unpack_attention, source, [y])

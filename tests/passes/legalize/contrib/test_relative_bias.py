@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.relative_bias import RULES, buckets
+from passes.legalize.contrib.relative_bias import (
+    buckets,
+    decompose_gated_relative_position_bias,
+    look_up_relative_positions,
+)
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
-POSITIONS, GATED = RULES
 
 
 def t5_buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool) -> Array:
@@ -42,7 +45,10 @@ class TestRelativePositionBias:
     @pytest.mark.parametrize("both_ways", [False, True])
     def test_t5(self, both_ways: bool, device: Device) -> None:
         source, y = positions(normal(32, 3), 40, 40, 128, both_ways)
-        assert legalized(POSITIONS, source, [y], device=device, rtol=0, atol=0) == ["Reshape", "Gather"]
+        assert legalized(look_up_relative_positions, source, [y], device=device, rtol=0, atol=0) == [
+            "Reshape",
+            "Gather",
+        ]
 
     @pytest.mark.torch
     def test_lengths_from_the_shape_of_the_output(self) -> None:
@@ -52,7 +58,7 @@ class TestRelativePositionBias:
             source.proto.graph.input.add(name=tensor.name).type.tensor_type.elem_type = 7
             source.proto.graph.input[-1].type.tensor_type.shape.SetInParent()
         feeds = {**source.feeds, "x1": np.array(5), "x2": np.array(5)}
-        legalized(POSITIONS, Case(source.proto, feeds), [y])
+        legalized(look_up_relative_positions, Case(source.proto, feeds), [y])
 
     def test_unknown_lengths(self) -> None:
         source = case(
@@ -61,7 +67,7 @@ class TestRelativePositionBias:
             {"max_distance": 9},
             domain="com.microsoft",
         )
-        (reason,) = skipped(POSITIONS, source)
+        (reason,) = skipped(look_up_relative_positions, source)
         assert reason == "query_length is not constant: freeze it with --freeze x1=VALUE"
 
 
@@ -99,7 +105,14 @@ class TestGatedRelativePositionBias:
     def test_wavlm(self, dtype: type, device: Device) -> None:
         shapes = [(2, 5, 12), (12,), (1, 3, 5, 5), (4, 8), (8,), (1, 3, 1, 1)]
         source, y = gated(*(normal(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)), heads=3)  # type: ignore[arg-type]
-        legalized(GATED, source, [y], device=device if dtype is np.float32 else None, rtol=1e-3, atol=2e-3)
+        legalized(
+            decompose_gated_relative_position_bias,
+            source,
+            [y],
+            device=device if dtype is np.float32 else None,
+            rtol=1e-3,
+            atol=2e-3,
+        )
 
     def test_packed_tokens(self) -> None:
         inputs = [normal(7, 12), normal(12), normal(1, 3, 5, 5), normal(4, 8), normal(8), normal(1, 3, 1, 1)]
@@ -109,4 +122,4 @@ class TestGatedRelativePositionBias:
             {"num_heads": 3},
             domain="com.microsoft",
         )
-        assert skipped(GATED, packed) == ["its tokens are packed"]
+        assert skipped(decompose_gated_relative_position_bias, packed) == ["the tokens are packed"]

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.contrib.windowed_cache import DecomposeWindowedCache
+from passes.legalize.contrib.windowed_cache import decompose_windowed_cache
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, operators, run
@@ -42,11 +42,11 @@ def check(name: str, device: Device | None = None, **more: Any) -> None:
     given = {key: array for key, array in inputs.items() if array is not None}
     proto = node_model(OPERATOR, inputs, OUTPUTS, WINDOW | attributes)
     expected, model = run(proto, given), ir.from_proto(proto)
-    assert DecomposeWindowedCache().run(model, Context()).rewrites
+    assert decompose_windowed_cache.run(model, Context()).rewrites
     after = ir.to_proto(model)
     onnx.checker.check_model(after, full_check=True)
     assert OPERATOR not in operators(model)
-    assert not DecomposeWindowedCache().run(model, Context()).rewrites
+    assert not decompose_windowed_cache.run(model, Context()).rewrites
     _, _, totals, capacity = STEPS[name]
     results = [list(run(after, given).values()), *([] if device is None else [device.run(after, given)])]
     for y, *caches in results:
@@ -74,7 +74,7 @@ def test_attributes(attributes: dict[str, Any]) -> None:
 
 
 def test_what_it_skips() -> None:
-    inputs, rule = step(*STEPS["the first that evicts"]), DecomposeWindowedCache()
+    inputs, rule = step(*STEPS["the first that evicts"]), decompose_windowed_cache
     biased = step(*STEPS["the first that evicts"], bias=random(1, N, 1, 9))
     assert "bias" in skips(rule, OPERATOR, biased, WINDOW, OUTPUTS)[0]
     assert skips(rule, OPERATOR, inputs, WINDOW | {"sliding_window_cache": 0}, OUTPUTS) == []
