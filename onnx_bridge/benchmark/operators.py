@@ -20,12 +20,12 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.partitions import HostPartition
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.schema import Record
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -84,7 +84,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class OperatorTime:
+class OperatorTime(Record):
     """The time of all instructions of one operator.
 
     Attributes:
@@ -104,14 +104,6 @@ class OperatorTime:
     share: float
     slowest: str
     longest: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "onnx": list(self.onnx)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> OperatorTime:
-        """Read what `to_json` returned."""
-        return cls(**{**values, "onnx": tuple(values["onnx"])})
 
 
 def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:

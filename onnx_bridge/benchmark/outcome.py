@@ -7,19 +7,21 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import read_regular
-from onnx_bridge.core.schema import parse_json
+from onnx_bridge.core.schema import Record, parse_json, read_as
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Record):
     """The measurements of one engine in one setting.
 
     Attributes:
@@ -35,11 +37,13 @@ class Row:
         operators: the time of each operator, the slowest first; empty if not measured.
     """
 
+    in_json = ("throughput",)
+
     engine: str
     target: str
     precision: str
     batch: int | None
-    latencies: tuple[float, ...]
+    latencies: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1)]
     load: float
     first: float
     memory: int
@@ -66,34 +70,8 @@ class Row:
         return (self.batch or 1) / self.summary.p50
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "engine": self.engine,
-            "target": self.target,
-            "precision": self.precision,
-            "batch": self.batch,
-            **self.summary.to_json(),
-            "throughput": self.throughput,
-            "load": self.load,
-            "first": self.first,
-            "memory": self.memory,
-            "together": self.together,
-            "latencies": list(self.latencies),
-            **({"operators": [each.to_json() for each in self.operators]} if self.operators else {}),
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Row:
-        """Read what `to_json` returned."""
-        names = ("engine", "target", "precision", "batch", "load", "first", "memory")
-        found = cls(
-            **{name: values[name] for name in names},
-            latencies=tuple(map(float, values["latencies"])),
-            together=values.get("together", 1),
-            operators=tuple(map(OperatorTime.from_json, values.get("operators", ()))),
-        )
-        if not found.latencies or min(found.latencies) <= 0:
-            raise ValueError("it has no latencies")
-        return found
+        """Return the row and the summary of its latencies as JSON values."""
+        return super().to_json() | self.summary.to_json()
 
 
 @dataclass(frozen=True)
@@ -101,18 +79,18 @@ class Gate:
     """A row compared with that of a baseline.
 
     Attributes:
-        name: of the row.
+        row: the name of the row.
         ratio: of the latencies.
         change: what the ratio shows.
     """
 
-    name: str
+    row: str
     ratio: Ratio
     change: Change
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Record):
     """The results of a benchmark.
 
     Attributes:
@@ -125,6 +103,8 @@ class BenchResult:
         gates: the comparison with a baseline; empty without one.
         max_slowdown: the slowdown that it allows.
     """
+
+    in_json = ("passed",)
 
     model: str
     digest: str | None
@@ -159,28 +139,11 @@ class BenchResult:
         return {kind: knee(found) for kind, found in sizes.items() if len(found) > 1}
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values, which can serve as a baseline."""
-        ratios = self.ratios()
-        return {
-            "format": FORMAT,
-            "model": self.model,
-            "digest": self.digest,
-            "versions": dict(self.versions),
-            "rows": [
-                {**row.to_json(), **({"ratio": ratios[row].to_json()} if row in ratios else {})} for row in self.rows
-            ],
-            "knees": [
-                {"engine": kind[0], "target": kind[1], "precision": kind[2], "best": best, "knee": smallest}
-                for kind, (best, smallest) in self.knees().items()
-            ],
-            "gates": [
-                {"row": gate.name, "ratio": gate.ratio.to_json(), "change": gate.change.value} for gate in self.gates
-            ],
-            "max_slowdown": self.max_slowdown,
-            "unavailable": dict(self.unavailable),
-            "notes": list(self.notes),
-            "passed": self.passed,
-        }
+        """Return JSON values, which can serve as a baseline."""
+        ratios, keys = self.ratios(), ("engine", "target", "precision", "best", "knee")
+        rows = [row.to_json() | ({"ratio": ratios[row].to_json()} if row in ratios else {}) for row in self.rows]
+        knees = [dict(zip(keys, (*kind, *sizes), strict=True)) for kind, sizes in self.knees().items()]
+        return {"format": FORMAT} | super().to_json() | {"rows": rows, "knees": knees}
 
     def to_csv(self) -> str:
         """A line for each row, without single latencies and operators."""
@@ -214,7 +177,7 @@ class BenchResult:
                 Change.WITHIN: f"within {limit} of the baseline",
                 Change.UNDECIDED: f"too noisy to compare with {limit} of slowdown: measure more calls",
             }
-            sentences.append(f"{gate.name}: {gate.ratio} × the baseline, {words[gate.change]}")
+            sentences.append(f"{gate.row}: {gate.ratio} × the baseline, {words[gate.change]}")
         return [*sentences, *self.notes]
 
     def against(self, baseline: Baseline, max_slowdown: float) -> BenchResult:
@@ -251,21 +214,18 @@ class BenchResult:
 class Baseline:
     """An earlier benchmark, read from its JSON."""
 
-    path: Path
     model: str
     digest: str | None
     rows: tuple[Row, ...]
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str]
+    format: Literal[1]
+    path: Path = Path()
 
     @classmethod
     def read(cls, path: Path) -> Baseline:
         """Read a baseline; raises InputError if the file is not one."""
         try:
-            values = parse_json(read_regular(path))
-            if values["format"] != FORMAT:
-                raise ValueError(f"its format is {values['format']}")
-            rows = tuple(map(Row.from_json, values["rows"]))
-            return cls(path, values["model"], values["digest"], rows, values["versions"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            what = f"it is not a baseline: {type(error).__name__}: {error}"
+            return replace(read_as(cls, parse_json(read_regular(path))), path=path)
+        except (OSError, ValueError) as error:
+            what = f"it is not a baseline: {error}"
             raise InputError(what, where=str(path), hint="make one with `bench MODEL -o baseline.json`") from None

@@ -14,10 +14,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from onnx_bridge.core.schema import Record
 
 Series = Sequence[float]
 
@@ -27,7 +29,7 @@ CONFIDENCE = 0.98
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Record):
     """Latencies in seconds.
 
     Attributes:
@@ -60,12 +62,9 @@ class Summary:
         std = float(kept.std(ddof=1)) if kept.size > 1 else 0.0
         return cls(values.size, p50, p90, p99, float(values.min()), float(kept.mean()), std, values.size - kept.size)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(Record):
     """The ratio of the latencies of two series.
 
     Attributes:
@@ -77,9 +76,6 @@ class Ratio:
     value: float
     low: float
     high: float
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.schema import Record
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
 from passes.graphs import lineage
@@ -40,7 +40,7 @@ class NodeChange:
 
 
 @dataclass(frozen=True)
-class ModelDiff:
+class ModelDiff(Record):
     """The differences of a second model from a first.
 
     Attributes:
@@ -56,9 +56,6 @@ class ModelDiff:
     added: list[NodeChange]
     changed: list[NodeChange]
     unchanged: int
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str] | ir.Model) -> ModelDiff:

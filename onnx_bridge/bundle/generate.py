@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,12 +14,13 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples import files
 
 
 @dataclass(frozen=True)
-class Generated:
+class Generated(Record):
     """The result of `generate`.
 
     Attributes:
@@ -30,9 +30,6 @@ class Generated:
 
     tokens: list[int]
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def generate(  # noqa: PLR0913

@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.core.schema import Record
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.quantization import is_quantized
@@ -19,7 +20,7 @@ from passes.operators import QUANTIZED
 
 
 @dataclass(frozen=True)
-class ModelView:
+class ModelView(Record):
     """A summary of a model.
 
     Attributes:
@@ -36,6 +37,9 @@ class ModelView:
             (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
     """
 
+    in_json = ("kind",)
+    kind = "model"
+
     path: str | None
     ir_version: int
     opsets: dict[str, int]
@@ -49,9 +53,6 @@ class ModelView:
     quantization: dict[str, int]
     functions: list[str]
     forecast: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"kind": "model", **vars(self)}
 
 
 @dataclass(frozen=True)

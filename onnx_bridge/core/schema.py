@@ -1,11 +1,16 @@
-"""Reading JSON values of others into dataclasses, whose annotations are the schema."""
+"""JSON: dataclasses as JSON values, and JSON values of others as dataclasses, whose annotations are the schema."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import json
+import math
+import os
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -34,6 +39,47 @@ def parse_json(text: str | bytes) -> Any:
         if not level:
             return value
     raise ValueError("it is nested too deeply")
+
+
+class Record:
+    """A dataclass that is written as JSON: its fields, and the properties that ``in_json`` names.
+
+    Fields that are not in the repr are left out.
+    """
+
+    in_json: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields and the properties as strict JSON values (`to_json`)."""
+        return _members(self) | {name: to_json(getattr(self, name)) for name in self.in_json}
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as strict JSON values.
+
+    NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and JavaScript's
+    ``Number`` read. Members of enumerations become their values, paths strings, and keys strings.
+
+    Raises:
+        TypeError: there is no JSON value for it.
+    """
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(to_json(key)): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return _members(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else msgspec.to_builtins(value)
+
+
+def _members(value: Any) -> dict[str, Any]:
+    return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
 
 
 def read_as(kind: type[_T], values: Any) -> _T:

@@ -25,6 +25,7 @@ from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -50,7 +51,7 @@ _VALUES = 64
 
 
 @dataclass(frozen=True)
-class MixedPrecision:
+class MixedPrecision(Record):
     """The nodes that must stay in float32.
 
     Attributes:
@@ -60,6 +61,8 @@ class MixedPrecision:
         trials: how often the model was converted and compared.
         out_of_range: the nodes with activations outside the format's range, each with the largest magnitude.
     """
+
+    in_json = ("option",)
 
     precision: str
     nodes: tuple[str, ...]
@@ -73,14 +76,8 @@ class MixedPrecision:
         return " ".join([f"--precision {self.precision}", *(f"--keep-fp32 {name}" for name in self.nodes)])
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "precision": self.precision,
-            "keep_fp32": list(self.nodes),
-            "candidates": self.candidates,
-            "trials": self.trials,
-            "out_of_range": dict(self.out_of_range),
-            "option": self.option,
-        }
+        values = super().to_json()
+        return {"keep_fp32": values.pop("nodes")} | values
 
 
 def mixed_precision(  # noqa: PLR0913

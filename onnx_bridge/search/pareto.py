@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
+from onnx_bridge.core.schema import Record
 from onnx_bridge.requests.conversion import ConvertRequest
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Record):
     """A way to convert the model.
 
     Attributes:
@@ -51,19 +51,9 @@ class Candidate:
             calibration=base.calibration if self.precision in BY_CALIBRATION else None,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        values = {**asdict(self), "options": dict(self.options), "keep_fp32": list(self.keep_fp32)}
-        return {**values, "buckets": {name: list(sizes) for name, sizes in self.buckets.items()}}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Candidate:
-        """Read what `to_json` returned."""
-        buckets = {name: tuple(sizes) for name, sizes in values["buckets"].items()}
-        return cls(**{**values, "keep_fp32": tuple(values["keep_fp32"]), "buckets": buckets})
-
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Record):
     """The result of a candidate.
 
     Attributes:
@@ -90,15 +80,6 @@ class Trial:
     def passed(self) -> bool:
         """Whether it converted and agrees with the reference."""
         return self.failure is None
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "candidate": self.candidate.to_json(), "ratio": self.ratio.to_json()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Trial:
-        """Read what `to_json` returned."""
-        candidate, found = Candidate.from_json(values["candidate"]), Ratio(**values["ratio"])
-        return cls(**{**values, "candidate": candidate, "ratio": found})
 
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:

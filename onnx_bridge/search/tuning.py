@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.schema import Record
 from onnx_bridge.search.pareto import Candidate, Trial, explain, pareto_front, winner
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(Record):
     """The result of `tune`.
 
     Attributes:
@@ -23,6 +24,8 @@ class Tuning:
         job: the job file of the winner; None if no trial passed.
         sizes: that inputs have, by dimension; empty without buckets.
     """
+
+    in_json = ("winner", "passed")
 
     model: Path
     target: str
@@ -41,18 +44,8 @@ class Tuning:
         return self.winner is not None
 
     def to_json(self) -> dict[str, Any]:
-        chosen, front = self.winner, pareto_front(self.trials)
-        return {
-            "model": str(self.model),
-            "target": self.target,
-            "trials": [
-                {**trial.to_json(), "front": trial in front, "why": explain(trial, self.trials)}
-                for trial in self.trials
-            ],
-            "winner": chosen.to_json() if chosen else None,
-            "resumed": self.resumed,
-            "left": [each.to_json() for each in self.left],
-            "job": str(self.job) if self.job else None,
-            "sizes": {name: list(each) for name, each in self.sizes.items()},
-            "passed": self.passed,
-        }
+        front = pareto_front(self.trials)
+        trials = [
+            {**trial.to_json(), "front": trial in front, "why": explain(trial, self.trials)} for trial in self.trials
+        ]
+        return super().to_json() | {"trials": trials}

@@ -11,7 +11,7 @@ from typing import Any
 
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.files.regular_file import read_regular
-from onnx_bridge.core.schema import parse_json
+from onnx_bridge.core.schema import parse_json, read_as
 from onnx_bridge.search.pareto import Candidate, Trial
 
 
@@ -41,7 +41,7 @@ class Journal:
                 if "float32_nodes" in values:
                     self._float32_nodes[json_digest(values["candidate"])] = tuple(values["float32_nodes"])
                 else:
-                    trial = Trial.from_json(values["trial"])
+                    trial = read_as(Trial, values["trial"])
                     self._trials[json_digest(trial.candidate.to_json())] = trial
 
     def found(self, candidate: Candidate) -> Trial | None:

@@ -280,7 +280,7 @@ def test_a_baseline_of_other_settings_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the rows that were measured.*batch 1"):
         other.against(base, 0.05)
     both = replace(found, rows=(*found.rows, *other.rows), versions={"MIGraphX": "2.16"}).against(base, 0.05)
-    assert [gate.name for gate in both.gates] == ["migraphx ref, fp32, batch 1"]
+    assert [gate.row for gate in both.gates] == ["migraphx ref, fp32, batch 1"]
     assert both.notes[-2:] == (
         "not in the baseline: migraphx ref, fp32, batch 8",
         "the baseline was measured with another MIGraphX",

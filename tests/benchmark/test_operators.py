@@ -11,6 +11,7 @@ import onnx_bridge
 from onnx_bridge.benchmark.bench import bench
 from onnx_bridge.benchmark.operators import HOST, Instruction, OperatorTime, instructions, per_operator, summarize
 from onnx_bridge.benchmark.outcome import Baseline, Row
+from onnx_bridge.core.schema import read_as
 from onnx_bridge.model import io as models
 from onnx_bridge.samples.inputs import generate
 from tests.passes.harness import model
@@ -120,7 +121,7 @@ def test_bench_reports_operator_times_and_reads_them_back(chain: Path, tmp_path:
     ours, ort = found.rows
     assert {"dot", "relu"} <= {each.operator for each in ours.operators}
     assert ort.operators == ()
-    assert Row.from_json(ours.to_json()) == ours
+    assert read_as(Row, ours.to_json()) == ours
     assert "operators" not in found.to_csv().splitlines()[0].split(",")
     import json
 

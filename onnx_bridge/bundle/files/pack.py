@@ -14,7 +14,6 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from filelock import FileLock
 
@@ -26,10 +25,11 @@ from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.schema import Record
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Record):
     """What `pack` or `unpack` wrote.
 
     Attributes:
@@ -41,9 +41,6 @@ class Packed:
     path: Path
     files: int
     bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "files": self.files, "bytes": self.bytes}
 
 
 def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
+from onnx_bridge.core.schema import Record
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Proof
 
@@ -52,7 +53,7 @@ class NodeDiagnosis:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Record):
     """The result of `onnx_bridge.doctor`.
 
     Attributes:
@@ -72,6 +73,8 @@ class Diagnosis:
         path_fixed: the file that the rewritten model was written to, if any.
         comparable: whether the reference takes the original model: else nothing can be compared.
     """
+
+    in_json = ("passed", "totals")
 
     path: str | None
     runtime: str
@@ -93,16 +96,7 @@ class Diagnosis:
         """Whether the model can run."""
         return self.parsed and not self.problem
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **{key: value for key, value in asdict(self).items() if key not in ("nodes", "proofs")},
-            "share": self.share.to_json(),
-            "proofs": self.proofs.to_json(),
-            "passed": self.passed,
-            "totals": self.totals(),
-            "nodes": [{**asdict(node), "proof": node.proof.value} for node in self.nodes],
-        }
-
+    @property
     def totals(self) -> dict[str, int]:
         """Return the number of nodes by planned action."""
         counts = Counter(node.action for node in self.nodes)

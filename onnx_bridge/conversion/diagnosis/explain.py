@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 import passes
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.core.schema import Record
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
@@ -31,18 +32,15 @@ class PassInfo:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Record):
     """All passes and named pipelines."""
 
     passes: list[PassInfo]
     pipelines: dict[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Record):
     """The rewrites and skips of a pass on a model."""
 
     name: str
@@ -51,12 +49,8 @@ class Explanation:
     node: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "pass": self.name,
-            "node": self.node,
-            "rewrites": [dataclasses.asdict(rewrite) for rewrite in self.rewrites],
-            "skips": [dataclasses.asdict(skip) for skip in self.skips],
-        }
+        values = super().to_json()
+        return {"pass": values.pop("name")} | values
 
 
 def catalogue() -> Catalogue:

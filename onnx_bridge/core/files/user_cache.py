@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
+
+from onnx_bridge.core.schema import Record
 
 _CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
@@ -29,17 +30,14 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 @dataclass(frozen=True)
-class CacheFolder:
+class CacheFolder(Record):
     """Where the cache is."""
 
     folder: Path
 
-    def to_json(self) -> dict[str, Any]:
-        return {"folder": str(self.folder)}
-
 
 @dataclass(frozen=True)
-class Cleared:
+class Cleared(Record):
     """The entries that `clear` removed, or would remove.
 
     Attributes:
@@ -47,6 +45,8 @@ class Cleared:
         sizes: bytes on the disk by name within the folder.
         dry_run: whether nothing was removed.
     """
+
+    in_json = ("bytes",)
 
     folder: Path
     sizes: Mapping[str, int]
@@ -56,9 +56,6 @@ class Cleared:
     def bytes(self) -> int:
         """The sum of the sizes."""
         return sum(self.sizes.values())
-
-    def to_json(self) -> dict[str, Any]:
-        return {"folder": str(self.folder), "dry_run": self.dry_run, "bytes": self.bytes, "sizes": dict(self.sizes)}
 
 
 def clear(*, dry_run: bool = False) -> Cleared:

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.schema import Record
 from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
 from onnx_bridge.migraphx.install.system_tools import tool
@@ -40,8 +41,10 @@ class Check:
 
 
 @dataclass(frozen=True)
-class RuntimeStatus:
+class RuntimeStatus(Record):
     """The results of all checks."""
+
+    in_json = ("passed",)
 
     checks: tuple[Check, ...]
 
@@ -49,9 +52,6 @@ class RuntimeStatus:
     def passed(self) -> bool:
         """True if there is a runtime that works."""
         return not any(check.level == "error" for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"passed": self.passed, "checks": [vars(check) for check in self.checks]}
 
 
 def runtime_status(places: SearchPlaces | None = None) -> RuntimeStatus:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import Step
+from onnx_bridge.core.schema import Record
 from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
@@ -73,7 +71,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(Record):
     """What is wrong, and where.
 
     Attributes:
@@ -116,12 +114,6 @@ class Fault:
         """The component and nodes at fault, and the message, in one sentence."""
         return f"{self._blame()}: {' '.join(self.message.split())}"
 
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
-        values = dataclasses.asdict(self)
-        error = None if self.error is None or math.isfinite(self.error) else str(self.error)
-        return {**values, "component": self.component.value, "kind": self.kind.value, "error": error or self.error}
-
     def _blame(self) -> str:
         nodes = listed([str(each) for each in self.nodes])
         if self.component is Component.EXPORT and self.kind is not SymptomKind.WRONG:
@@ -154,7 +146,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Bisection:
+class Bisection(Record):
     """What `onnx_bridge.bisect` found.
 
     Attributes:
@@ -168,6 +160,8 @@ class Bisection:
         undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
             none do.
     """
+
+    in_json = ("passed", "summary")
 
     model: str
     fault: Fault | None
@@ -198,20 +192,6 @@ class Bisection:
         if self.undetermined is not None:
             return f"{self.model}: nothing is at fault, outputs that differ are not determined: {self.undetermined}"
         return f"{self.model}: nothing diverges in {count} ({examined})"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "passed": self.passed,
-            "undetermined": self.undetermined,
-            "summary": self.summary,
-            "fault": None if self.fault is None else self.fault.to_json(),
-            "runs": {each.value: dataclasses.asdict(runs) for each, runs in self.runs.items()},
-            "samples": self.samples,
-            "seed": self.seed,
-            "versions": dict(self.versions),
-            "notes": list(self.notes),
-        }
 
 
 def listed(names: Sequence[str]) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from onnx_bridge.core.errors import InputError, RuntimeFailure
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.reference.comparison.dataset_metrics import Metric, metric_of
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Record):
     """The value of one metric of one output.
 
     Attributes:
@@ -23,16 +22,18 @@ class Score:
         metric: its name.
         value: NaN where one side is NaN.
         unit: of the value; empty for a share.
-        labelled: whether it was computed against labels; else against the reference.
+        against: what it was computed against: ``labels`` or ``reference``.
         least: what it must be; None if nothing was asked for, and for the reference.
     """
+
+    in_json = ("passed",)
 
     side: str
     output: str
     metric: str
     value: float
     unit: str = ""
-    labelled: bool = False
+    against: str = "reference"
     least: float | None = None
 
     @property
@@ -45,22 +46,9 @@ class Score:
             return f"{self.value:.2f} {self.unit}"
         return f"{self.value:.6g}"
 
-    def to_json(self) -> dict[str, Any]:
-        value = self.value if math.isfinite(self.value) else str(self.value)  # which strict JSON has no number for
-        return {
-            "side": self.side,
-            "output": self.output,
-            "metric": self.metric,
-            "value": value,
-            "unit": self.unit,
-            "against": "labels" if self.labelled else "reference",
-            "least": self.least,
-            "passed": self.passed,
-        }
-
 
 @dataclass(frozen=True)
-class AccuracyReport:
+class AccuracyReport(Record):
     """What `onnx_bridge.check_data` found.
 
     Attributes:
@@ -71,6 +59,8 @@ class AccuracyReport:
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
     """
+
+    in_json = ("passed",)
 
     model: str
     scores: tuple[Score, ...]
@@ -104,18 +94,6 @@ class AccuracyReport:
         asked = any(each.least is not None for each in self.scores)
         return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({self.samples} samples)"
 
-    def to_json(self) -> dict[str, Any]:
-        """As strict JSON values; a number that is not finite is a string."""
-        return {
-            "model": self.model,
-            "passed": self.passed,
-            "samples": self.samples,
-            "scores": [each.to_json() for each in self.scores],
-            "failures": {side: each.to_json() for side, each in self.failures.items()},
-            "versions": dict(self.versions),
-            "notes": list(self.notes),
-        }
-
     def table(self) -> tuple[list[str], list[list[tuple[str, bool]]]]:
         """The sides, and a row for each output and metric: its name, what it is against, and each side's value.
 
@@ -126,7 +104,7 @@ class AccuracyReport:
         for output, metric in dict.fromkeys((each.output, each.metric) for each in self.scores):
             found = {each.side: each for each in self.scores if (each.output, each.metric) == (output, metric)}
             least = next((each.least for each in found.values() if each.least is not None), None)
-            against = "labels" if any(each.labelled for each in found.values()) else "reference"
+            against = "labels" if any(score.against == "labels" for score in found.values()) else "reference"
             cells = [(found[side].shown, not found[side].passed) if side in found else ("–", False) for side in sides]
             rows.append(
                 [(output, False), (metric, False), (against, False), *cells, (f"{least:g}" if least else "", False)]
@@ -191,7 +169,15 @@ class Scores:
                     what, where=f"metric {name}", hint="`onnx_bridge.reference.comparison.dataset_metrics` defines it"
                 )
         return tuple(
-            Score(side, output, name, each.value, each.unit, each.labelled, self._least_of(side, name))
+            Score(
+                side,
+                output,
+                name,
+                each.value,
+                each.unit,
+                "labels" if each.labelled else "reference",
+                self._least_of(side, name),
+            )
             for (side, output, name), each in self._found.items()
             if side != self._reference or each.labelled
         )

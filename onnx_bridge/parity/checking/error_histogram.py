@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array
 
 BINS, POINTS = 41, 240
@@ -22,7 +22,7 @@ _LARGEST = 1.7e308
 
 
 @dataclass(frozen=True)
-class Sketch:
+class Sketch(Record):
     """How a tensor compares with its reference, for plots.
 
     Attributes:
@@ -61,20 +61,14 @@ class Sketch:
         reach = min(most, _LARGEST / 2) * 2
         places = np.unique([*np.linspace(0, a.size - 1, POINTS).astype(int), int(np.abs(half).argmax())])
         return cls(
-            -reach,
-            reach,
+            _short(-reach),
+            _short(reach),
             tuple(map(int, counts)),
             tuple(map(_short, b[places])),
             tuple(map(_short, a[places])),
             expected.size,
             left_out,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
-        values = {"low": _short(self.low), "high": _short(self.high), "counts": list(self.counts)}
-        values |= {"expected": list(self.expected), "actual": list(self.actual)}
-        return values | {"elements": self.elements, "left_out": self.left_out}
 
 
 def sketch_into(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], None]:

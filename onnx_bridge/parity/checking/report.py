@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_bridge.core.errors import RuntimeFailure
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
 from onnx_bridge.parity.checking.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
-from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, strict_number
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
 
 
 @dataclass(frozen=True)
-class Leg:
+class Leg(Record):
     """One thing that was compared with the reference.
 
     Attributes:
@@ -27,6 +28,8 @@ class Leg:
         comparisons: one for each sample that was run.
         failure: why not all samples could be run.
     """
+
+    in_json = ("passed", "largest_error", "error")
 
     name: str
     comparisons: tuple[Comparison, ...] = ()
@@ -57,9 +60,14 @@ class Leg:
     def error(self) -> str | None:
         return None if self.failure is None else str(self.failure)
 
+    def to_json(self) -> dict[str, Any]:
+        values = super().to_json()
+        compared = len(self.comparisons) if self.compared else 0
+        return {"samples": values.pop("comparisons"), "compared": compared} | values
+
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Record):
     """What `onnx_bridge.check` found.
 
     Attributes:
@@ -74,15 +82,26 @@ class CheckReport:
         evidence: the outputs and graphs, if requested; not part of the JSON.
     """
 
+    in_json = ("passed", "verdict", "sample_count")
+
     model: str
     legs: tuple[Leg, ...]
     seed: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     samples: tuple[Mapping[str, Value], ...] = field(default=(), repr=False, compare=False)
-    layers: LayerReport | None = field(default=None, repr=False)
-    bisection: Bisection | None = field(default=None, repr=False)
+    layers: LayerReport | None = None
+    bisection: Bisection | None = None
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the samples and the evidence as JSON values; layers and bisection only if there are any."""
+        absent = {name for name in ("layers", "bisection") if getattr(self, name) is None}
+        return {name: value for name, value in super().to_json().items() if name not in absent}
+
+    @property
+    def sample_count(self) -> int:
+        return len(self.samples)
 
     @property
     def passed(self) -> bool:
@@ -157,35 +176,6 @@ class CheckReport:
             error = "" if leg.largest_error is None else f" with a largest error of {leg.largest_error:.3g}"
             done = f"after {len(leg.comparisons)} of {len(self.samples)} samples{error}"
         return f"{leg.name} {failure.summary}, {done}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the samples, as strict JSON values (see `OutputComparison.to_json`)."""
-        return {
-            **({} if self.layers is None else {"layers": self.layers.to_json()}),
-            **({} if self.bisection is None else {"bisection": self.bisection.to_json()}),
-            "model": self.model,
-            "passed": self.passed,
-            "verdict": self.verdict,
-            "sample_count": len(self.samples),
-            "seed": self.seed,
-            "versions": dict(self.versions),
-            "notes": list(self.notes),
-            "legs": [
-                {
-                    "name": leg.name,
-                    "passed": leg.passed,
-                    "compared": len(leg.comparisons) if leg.compared else 0,
-                    "largest_error": strict_number(leg.largest_error),
-                    "error": leg.error,
-                    "failure": leg.failure and leg.failure.to_json(),
-                    "samples": [
-                        {"passed": found.passed, "outputs": [output.to_json() for output in found.outputs]}
-                        for found in leg.comparisons
-                    ],
-                }
-                for leg in self.legs
-            ],
-        }
 
     def outputs(self) -> Iterator[tuple[Leg, int, OutputComparison]]:
         """Yield the comparison of each output, with its leg and the number of its sample."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from onnx_bridge.core.schema import Record
 from onnx_bridge.reference.comparison.compare import OutputComparison
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Record):
     """One value of the cleaned model.
 
     Attributes:
@@ -26,6 +27,8 @@ class Layer:
         by: the pass that made the node; empty for a node of the original.
         origins: the nodes of the original that it was made from.
     """
+
+    in_json = ("passed",)
 
     node: str
     operator: str
@@ -58,14 +61,9 @@ class Layer:
         said += [f"made by {', '.join(self.by)} from {', '.join(self.origins)}"] if self.by else []
         return f"{self.operator} {self.node}" + (f" ({', '.join(said)})" if said else "")
 
-    def to_json(self) -> dict[str, Any]:
-        errors = {name: getattr(self, name) for name in ("cleaning", "accumulated", "local")}
-        plain = {name: list(each) if isinstance(each, tuple) else each for name, each in _plain(self).items()}
-        return plain | {name: each and each.to_json() for name, each in errors.items()} | {"passed": self.passed}
-
 
 @dataclass(frozen=True)
-class LayerReport:
+class LayerReport(Record):
     """All values of a cleaned model, in the order in which they are computed.
 
     Attributes:
@@ -77,6 +75,8 @@ class LayerReport:
         undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
             they are one.
     """
+
+    in_json = ("passed", "sentence")
 
     rows: tuple[Layer, ...]
     segments: int = 1
@@ -134,22 +134,8 @@ class LayerReport:
         return replace(self, together=others)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "passed": self.passed,
-            "sentence": self.sentence,
-            "first": self.first.tensor if self.first else None,
-            "culprit": self.culprit.tensor if self.culprit else None,
-            "together": list(self.together),
-            "undetermined": self.undetermined,
-            "sample": self.sample,
-            "segments": self.segments,
-            "notes": list(self.notes),
-            "rows": [row.to_json() for row in self.rows],
-        }
-
-
-def _plain(layer: Layer) -> dict[str, Any]:
-    return {name: each for name, each in asdict(layer).items() if not isinstance(each, dict)}
+        names = {"first": self.first, "culprit": self.culprit}
+        return super().to_json() | {key: row.tensor if row else None for key, row in names.items()}
 
 
 def _error(output: OutputComparison) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.schema import Record, to_json
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.targets import target_beside
@@ -34,7 +35,7 @@ from passes.isolation.limits import limited
 
 
 @dataclass(frozen=True)
-class Reduction:
+class Reduction(Record):
     """What `onnx_bridge.reduce` made.
 
     Attributes:
@@ -47,9 +48,11 @@ class Reduction:
         group: of a rehearsal, the group of the gpu target's passes at fault.
     """
 
+    in_json = ("summary",)
+
     model: str
     path: Path | None
-    reproduction: Reproduction | None
+    reproduction: Reproduction | None = field(repr=False)
     nodes_before: int
     runs: RunCounts
     notes: Sequence[str] = ()
@@ -65,20 +68,10 @@ class Reduction:
         return f"{self.model}: {how}{title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
 
     def to_json(self) -> dict[str, Any]:
-        found = self.reproduction
-        return {
-            "model": self.model,
-            "summary": self.summary,
-            "path": None if self.path is None else str(self.path),
-            "group": self.group,
-            "kind": None if found is None else found.symptom.kind.value,
-            "step": None if found is None else found.symptom.step,
-            "message": None if found is None else found.symptom.message,
-            "nodes_before": self.nodes_before,
-            "nodes": [] if found is None else [f"{node.op_type} {node.name}" for node in found.model.graph],
-            "runs": {"reference": self.runs.reference, "migraphx": self.runs.migraphx},
-            "notes": list(self.notes),
-        }
+        symptom = self.reproduction and self.reproduction.symptom
+        about = {name: to_json(getattr(symptom, name, None)) for name in ("kind", "step", "message")}
+        nodes = [] if self.reproduction is None else self.reproduction.model.graph
+        return super().to_json() | about | {"nodes": [f"{node.op_type} {node.name}" for node in nodes]}
 
 
 def reduce(  # noqa: PLR0913

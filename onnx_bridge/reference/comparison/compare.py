@@ -7,7 +7,6 @@ optionals by whether there is a value, and then by the value.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.reference.comparison.metrics import Tally, chunks, top_k_agreement
 from onnx_bridge.reference.comparison.tolerances import EXACT, PartialTolerance, Tolerance, Tolerances
@@ -23,7 +23,7 @@ Number = float | int | bool | str
 
 
 @dataclass(frozen=True)
-class OutputComparison:
+class OutputComparison(Record):
     """The comparison of one output.
 
     Attributes:
@@ -57,6 +57,8 @@ class OutputComparison:
         moves: the largest error of the reference itself with inputs moved by one unit in the last place; None if
             that is not known.
     """
+
+    in_json = ("passed", "verdict")
 
     name: str
     reason: str | None
@@ -110,19 +112,12 @@ class OutputComparison:
             return math.inf
         return error / limit if limit else (math.inf if error else 0.0)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the attributes, and ``passed``, as strict JSON values.
-
-        NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and
-        JavaScript's ``Number`` read; null means that there is no such number.
-        """
-        plain = {name: strict_number(value) for name, value in dataclasses.asdict(self).items()}
-        return {"name": self.name, "passed": self.passed, "verdict": self.verdict} | plain
-
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """The comparison of all outputs of one run: the expected ones in their order, then extra ones."""
+
+    in_json = ("passed",)
 
     outputs: tuple[OutputComparison, ...]
 
@@ -291,12 +286,3 @@ def _number(value: Any) -> Number:
 def _shown(value: Any) -> str:
     number = _number(value)
     return f"{number:.9g}" if isinstance(number, float) else repr(number)
-
-
-def strict_number(value: Any) -> Any:
-    """Return a value for strict JSON, which has no NaN and no Inf: these are strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, tuple):
-        return list(value)
-    return value

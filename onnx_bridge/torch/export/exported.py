@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.schema import Record
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import Comparison
 
@@ -34,7 +35,7 @@ class ExportFailed(InputError):
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Record):
     """An exported module.
 
     Attributes:
@@ -52,7 +53,9 @@ class Exported:
         path: the file that was written, if any.
     """
 
-    model: ir.Model
+    in_json = ("opset", "nodes", "inputs", "outputs", "largest_error")
+
+    model: ir.Model = field(repr=False)
     exporter: str
     refusals: Mapping[str, str]
     notes: tuple[str, ...]
@@ -90,18 +93,7 @@ class Exported:
         return [_describe(value) for value in self.model.graph.outputs]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "path": None if self.path is None else str(self.path),
-            "exporter": self.exporter,
-            "refusals": dict(self.refusals),
-            "opset": self.opset,
-            "nodes": self.nodes,
-            "inputs": self.inputs,
-            "outputs": self.outputs,
-            "samples": len(self.comparisons),
-            "largest_error": self.largest_error,
-            "notes": list(self.notes),
-        }
+        return super().to_json() | {"samples": len(self.comparisons)}
 
 
 def _describe(value: ir.Value) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _gates(bench: BenchResult) -> Table:
         colour = _COLOURS[gate.change]
         rows.append(
             html.Row(
-                [text_cell(gate.name), text_cell(gate.change.value, colour), number_cell(gate.ratio.value), interval]
+                [text_cell(gate.row), text_cell(gate.change.value, colour), number_cell(gate.ratio.value), interval]
             )
         )
     note = f"It may be slower by {bench.max_slowdown or 0:.1%}."

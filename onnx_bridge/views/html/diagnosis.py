@@ -58,7 +58,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         facts=facts_of({"model": diagnosis.path or "in memory", **facts}),
         notes=diagnosis.notes,
         tables=[Table("nodes", "Every node", columns, rows)],
-        shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals().items()],
+        shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals.items()],
         partitions=[
             Share(
                 f"{'ONNX Runtime' if each['side'] == 'host' else 'MIGraphX'}: {each['nodes']} nodes",

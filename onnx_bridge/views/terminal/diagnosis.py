@@ -18,7 +18,7 @@ from passes.rewriting.base import Proof, Status
 @view.register
 def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
     """Return tables: by operator, or by node if ``verbose``."""
-    totals = ", ".join(f"{count} {action}" for action, count in diagnosis.totals().items())
+    totals = ", ".join(f"{count} {action}" for action, count in diagnosis.totals.items())
     partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in diagnosis.partitions) or "none"
     products = ", ".join(f"{count} in {kernel}" for kernel, count in diagnosis.kernels.items()) or "none"
     return Group(

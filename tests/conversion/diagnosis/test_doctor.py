@@ -63,7 +63,7 @@ def test_every_node(found: Diagnosis) -> None:
 def test_the_whole(found: Diagnosis) -> None:
     assert found.passed
     assert found.parsed
-    assert found.totals() == {Action.UNCHANGED: 7, Action.REWRITTEN: 2, Action.REMOVED: 0, Action.HOST: 1}
+    assert found.totals == {Action.UNCHANGED: 7, Action.REWRITTEN: 2, Action.REMOVED: 0, Action.HOST: 1}
     assert [each["side"] for each in found.partitions] == ["device", "host"]
     assert 0.99 < (found.share.value or 0.0) < 1.0
     assert found.kernels == {"float": 4}
@@ -87,7 +87,7 @@ def test_the_fixed_model(runtime: Runtime, path: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(actual["features"], expected["features"], 1e-5, 1e-5)
     again = onnx_bridge.doctor(out)
     assert again.passed
-    assert again.totals()[Action.REWRITTEN] == 0
+    assert again.totals[Action.REWRITTEN] == 0
 
 
 def test_all_problems_are_reported(runtime: Runtime) -> None:
@@ -133,7 +133,7 @@ def test_modules_of_pytorch(runtime: Runtime, exported: Callable[..., Path]) -> 
 
 def test_inputs_that_are_frozen(runtime: Runtime, tmp_path: Path) -> None:
     source = model("(float[2,4] x, int64 n) => (float[2,4] y) { y = CumSum(x, n) }", opset=17)
-    assert onnx_bridge.doctor(source, freeze={"n": np.int64(1)}).totals()[Action.HOST] == 0
+    assert onnx_bridge.doctor(source, freeze={"n": np.int64(1)}).totals[Action.HOST] == 0
     with pytest.raises(InputError, match="no input m"):
         onnx_bridge.doctor(source, freeze={"m": "1"})
 

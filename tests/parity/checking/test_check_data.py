@@ -66,7 +66,7 @@ def test_accuracy_against_labels(runtime: Runtime, models: tuple[Path, Path, Pat
 def test_agreement_without_labels(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
     found = onnx_bridge.check_data(models[0], [{"x": IMAGES}], metrics=["top1"], target="ref")
     assert values(found, "top1") == {CLEANED: 1.0, REF: 1.0}
-    assert not any(each.labelled for each in found.scores)
+    assert not any(each.against == "labels" for each in found.scores)
 
 
 def test_quantized_against_float(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
