@@ -1,25 +1,53 @@
-"""Runs of ONNX Runtime over samples, with progress; a failure says what was done until then."""
+"""The samples of a request, and ONNX Runtime's outputs of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import onnx_ir as ir
 
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.requests.parity import ParityRequest
+from onnx_bridge.samples import files
+from onnx_bridge.samples.inputs import Sample, TensorSpec
+from onnx_bridge.samples.suitable import suitable
+
+
+def samples_for(request: ParityRequest, specs: Sequence[TensorSpec], original: ir.Model) -> list[Sample]:
+    """Return the samples that a request names, or generated ones.
+
+    Args:
+        request: the request.
+        specs: the inputs, with their shapes.
+        original: the model before cleaning, from which the roles of inputs are derived.
+
+    Raises:
+        InputError: given samples cannot be read, are too few, or do not fit.
+    """
+    if request.inputs is not None:
+        return files.load(request.inputs, specs, count=request.samples)
+    shapes = {spec.name: spec.shape for spec in specs}
+    return suitable(original, shapes, seed=request.seed, samples=request.samples or 1)
+
+
+def versions(migraphx: str) -> dict[str, str]:
+    """Return the versions that a report names, by library."""
+    return {"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": migraphx}
 
 
 def failed_on(error: BridgeError, model: str, sample: int, samples: int | None) -> BridgeError:
-    """An error of ONNX Runtime, which says what was done until then.
+    """Return an error of ONNX Runtime that says how many samples were run before.
 
     Args:
-        error: it is changed.
-        model: what was run, in words.
-        sample: the number of the sample.
-        samples: how many there are; None if that is unknown.
+        error: the error, which is changed.
+        model: the name of the model in the message.
+        sample: the number of the sample that fails.
+        samples: the number of samples; None if it is unknown.
     """
     of = "" if samples is None else f" of {samples}"
     error.what = f"the {model} fails on sample {sample}, after {sample}{of} were run: {error.what}"
@@ -28,24 +56,24 @@ def failed_on(error: BridgeError, model: str, sample: int, samples: int | None) 
 
 
 def run_samples(session: Reference, samples: Sequence[Sample], model: str, tell: Progress) -> list[Mapping[str, Value]]:
-    """The outputs of each sample.
+    """Return the outputs of each sample.
 
     Args:
         session: the model.
-        samples: its inputs.
-        model: what it is, in words.
-        tell: is called with each sample, and the time that is left.
+        samples: the inputs of the model.
+        model: the name of the model in messages.
+        tell: called with each sample, and the time that is left.
 
     Raises:
         InputError: ONNX Runtime does not run a sample.
         NativeFailure: it exceeded a limit, or crashed.
     """
-    found: list[Mapping[str, Value]] = []
+    outputs: list[Mapping[str, Value]] = []
     countdown = Countdown(tell, model, len(samples))
     for sample in samples:
         try:
-            found.append(session.run(sample))
+            outputs.append(session.run(sample))
         except BridgeError as error:
-            raise failed_on(error, model, len(found), len(samples)) from None
+            raise failed_on(error, model, len(outputs), len(samples)) from None
         countdown.step()
-    return found
+    return outputs

@@ -2,8 +2,8 @@
 
 In 16 bits any node that can be computed in the format may stay; in int8 and fp8 the products may. For 16 bits all
 activations are measured first: nodes with inputs or outputs outside the format's range are tried before all others.
-Then a bisection (`onnx_bridge.search.minimal_subset`) converts, compiles and compares the model with some nodes in
-float32, until none of them can be computed in the lower precision. Their names are values of ``--keep-fp32``.
+Then `onnx_bridge.core.delta_debug.minimal_subset` converts, compiles and compares the model with some nodes in float32,
+until none of them can be computed in the lower precision. Their names are values of ``--keep-fp32``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.cleaning import Cleaned, clean
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
+from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.schema import Record
@@ -37,7 +38,6 @@ from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.search.minimal_subset import minimal_subset
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.isolation.limits import Limits, limited
 from passes.probing.partition import extract

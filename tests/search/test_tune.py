@@ -21,9 +21,9 @@ from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.cli import mixed_precision as cli_mixed_precision
 from onnx_bridge.cli import tune as cli_tune
 from onnx_bridge.conversion.convert import run
+from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import BridgeError, InputError, ParityError
 from onnx_bridge.model import io as models
-from onnx_bridge.search.minimal_subset import minimal_subset
 from onnx_bridge.search.mixed_precision import mixed_precision
 from onnx_bridge.search.pareto import Candidate, Trial, explain, pareto_front, winner
 from onnx_bridge.search.tune import tune

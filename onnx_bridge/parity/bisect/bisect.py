@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import Literal
 
 import onnx_ir as ir
@@ -31,12 +30,14 @@ from onnx_bridge.parity.bisect.bisection import Bisection, Component, Fault
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
-from onnx_bridge.parity.bisect.torch_factory import export_factory
+from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.requests.cleaning import as_json, as_shapes
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
 from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.torch.export.export import export
+from onnx_bridge.torch.export.exported import ExportFailed
 from onnx_bridge.torch.modules import factories
 from passes.isolation.limits import limited
 
@@ -140,12 +141,13 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
             what = "a module brings its inputs, and its outputs are the expected ones"
             raise InputError(what, where=str(model), hint="leave --inputs, --outputs and --reference out")
         name = str(model)
-        exported = export_factory(name)
-        if exported.model is None:
-            fault = Fault(Component.EXPORT, SymptomKind.REJECTED, exported.problem)
-            return Bisection(name, fault, samples=0, notes=exported.notes)
+        module, arguments = factories.load_with_arguments(name)
+        try:
+            exported = export(module, *arguments)
+        except ExportFailed as error:
+            return Bisection(name, Fault(Component.EXPORT, SymptomKind.REJECTED, error.what), samples=0)
         model, notes = exported.model, exported.notes
-        request = replace(request, inputs=list(exported.inputs), outputs=exported.outputs)
+        request = replace(request, inputs=list(exported.samples), outputs=exported.expected)
     elif not isinstance(model, ir.Model) and is_bundle(model):
         model, request = source_request(Bundle(model), request)
     localizer = FaultLocalizer(model, request, reference=request.reference, progress=progress)
@@ -156,7 +158,7 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
         runs=localizer.runs,
         samples=len(localizer.samples),
         seed=request.generated_seed,
-        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": localizer.runtime.version},
+        versions=versions(localizer.runtime.version),
         notes=(*notes, *localizer.notes),
         undetermined=next(iter(localizer.undetermined), None) if found is None else None,
     )

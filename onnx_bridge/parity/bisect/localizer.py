@@ -23,8 +23,7 @@ from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
 from onnx_bridge.parity.bisect.first_divergence import first_divergence
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
-from onnx_bridge.parity.reference_runs import run_samples
-from onnx_bridge.parity.samples import samples_for
+from onnx_bridge.parity.reference_runs import run_samples, samples_for
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind, worse

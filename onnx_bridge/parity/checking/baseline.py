@@ -17,16 +17,16 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.checking.error_histogram import Sketch, sketch_into
 from onnx_bridge.parity.checking.evidence import Evidence, Network
-from onnx_bridge.parity.checking.report import REFERENCE, Leg
+from onnx_bridge.parity.checking.report import REFERENCE, CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
-from onnx_bridge.parity.reference_runs import run_samples
-from onnx_bridge.parity.samples import samples_for
+from onnx_bridge.parity.reference_runs import run_samples, samples_for, versions
 from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
@@ -200,8 +200,36 @@ class Baseline:
         self.device_tolerances.check([*flat(self.truth[number]), *(row.tensor for row in report.rows)])
         return replace(report, sample=number)
 
-    def evidence(self) -> Evidence:
-        """The outputs and graphs behind the legs."""
+    def report(
+        self,
+        model: str,
+        migraphx: str,
+        notes: tuple[str, ...],
+        layers: LayerReport | None,
+        bisection: Bisection | None,
+    ) -> CheckReport:
+        """Return the report of the legs so far.
+
+        Args:
+            model: the name of the model.
+            migraphx: the version of MIGraphX.
+            notes: sentences for the user.
+            layers: the comparison of every layer, if requested.
+            bisection: the nodes that MIGraphX fails on, if it fails.
+        """
+        return CheckReport(
+            model=model,
+            legs=tuple(self.legs),
+            samples=tuple(self.samples),
+            seed=self.request.generated_seed,
+            versions=versions(migraphx),
+            notes=notes,
+            layers=layers,
+            bisection=bisection,
+            evidence=self._evidence() if self.request.evidence else None,
+        )
+
+    def _evidence(self) -> Evidence:
         after = None if self.cleaned is None else Network.of(_loaded(self.cleaned))
         results = {REFERENCE: self.truth, **self._outputs}
         return Evidence(results, Network.of(_loaded(self.original)), after, self.passes, self._sketches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from importlib import metadata
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.gpu_preview import GpuPreview
@@ -17,6 +16,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
@@ -79,7 +79,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         model=bundle.manifest.name,
         legs=tuple(legs),
         seed=request.seed,
-        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
+        versions=versions(bundle.manifest.versions["migraphx"]),
         notes=(
             *bundle.manifest.notes,
             *notes,

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -198,26 +197,17 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
     bisection = None if failure is None else bisect_failure(bundle, failure, baseline.samples[failure.sample or 0])
     manifest = bundle.manifest
-    return CheckReport(
-        model=manifest.name,
-        legs=tuple(baseline.legs),
-        samples=tuple(baseline.samples),
-        seed=request.generated_seed,
-        versions=_versions(manifest.versions["migraphx"]),
-        notes=(
-            *([f"partitions: {manifest.partition_line}"] if not manifest.wholly_on_migraphx else []),
-            *manifest.notes,
-            *bundle.notes,
-            *baseline.notes,
-            *gpu_notes,
-            *_fusion_note(baseline.legs, layers),
-            *time_note(bundle, failure),
-            *bisect_advice(failure, bisection),
-        ),
-        layers=layers,
-        bisection=bisection,
-        evidence=baseline.evidence() if request.evidence else None,
+    notes = (
+        *([f"partitions: {manifest.partition_line}"] if not manifest.wholly_on_migraphx else []),
+        *manifest.notes,
+        *bundle.notes,
+        *baseline.notes,
+        *gpu_notes,
+        *_fusion_note(baseline.legs, layers),
+        *time_note(bundle, failure),
+        *bisect_advice(failure, bisection),
     )
+    return baseline.report(manifest.name, manifest.versions["migraphx"], notes, layers, bisection)
 
 
 def _check_unconverted(
@@ -245,17 +235,7 @@ def _check_unconverted(
         device = Device(workers.shared(localizer.runtime), localizer.target, localizer.limits)
         layers = baseline.compare_layers(device, {}, tell)
     notes = (*localizer.applications.cleaned.notes, *localizer.notes, *bisect_advice(failure, bisection))
-    return CheckReport(
-        model=localizer.name,
-        legs=tuple(baseline.legs),
-        samples=tuple(baseline.samples),
-        seed=request.generated_seed,
-        versions=_versions(localizer.runtime.version),
-        notes=notes,
-        layers=layers,
-        bisection=bisection,
-        evidence=baseline.evidence() if request.evidence else None,
-    )
+    return baseline.report(localizer.name, localizer.runtime.version, notes, layers, bisection)
 
 
 def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Sequence[str]:
@@ -299,7 +279,3 @@ def _fusion_note(legs: Sequence[Leg], layers: LayerReport | None) -> list[str]:
         "outputs differ though no layer does: fetching intermediate values changes what MIGraphX fuses, and the fault "
         "disappears; `onnx-bridge bisect` localizes it without fetching them"
     ]
-
-
-def _versions(migraphx: str) -> dict[str, str]:
-    return {"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": migraphx}

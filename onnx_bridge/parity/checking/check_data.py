@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +25,7 @@ from onnx_bridge.parity.checking.baseline import CLEANED, device_name, original_
 from onnx_bridge.parity.checking.check import AS_GPU
 from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.failure import Failure
-from onnx_bridge.parity.reference_runs import failed_on
+from onnx_bridge.parity.reference_runs import failed_on, versions
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.cleaning import as_json, as_shapes
 from onnx_bridge.requests.conversion import ConvertRequest
@@ -170,6 +169,6 @@ def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckReq
         scores.result(),
         countdown.done,
         sides.failures,
-        {"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": bundle.manifest.versions["migraphx"]},
+        versions(bundle.manifest.versions["migraphx"]),
         (*bundle.manifest.notes, *bundle.notes, *notes, *reference.notes),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
+from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import Comparison
 from onnx_bridge.requests.parity import CheckRequest
 
@@ -70,7 +70,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         model=manifest.name,
         legs=tuple(legs),
         seed=request.seed,
-        versions={"ONNX Runtime": metadata.version("onnxruntime"), "MIGraphX": manifest.versions["migraphx"]},
+        versions=versions(manifest.versions["migraphx"]),
         notes=(*manifest.notes, *notes),
     )
 
