@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.partitions import HostPartition
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -84,7 +84,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class OperatorTime(Record):
+class OperatorTime(JsonRecord):
     """The time of all instructions of one operator.
 
     Attributes:

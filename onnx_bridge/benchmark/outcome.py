@@ -15,13 +15,13 @@ from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.statistics import Change, Ratio, Summary, change, knee, ratio
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import read_regular
-from onnx_bridge.core.schema import Record, parse_json, read_as
+from onnx_bridge.core.schema import JsonRecord, parse_json, read_as
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Row(Record):
+class Row(JsonRecord):
     """The measurements of one engine in one setting.
 
     Attributes:
@@ -90,7 +90,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class BenchResult(Record):
+class BenchResult(JsonRecord):
     """The results of a benchmark.
 
     Attributes:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 
 Series = Sequence[float]
 
@@ -29,7 +29,7 @@ CONFIDENCE = 0.98
 
 
 @dataclass(frozen=True)
-class Summary(Record):
+class Summary(JsonRecord):
     """Latencies in seconds.
 
     Attributes:
@@ -64,7 +64,7 @@ class Summary(Record):
 
 
 @dataclass(frozen=True)
-class Ratio(Record):
+class Ratio(JsonRecord):
     """The ratio of the latencies of two series.
 
     Attributes:

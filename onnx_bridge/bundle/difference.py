@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model import io as models
 from onnx_bridge.model.provenance import operator
 from passes.graphs import lineage
@@ -40,7 +40,7 @@ class NodeChange:
 
 
 @dataclass(frozen=True)
-class ModelDiff(Record):
+class ModelDiff(JsonRecord):
     """The differences of a second model from a first.
 
     Attributes:

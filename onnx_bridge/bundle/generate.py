@@ -14,13 +14,13 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples import files
 
 
 @dataclass(frozen=True)
-class Generated(Record):
+class Generated(JsonRecord):
     """The result of `generate`.
 
     Attributes:

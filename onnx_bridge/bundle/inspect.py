@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.quantization import is_quantized
@@ -20,7 +20,7 @@ from passes.operators import QUANTIZED
 
 
 @dataclass(frozen=True)
-class ModelView(Record):
+class ModelView(JsonRecord):
     """A summary of a model.
 
     Attributes:

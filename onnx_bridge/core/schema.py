@@ -41,7 +41,7 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError("it is nested too deeply")
 
 
-class Record:
+class JsonRecord:
     """A dataclass that is written as JSON: its fields, and the properties that ``in_json`` names.
 
     Fields that are not in the repr are left out.

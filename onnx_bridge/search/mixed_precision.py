@@ -26,7 +26,7 @@ from onnx_bridge.conversion.precision.quantized_products import products
 from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
@@ -51,7 +51,7 @@ _VALUES = 64
 
 
 @dataclass(frozen=True)
-class MixedPrecision(Record):
+class MixedPrecision(JsonRecord):
     """The nodes that must stay in float32.
 
     Attributes:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.requests.conversion import ConvertRequest
 
 
 @dataclass(frozen=True)
-class Candidate(Record):
+class Candidate(JsonRecord):
     """A way to convert the model.
 
     Attributes:
@@ -53,7 +53,7 @@ class Candidate(Record):
 
 
 @dataclass(frozen=True)
-class Trial(Record):
+class Trial(JsonRecord):
     """The result of a candidate.
 
     Attributes:

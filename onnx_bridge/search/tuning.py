@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.search.pareto import Candidate, Trial, explain, pareto_front, winner
 
 
 @dataclass(frozen=True)
-class Tuning(Record):
+class Tuning(JsonRecord):
     """The result of `tune`.
 
     Attributes:

@@ -25,11 +25,11 @@ from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 
 
 @dataclass(frozen=True)
-class Packed(Record):
+class Packed(JsonRecord):
     """What `pack` or `unpack` wrote.
 
     Attributes:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Proof
 
@@ -53,7 +53,7 @@ class NodeDiagnosis:
 
 
 @dataclass(frozen=True)
-class Diagnosis(Record):
+class Diagnosis(JsonRecord):
     """The result of `onnx_bridge.doctor`.
 
     Attributes:

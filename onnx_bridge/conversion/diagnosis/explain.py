@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 import passes
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
@@ -32,7 +32,7 @@ class PassInfo:
 
 
 @dataclass(frozen=True)
-class Catalogue(Record):
+class Catalogue(JsonRecord):
     """All passes and named pipelines."""
 
     passes: list[PassInfo]
@@ -40,7 +40,7 @@ class Catalogue(Record):
 
 
 @dataclass(frozen=True)
-class Explanation(Record):
+class Explanation(JsonRecord):
     """The rewrites and skips of a pass on a model."""
 
     name: str

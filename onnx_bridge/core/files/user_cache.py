@@ -18,7 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 
 _CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
 
@@ -30,14 +30,14 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 @dataclass(frozen=True)
-class CacheFolder(Record):
+class CacheFolder(JsonRecord):
     """Where the cache is."""
 
     folder: Path
 
 
 @dataclass(frozen=True)
-class Cleared(Record):
+class Cleared(JsonRecord):
     """The entries that `clear` removed, or would remove.
 
     Attributes:

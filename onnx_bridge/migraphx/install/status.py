@@ -10,7 +10,7 @@ from typing import Literal
 
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
 from onnx_bridge.migraphx.install.system_tools import tool
@@ -41,7 +41,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class RuntimeStatus(Record):
+class RuntimeStatus(JsonRecord):
     """The results of all checks."""
 
     in_json = ("passed",)

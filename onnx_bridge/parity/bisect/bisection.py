@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import Step
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
@@ -71,7 +71,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class Fault(Record):
+class Fault(JsonRecord):
     """What is wrong, and where.
 
     Attributes:
@@ -146,7 +146,7 @@ class Fault(Record):
 
 
 @dataclass(frozen=True)
-class Bisection(Record):
+class Bisection(JsonRecord):
     """What `onnx_bridge.bisect` found.
 
     Attributes:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx_bridge.core.errors import InputError, RuntimeFailure
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.reference.comparison.dataset_metrics import Metric, metric_of
 
 
 @dataclass(frozen=True)
-class Score(Record):
+class Score(JsonRecord):
     """The value of one metric of one output.
 
     Attributes:
@@ -48,7 +48,7 @@ class Score(Record):
 
 
 @dataclass(frozen=True)
-class AccuracyReport(Record):
+class AccuracyReport(JsonRecord):
     """What `onnx_bridge.check_data` found.
 
     Attributes:

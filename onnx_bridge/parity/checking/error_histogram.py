@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array
 
 BINS, POINTS = 41, 240
@@ -22,7 +22,7 @@ _LARGEST = 1.7e308
 
 
 @dataclass(frozen=True)
-class Sketch(Record):
+class Sketch(JsonRecord):
     """How a tensor compares with its reference, for plots.
 
     Attributes:

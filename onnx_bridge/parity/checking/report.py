@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_bridge.core.errors import RuntimeFailure
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
 from onnx_bridge.parity.checking.evidence import Evidence
@@ -20,7 +20,7 @@ REFERENCE = "ONNX Runtime"
 
 
 @dataclass(frozen=True)
-class Leg(Record):
+class Leg(JsonRecord):
     """One thing that was compared with the reference.
 
     Attributes:
@@ -67,7 +67,7 @@ class Leg(Record):
 
 
 @dataclass(frozen=True)
-class CheckReport(Record):
+class CheckReport(JsonRecord):
     """What `onnx_bridge.check` found.
 
     Attributes:

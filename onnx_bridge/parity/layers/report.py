@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.reference.comparison.compare import OutputComparison
 
 
 @dataclass(frozen=True)
-class Layer(Record):
+class Layer(JsonRecord):
     """One value of the cleaned model.
 
     Attributes:
@@ -63,7 +63,7 @@ class Layer(Record):
 
 
 @dataclass(frozen=True)
-class LayerReport(Record):
+class LayerReport(JsonRecord):
     """All values of a cleaned model, in the order in which they are computed.
 
     Attributes:

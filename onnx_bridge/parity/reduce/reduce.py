@@ -14,7 +14,7 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.schema import Record, to_json
+from onnx_bridge.core.schema import JsonRecord, to_json
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.targets import target_beside
@@ -35,7 +35,7 @@ from passes.isolation.limits import limited
 
 
 @dataclass(frozen=True)
-class Reduction(Record):
+class Reduction(JsonRecord):
     """What `onnx_bridge.reduce` made.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.reference.comparison.metrics import Tally, chunks, top_k_agreement
 from onnx_bridge.reference.comparison.tolerances import EXACT, PartialTolerance, Tolerance, Tolerances
@@ -23,7 +23,7 @@ Number = float | int | bool | str
 
 
 @dataclass(frozen=True)
-class OutputComparison(Record):
+class OutputComparison(JsonRecord):
     """The comparison of one output.
 
     Attributes:
@@ -114,7 +114,7 @@ class OutputComparison(Record):
 
 
 @dataclass(frozen=True)
-class Comparison(Record):
+class Comparison(JsonRecord):
     """The comparison of all outputs of one run: the expected ones in their order, then extra ones."""
 
     in_json = ("passed",)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Record
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import Comparison
 
@@ -35,7 +35,7 @@ class ExportFailed(InputError):
 
 
 @dataclass(frozen=True)
-class Exported(Record):
+class Exported(JsonRecord):
     """An exported module.
 
     Attributes:
