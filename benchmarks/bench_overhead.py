@@ -24,7 +24,7 @@ import onnxruntime
 
 import onnx_bridge
 from onnx_bridge.benchmark.engines import Call, Opened, open_bundle, open_session
-from onnx_bridge.benchmark.measure import Plan, measure
+from onnx_bridge.benchmark.measure import Rounds, measure
 from onnx_bridge.benchmark.statistics import ratio
 from onnx_bridge.samples.inputs import Sample, generate
 
@@ -61,7 +61,7 @@ def _compare(name: str, opened: Opened, engine: Call, sample: Sample) -> None:
     for block in range(BLOCKS):
         for which in ("bench", "bare") if block % 2 == 0 else ("bare", "bench"):
             if which == "bench":
-                (series,) = measure([(opened.call, sample)], Plan(READINGS, warmup=3))
+                (series,) = measure([(opened.call, sample)], Rounds(READINGS, warmup=3))
                 benched.append(min(series.latencies))
                 together = series.together
             else:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.benchmark import engines as engine_names
 from onnx_bridge.benchmark.engines import TORCH, Engine, Unavailable, check_names, open_engine
-from onnx_bridge.benchmark.measure import Plan, measure
+from onnx_bridge.benchmark.measure import Rounds, measure
 from onnx_bridge.benchmark.operators import per_operator as operator_times
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.subject import Subject, export_factory
@@ -184,7 +184,7 @@ class _Benchmark:
             InputError: no engine is available.
         """
         request = self.request
-        plan = Plan(request.iterations, request.warmup, request.seconds, request.seed)
+        rounds = Rounds(request.iterations, request.warmup, request.seconds, request.seed)
         sample: Sample | None = None
         opened: list[tuple[Engine, Row]] = []
         with contextlib.ExitStack() as stack:
@@ -203,7 +203,7 @@ class _Benchmark:
             if sample is None or not opened:
                 raise next(iter(self.unavailable.values()))
             what = "measuring" if batch is None else f"measuring batch {batch}"
-            found = measure([(engine.call, sample) for engine, _ in opened], plan, tell=self.tell, what=what)
+            found = measure([(engine.call, sample) for engine, _ in opened], rounds, tell=self.tell, what=what)
         self.rows += [
             replace(row, latencies=series.latencies, together=series.together)
             for (_, row), series in zip(opened, found, strict=True)
@@ -215,7 +215,7 @@ class _Benchmark:
         return BenchResult(subject.name, subject.digest, tuple(self.rows), versions, tuple(self.notes), reasons)
 
     def _settings(self) -> Iterator[tuple[str, str]]:
-        """Each engine with its precisions."""
+        """Yield each engine with its precisions."""
         for engine in self.request.engines:
             for precision in self.request.precisions if engine == "migraphx" else ("fp32",):
                 yield engine, precision
@@ -240,7 +240,7 @@ class _Benchmark:
     def _row(
         self, engine: str, precision: str, batch: int | None, bundle: Bundle | None, ready: Engine, sample: Sample
     ) -> Row:
-        """The row of an engine, without its latencies."""
+        """Return the row of an engine, without its latencies."""
         start = ready.start
         if bundle is None:
             return Row(engine, "", precision, batch, (), start.load, start.first, start.memory)

@@ -153,7 +153,7 @@ def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | No
 
 
 def _worker_pid(bundle: Bundle) -> int | None:
-    """The worker process that a bundle will be loaded into, started; None if it needs none."""
+    """Return the worker process that a bundle will be loaded into, started; None if it needs none."""
     if not bundle.manifest.on_migraphx:
         return None
     worker = workers.shared(runtimes.find(), bundle.manifest.programs[0].environment)
@@ -212,7 +212,7 @@ class _Session:
 
 
 def _load_module(engine: str, factory: str, names: list[str]) -> _Loaded:
-    """A PyTorch module, called with the model's inputs by the names of its parameters, or else by position."""
+    """Return a PyTorch module, called with the model's inputs by the names of its parameters, or else by position."""
     try:
         import torch
     except ImportError:
@@ -233,7 +233,7 @@ def _load_module(engine: str, factory: str, names: list[str]) -> _Loaded:
 
 
 def resident_memory(pid: int | None, peak: bool = False) -> int:
-    """The resident memory of a process (None: this one) in bytes, or its peak since the last reset; 0 if unknown."""
+    """Return the bytes of memory of a process (None: this one), or their peak since the last reset; 0 if unknown."""
     key = "VmHWM:" if peak else "VmRSS:"
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():

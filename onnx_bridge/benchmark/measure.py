@@ -33,7 +33,7 @@ MOST = 1000
 
 
 @dataclass(frozen=True)
-class Plan:
+class Rounds:
     """How much is measured.
 
     Attributes:
@@ -64,33 +64,33 @@ class Series:
 
 def measure(
     calls: Sequence[tuple[Call, Mapping[str, Value]]],
-    plan: Plan,
+    rounds: Rounds,
     clock: Callable[[], float] = time.perf_counter,
     *,
     tell: Progress = silent,
     what: str = "measuring",
 ) -> list[Series]:
-    """The latencies of each call.
+    """Return the latencies of each call.
 
     Args:
         calls: the calls, each with its sample.
-        plan: how much is measured.
+        rounds: how much is measured.
         clock: the time in seconds.
         tell: is told the round, between rounds.
         what: is measured, in words.
     """
-    together = [_warm_up(call, sample, plan.warmup, clock) for call, sample in calls]
-    places = np.tile(np.arange(len(calls)), (plan.iterations, 1))
-    orders = np.random.default_rng(plan.seed).permuted(places, axis=1).tolist()  # drawn in advance, not between calls
+    together = [_warm_up(call, sample, rounds.warmup, clock) for call, sample in calls]
+    places = np.tile(np.arange(len(calls)), (rounds.iterations, 1))
+    orders = np.random.default_rng(rounds.seed).permuted(places, axis=1).tolist()  # drawn in advance, not between calls
     found: list[list[float]] = [[] for _ in calls]
-    countdown = Countdown(tell, what, plan.iterations, clock=clock, step_name="round")
+    countdown = Countdown(tell, what, rounds.iterations, clock=clock, step_name="round")
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         started = clock()
         for number, order in enumerate(orders):
-            if plan.seconds is not None and number >= LEAST and clock() - started > plan.seconds:
+            if rounds.seconds is not None and number >= LEAST and clock() - started > rounds.seconds:
                 break
             for place in order:
                 call, sample = calls[place]
@@ -107,7 +107,7 @@ def measure(
 
 
 def _warm_up(call: Call, sample: Mapping[str, Value], warmup: int, clock: Callable[[], float]) -> int:
-    """The number of calls in a turn, from the shortest warmup call; 1 without warmup."""
+    """Return the number of calls in a turn, from the shortest warmup call; 1 without warmup."""
     shortest = math.inf
     for _ in range(warmup):
         before = clock()

@@ -107,7 +107,7 @@ class OperatorTime(JsonRecord):
 
 
 def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
-    """The time of each operator of a bundle's programs, and of its partitions on ONNX Runtime, the slowest first.
+    """Return the time of each operator of a bundle's programs, and of its host partitions, the slowest first.
 
     Args:
         bundle: it is not changed.
@@ -156,7 +156,7 @@ def _host(bundle: Bundle) -> list[Instruction]:
 
 
 def instructions(text: str) -> list[Instruction]:
-    """The instructions in MIGraphX's output, in the order in which they finished."""
+    """Return the instructions in MIGraphX's output, in the order in which they finished."""
     found = []
     open_: list[tuple[str, str, float]] = []
     for line in text.splitlines():
@@ -173,7 +173,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def _operator(text: str) -> str:
-    """MIGraphX's operator, of ``ref::dot(x,@1) -> …`` or ``gpu::code_object[symbol_name=add_kernel,…](…) -> …``."""
+    """Return the operator in ``ref::dot(x,@1) -> …`` or ``gpu::code_object[symbol_name=add_kernel,…](…) -> …``."""
     if kernel := _KERNEL.search(text):
         return kernel["name"]
     return re.split(r"[\[(]| -> ", text, maxsplit=1)[0].removeprefix("ref::")
@@ -218,7 +218,7 @@ def summarize(
 
 
 def _kinds(model: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The model's operators by MIGraphX's name for them."""
+    """Return the model's operators by MIGraphX's name for them."""
     there = set(model)
     found: dict[str, tuple[str, ...]] = {each.lower(): (each,) for each in there}
     for name, kinds in _SYNONYMS.items():
@@ -228,7 +228,7 @@ def _kinds(model: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _onnx(operator: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The model's operators for one of MIGraphX: by its whole name, or else by the parts of a fused kernel's name."""
+    """Return the model's operators for one of MIGraphX: by its whole name, else by the parts of a kernel's name."""
     words = operator.rpartition("::")[2].lower().split("_")
     if (whole := kinds.get("".join(words))) is not None:
         return whole

@@ -121,7 +121,7 @@ class BenchResult(JsonRecord):
         return all(gate.change is not Change.SLOWER for gate in self.gates)
 
     def ratios(self) -> dict[Row, Ratio]:
-        """The ratio of each row to the first one of its batch size, measured in the same rounds."""
+        """Return the ratio of each row to the first one of its batch size, measured in the same rounds."""
         first: dict[int | None, Row] = {}
         found = {}
         for row in self.rows:
@@ -146,7 +146,7 @@ class BenchResult(JsonRecord):
         return {"format": FORMAT} | super().to_json() | {"rows": rows, "knees": knees}
 
     def to_csv(self) -> str:
-        """A line for each row, without single latencies and operators."""
+        """Return a line for each row, without single latencies and operators."""
         text = io.StringIO()
         left_out = ("latencies", "operators")
         rows = [{name: value for name, value in row.to_json().items() if name not in left_out} for row in self.rows]
@@ -181,7 +181,7 @@ class BenchResult(JsonRecord):
         return [*sentences, *self.notes]
 
     def against(self, baseline: Baseline, max_slowdown: float) -> BenchResult:
-        """The results with a comparison with a baseline.
+        """Return the results with a comparison with a baseline.
 
         Raises:
             InputError: the baseline is of another model, or has none of the rows.

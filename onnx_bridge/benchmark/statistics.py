@@ -82,7 +82,7 @@ class Ratio(JsonRecord):
 
 
 def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) -> Ratio:
-    """The ratio of the latencies of two series.
+    """Return the ratio of the latencies of two series.
 
     Args:
         series: the numerator, in the order of measurement.
@@ -103,14 +103,14 @@ def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) 
 
 
 def _location(series: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The mean of the faster half of each row."""
+    """Return the mean of the faster half of each row."""
     faster = -(-series.shape[1] // 2)
     found: np.ndarray[Any, np.dtype[np.float64]] = np.partition(series, faster - 1, axis=1)[:, :faster].mean(axis=1)
     return found
 
 
 def _blocks(size: int, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The indices of each resample: blocks of √n neighbours, wrapped around the end."""
+    """Return the indices of each resample: blocks of √n neighbours, wrapped around the end."""
     length = max(1, math.isqrt(size))
     starts = random.integers(size, size=(_RESAMPLES, -(-size // length)))
     places = (starts[:, :, None] + np.arange(length)) % size
@@ -129,7 +129,7 @@ class Change(enum.Enum):
 
 
 def change(found: Ratio, max_slowdown: float) -> Change:
-    """Whether a ratio of the present to a baseline is a regression.
+    """Return whether a ratio of the present to a baseline is a regression.
 
     Args:
         found: the ratio.
@@ -142,7 +142,7 @@ def change(found: Ratio, max_slowdown: float) -> Change:
 
 
 def knee(throughputs: dict[int, float], share: float = 0.9) -> tuple[int, int]:
-    """The best batch size, and the knee: the smallest with ``share`` of the best throughput.
+    """Return the best batch size, and the knee: the smallest with ``share`` of the best throughput.
 
     Args:
         throughputs: samples a second by batch size.

@@ -44,7 +44,7 @@ class Subject:
         timeout: float | None,
         memory: float | None,
     ) -> Subject:
-        """The subject; a model in memory is saved into the folder."""
+        """Return the subject; a model in memory is saved into the folder."""
         if isinstance(model, ir.Model):
             path = folder / "model.onnx"
             models.save(model, path)
@@ -60,11 +60,11 @@ class Subject:
         return cls(None, path, path.stem, models.digest(path))
 
     def specs(self) -> list[TensorSpec]:
-        """The specifications of the inputs."""
+        """Return the specifications of the inputs."""
         return self.bundle.specs if self.bundle is not None else samplers.specs(models.load(self.path))
 
     def batch_dimension(self) -> str:
-        """The name of the symbolic first dimension of the inputs.
+        """Return the name of the symbolic first dimension of the inputs.
 
         Raises:
             InputError: there is none, or there are several.
@@ -76,7 +76,7 @@ class Subject:
         return found.pop()
 
     def sample(self, inputs: files.SampleSource | None, sizes: Mapping[str, int], seed: int) -> Sample:
-        """The first of the given samples, or a generated one with these sizes."""
+        """Return the first of the given samples, or a generated one with these sizes."""
         specs = self.specs()
         if inputs is not None:
             return files.load(inputs, specs, count=1)[0]

@@ -39,9 +39,9 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.parity.checking import check as checking
 from onnx_bridge.parity.checking.check_data import check_data
 from onnx_bridge.reference.comparison.tolerances import parse_tolerance
-from onnx_bridge.views.html.accuracy import accuracy_page, write_accuracy_junit
+from onnx_bridge.views.html.accuracy import accuracy_page
 from onnx_bridge.views.html.check import write_report
-from onnx_bridge.views.junit import write_junit
+from onnx_bridge.views.junit import write_accuracy_junit, write_junit
 
 
 def check(

@@ -27,7 +27,7 @@ _DEEPEST = 100
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON value; raises ValueError where the text is none, also where it is nested too deeply to be processed."""
+    """Return a JSON value; raises ValueError if the text is not one, or is nested too deeply to be processed."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -83,7 +83,7 @@ def _members(value: Any) -> dict[str, Any]:
 
 
 def read_as(kind: type[_T], values: Any) -> _T:
-    """A dataclass made of JSON values, of the types that its annotations say, at any depth.
+    """Return a dataclass made of JSON values, of the types that its annotations say, at any depth.
 
     Raises:
         ValueError: a value is missing, or of another type or range; the message names its place.

@@ -25,7 +25,7 @@ class Failure:
     Attributes:
         step: the step that failed.
         error: as it was raised.
-        sample: the number of the sample that was run; None where it shows before any is.
+        sample: the number of the sample that was run; None if it shows before any is.
     """
 
     step: Step
@@ -34,7 +34,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: RuntimeFailure) -> Failure:
-        """The failure of a conversion; it is one of parsing where no request to MIGraphX failed."""
+        """Return the failure of a conversion; it is one of parsing where no request to MIGraphX failed."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, RuntimeFailure) and cause.step is not None:
@@ -62,7 +62,7 @@ class Failure:
         return f"{self.step}{of}: {self.error.what}" + (f" ({self.error.where})" if self.error.where else "")
 
     def to_json(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
+        """Return the attributes as JSON values."""
         error = self.error
         values = {"what": error.what, "where": error.where, "hint": error.hint, "printed": self.printed}
         return {"step": self.step, "kind": self.kind.value, "sample": self.sample, **values}

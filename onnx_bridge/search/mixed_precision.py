@@ -188,7 +188,7 @@ class _Trials:
     results: dict[frozenset[str], bool] = field(default_factory=dict)
 
     def agrees(self, nodes: Sequence[str]) -> bool:
-        """Whether the model agrees with these nodes in float32."""
+        """Return whether the model agrees with these nodes in float32."""
         key = frozenset(nodes)
         if key not in self.results:
             self.tell(f"trial {len(self.results) + 1}: {len(nodes)} of {self.candidates} nodes in float32")
@@ -217,7 +217,7 @@ class _Trials:
 
 
 def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], dict[str, float]]:
-    """The nodes that may stay in float32, and those of them with activations outside the range of 16 bits."""
+    """Return the nodes that may stay in float32, and those of them with activations outside the range of 16 bits."""
     conversion = request.conversion
     target = ProbedRuntime(runtimes.find())
 
@@ -246,7 +246,7 @@ def _samples(model: ir.Model, request: MixedPrecisionRequest) -> list[samplers.S
 def _out_of_range(
     model: ir.Model, names: set[str], precision: str, samples: Sequence[samplers.Sample]
 ) -> dict[str, float]:
-    """The nodes with inputs or outputs outside the range of a format, each with the largest magnitude."""
+    """Return the nodes with inputs or outputs outside the range of a format, each with the largest magnitude."""
     limits: Any = ml_dtypes.finfo(FORMATS[precision].numpy())  # type: ignore[no-untyped-call]
     limit = float(limits.max)
     values = {

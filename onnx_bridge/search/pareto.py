@@ -38,7 +38,7 @@ class Candidate(JsonRecord):
         return ", ".join(parts)
 
     def conversion(self, base: ConvertRequest) -> ConvertRequest:
-        """The request for this conversion; ``base`` says everything else."""
+        """Return the request for this conversion; ``base`` says everything else."""
         return replace(
             base,
             precision=self.precision,
@@ -83,19 +83,19 @@ class Trial(JsonRecord):
 
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
-    """The passed trials that no other one dominates."""
+    """Return the passed trials that no other one dominates."""
     passed = [trial for trial in trials if trial.passed]
     return [trial for trial in passed if not any(_dominates(other, trial) for other in passed)]
 
 
 def _dominates(one: Trial, other: Trial) -> bool:
-    """Whether one trial is at least as good in all respects, and better in one."""
+    """Return whether one trial is at least as good in all respects, and better in one."""
     pairs = [(one.ratio.value, other.ratio.value), (one.memory, other.memory), (one.error, other.error)]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
 def winner(trials: Sequence[Trial]) -> Trial | None:
-    """The fastest trial, or, of those that are as fast within the measured noise, the one with the least error.
+    """Return the fastest trial, or, of those that are as fast within the measured noise, the one with the least error.
 
     None if none passed.
     """
@@ -108,7 +108,7 @@ def winner(trials: Sequence[Trial]) -> Trial | None:
 
 
 def explain(trial: Trial, trials: Sequence[Trial]) -> str:
-    """Why a trial was chosen or not, in a sentence."""
+    """Return why a trial was chosen or not, in a sentence."""
     name = trial.candidate.name
     if not trial.passed:
         return f"{name}: failed, {trial.failure}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnx_bridge.benchmark.engines import Call
-from onnx_bridge.benchmark.measure import Plan, measure
+from onnx_bridge.benchmark.measure import Rounds, measure
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
@@ -42,7 +42,7 @@ class Trials:
 
     def __init__(self, model: Path, folder: Path, request: TuneRequest, first: Candidate) -> None:
         self._model, self._folder, self._request, self._first = model, folder, request, first
-        self._plan = Plan(request.iterations, seed=request.seed)
+        self._rounds = Rounds(request.iterations, seed=request.seed)
         self._comparison = CheckRequest(reference=model, inputs=request.inputs, seed=request.seed)
         self._base: Bundle | None = None
 
@@ -77,7 +77,7 @@ class Trials:
         )
 
     def float32_nodes(self, candidate: Candidate, progress: Progress) -> tuple[str, ...]:
-        """The nodes that must stay in float32 for a candidate, at the largest sizes; empty if the search fails."""
+        """Return the nodes that must stay in float32 at the largest sizes; empty if the search fails."""
         progress(f"{candidate.precision}: which nodes must stay in float32")
         conversion = self._conversion(candidate)
         dims = {**conversion.dims, **{name: sizes[-1] for name, sizes in self._sizes.items()}}
@@ -97,11 +97,11 @@ class Trials:
         return self._request.conversion.buckets
 
     def _measure(self, bundle: Bundle, base: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[float, Ratio]:
-        """The median latency of a bundle for all samples, and its ratio to the base."""
+        """Return the median latency of a bundle for all samples, and its ratio to the base."""
         if bundle is base:
-            (series,) = measure([_call(bundle, samples)], self._plan)
+            (series,) = measure([_call(bundle, samples)], self._rounds)
             return Summary.of(series.latencies).p50, Ratio(1.0, 1.0, 1.0)
-        series, other = measure([_call(bundle, samples), _call(base, samples)], self._plan)
+        series, other = measure([_call(bundle, samples), _call(base, samples)], self._rounds)
         return Summary.of(series.latencies).p50, ratio(series.latencies, other.latencies, paired=True)
 
     def _conversion(self, candidate: Candidate) -> ConvertRequest:
@@ -121,14 +121,14 @@ class Trials:
 
 
 def _call(bundle: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
-    """A call that runs all samples, and its argument."""
+    """Return a call that runs all samples, and its argument."""
     if len(samples) == 1:
         return bundle, samples[0]
     return lambda _sample: [bundle(each) for each in samples], {}
 
 
 def _error(report: CheckReport, bucketed: bool) -> float:
-    """The error of the worst output, √(Σ (output − reference)² / Σ reference²) = 10^(−SQNR/20); may be infinite.
+    """Return the error of the worst output, √(Σ (output − reference)² / Σ reference²) = 10^(−SQNR/20); may be infinite.
 
     Unlike a tolerance it is comparable between precisions.
     """

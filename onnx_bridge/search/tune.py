@@ -149,7 +149,7 @@ def run(
 
 
 def _candidates(request: TuneRequest) -> list[Candidate]:
-    """All combinations of what is to be tried."""
+    """Return all combinations of what is to be tried."""
     conversion = request.conversion
     options = _OPTIONS[conversion.target] if request.options is None else request.options
     found = [
@@ -164,7 +164,7 @@ def _candidates(request: TuneRequest) -> list[Candidate]:
 
 
 def _bucketings(sizes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
-    """The choices of sizes with a bucket, all different: all; the largest; of three or more the first and last."""
+    """Return the different choices of sizes with a bucket: all; the largest; of three or more the first and last."""
     choices: list[dict[str, tuple[int, ...]]] = [
         dict(sizes),
         {name: each[-1:] for name, each in sizes.items()},
@@ -174,7 +174,7 @@ def _bucketings(sizes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[in
 
 
 def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.Runtime) -> str:
-    """The key of the search in its journal: everything that its trials depend on."""
+    """Return the key of the search in its journal: everything that its trials depend on."""
     conversion = request.conversion
     return json_digest(
         {
@@ -245,7 +245,7 @@ class _Search:
                 self.queue.insert(0, replace(candidate, keep_fp32=nodes))
 
     def _left(self) -> float:
-        """The seconds that are left."""
+        """Return the seconds that are left."""
         return self.budget - (self.clock() - self._started)
 
     def _run(self, candidate: Candidate) -> Trial:
@@ -258,7 +258,7 @@ class _Search:
         return trial
 
     def _float32_nodes(self, candidate: Candidate) -> tuple[str, ...]:
-        """The nodes that must stay in float32, from the journal or by a search, if there is time for one."""
+        """Return the nodes that must stay in float32, from the journal or by a search, if there is time for one."""
         if candidate.precision == "fp32" or candidate.keep_fp32:
             return ()
         nodes = self.journal.float32_nodes(candidate)
@@ -269,7 +269,7 @@ class _Search:
 
 
 def _job(model: Path, request: ConvertRequest) -> str:
-    """The job file that makes the bundle again."""
+    """Return the job file that makes the bundle again."""
     if request.calibration is not None:
         request = replace(request, calibration=Path(str(request.calibration)).absolute())
     values, defaults = request.to_json(), ConvertRequest().to_json()
@@ -280,7 +280,7 @@ def _job(model: Path, request: ConvertRequest) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A JSON value as TOML, with inline tables."""
+    """Return a JSON value as TOML, with inline tables."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{json.dumps(key)} = {_toml(each)}' for key, each in value.items())}}}"
     if isinstance(value, (list, tuple)):

@@ -45,11 +45,11 @@ class Journal:
                     self._trials[json_digest(trial.candidate.to_json())] = trial
 
     def found(self, candidate: Candidate) -> Trial | None:
-        """The earlier trial of a candidate."""
+        """Return the earlier trial of a candidate."""
         return self._trials.get(json_digest(candidate.to_json()))
 
     def float32_nodes(self, candidate: Candidate) -> tuple[str, ...] | None:
-        """The nodes that must stay in float32 for a candidate, as found by an earlier search."""
+        """Return the nodes that must stay in float32 for a candidate, as found by an earlier search."""
         return self._float32_nodes.get(json_digest(candidate.to_json()))
 
     def add(self, trial: Trial) -> None:
@@ -66,6 +66,6 @@ class Journal:
             os.fsync(file.fileno())
 
     def _torn(self) -> bool:
-        """Whether the last line is incomplete."""
+        """Return whether the last line is incomplete."""
         content = self._path.read_bytes()
         return bool(content) and not content.endswith(b"\n")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as xml
 
 from onnx_bridge.core.files.atomic_write import write_text
+from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.reference.comparison.compare import OutputComparison
 
@@ -28,23 +29,44 @@ def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
     """
     suites = []
     for leg in report.legs or (Leg("check"),):
-        suite = xml.Element("testsuite", name=xml_text(f"{report.model}: {leg.name}"))
+        suite = xml.Element("testsuite", name=_text(f"{report.model}: {leg.name}"))
         properties = xml.SubElement(suite, "properties")
         about = {**report.versions, **({} if report.seed is None else {"seed": str(report.seed)})}
         for name, value in about.items():
-            xml.SubElement(properties, "property", name=xml_text(name), value=xml_text(value))
+            xml.SubElement(properties, "property", name=_text(name), value=_text(value))
         for case in _cases(report, leg):
             suite.append(case)
         suites.append(suite)
-    write_suites(path, suites)
+    _write_suites(path, suites)
 
 
-def write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -> None:
-    """Write test suites, with the numbers of their cases.
+def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -> None:
+    """Write the scores of `check --data`: a suite for each side, a case for each output and metric.
 
     Raises:
         InputError: the file cannot be written.
     """
+    suites = []
+    for side in dict.fromkeys((*(each.side for each in report.scores), *report.failures)):
+        suite = xml.Element("testsuite", name=_text(f"{report.model}: {side}"))
+        for each in report.scores:
+            if each.side != side:
+                continue
+            name = _text(f"{each.output} {each.metric}")
+            case = xml.SubElement(suite, "testcase", classname=_text(f"{report.model}.{side}"), name=name)
+            if not each.passed:
+                message = _text(f"{each.shown}, below {each.least:g}")
+                xml.SubElement(case, "failure", message=message, type="minimum")
+        if side in report.failures:
+            failure = report.failures[side]
+            case = xml.SubElement(suite, "testcase", classname=_text(f"{report.model}.{side}"), name=failure.step)
+            xml.SubElement(case, "error", message=_text(failure), type=failure.kind.value)
+        suites.append(suite)
+    _write_suites(path, suites)
+
+
+def _write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -> None:
+    """Write test suites, with the numbers of their cases; raises InputError."""
     root = xml.Element("testsuites", name="onnx-bridge check")
     root.extend(suites)
     for suite in suites:
@@ -55,15 +77,15 @@ def write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) ->
 
 
 def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
-    place = xml_text(f"{report.model}.{leg.name}")
+    place = _text(f"{report.model}.{leg.name}")
     for sample, comparison in enumerate(leg.comparisons):
         for output in comparison.outputs:
-            case = xml.Element("testcase", classname=place, name=xml_text(f"{output.name} [sample {sample}]"))
+            case = xml.Element("testcase", classname=place, name=_text(f"{output.name} [sample {sample}]"))
             if output.undetermined is not None:
-                xml.SubElement(case, "skipped", message=xml_text(f"not determined: {output.undetermined}"))
+                xml.SubElement(case, "skipped", message=_text(f"not determined: {output.undetermined}"))
             elif output.reason is not None:
-                failure = xml.SubElement(case, "failure", message=xml_text(output.reason), type="difference")
-                failure.text = xml_text("\n".join(_figures(output)))
+                failure = xml.SubElement(case, "failure", message=_text(output.reason), type="difference")
+                failure.text = _text("\n".join(_figures(output)))
             yield case
     compared = any(comparison.outputs for comparison in leg.comparisons)
     problem = leg.error or (None if compared else "nothing was compared")
@@ -72,9 +94,7 @@ def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
         case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
         kind = failed.kind.value if failed else "error"
         lines = [problem] if failed is None else [problem, report.blame, failed.printed]
-        xml.SubElement(case, "error", message=xml_text(problem), type=kind).text = xml_text(
-            "\n".join(filter(None, lines))
-        )
+        xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, lines)))
         yield case
 
 
@@ -89,6 +109,6 @@ def _count(element: xml.Element, suites: Sequence[xml.Element]) -> None:
         element.set(name, str(sum(1 for suite in suites for _ in suite.iter(tag))))
 
 
-def xml_text(text: object) -> str:
+def _text(text: object) -> str:
     """Text without the characters that XML cannot hold."""
     return _FORBIDDEN.sub("�", str(text))

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import onnx_bridge
 from onnx_bridge.benchmark.bench import bench
 from onnx_bridge.benchmark.engines import Call
-from onnx_bridge.benchmark.measure import LEAST, MOST, SHORT, TURN, Plan, measure
+from onnx_bridge.benchmark.measure import LEAST, MOST, SHORT, TURN, Rounds, measure
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.statistics import Change
 from onnx_bridge.cli import bench as cli_bench
@@ -87,7 +87,7 @@ def test_engines_take_turns_in_every_round() -> None:
         (clock.taking(1.0, lambda name=name: said.append(name)), {})  # type: ignore[misc]
         for name in "abc"
     ]
-    found = measure(calls, Plan(iterations=20, warmup=2), clock)
+    found = measure(calls, Rounds(iterations=20, warmup=2), clock)
     assert [(len(each.latencies), each.together) for each in found] == [(20, 1)] * 3
     assert said[:6] == list("aabbcc")
     orders = {tuple(said[start : start + 3]) for start in range(6, len(said), 3)}
@@ -101,7 +101,7 @@ def test_latencies_are_those_of_the_clock() -> None:
     def resting() -> None:
         assert not gc.isenabled()
 
-    (found,) = measure([(clock.taking(0.25, resting), {})], Plan(iterations=4, warmup=0), clock)
+    (found,) = measure([(clock.taking(0.25, resting), {})], Rounds(iterations=4, warmup=0), clock)
     assert found.latencies == pytest.approx([0.25] * 4, rel=1e-6)
     assert gc.isenabled()
 
@@ -113,21 +113,21 @@ def test_short_calls_are_timed_together() -> None:
         nonlocal calls
         calls += 1
 
-    (found,) = measure([(clock.taking(TURN / 50, counted), {})], Plan(iterations=4, warmup=3), clock)
+    (found,) = measure([(clock.taking(TURN / 50, counted), {})], Rounds(iterations=4, warmup=3), clock)
     assert 45 <= found.together <= 50
     assert calls == 3 + 4 * found.together
     assert found.latencies == pytest.approx([TURN / 50] * 4, rel=1e-4)
-    (long,) = measure([(clock.taking(SHORT * 1.1), {})], Plan(iterations=1, warmup=1), clock)
+    (long,) = measure([(clock.taking(SHORT * 1.1), {})], Rounds(iterations=1, warmup=1), clock)
     assert long.together == 1
-    (unknown,) = measure([(clock.taking(1e-6), {})], Plan(iterations=1, warmup=0), clock)
+    (unknown,) = measure([(clock.taking(1e-6), {})], Rounds(iterations=1, warmup=0), clock)
     assert unknown.together == 1
-    (nothing,) = measure([(clock.taking(0.0), {})], Plan(iterations=1, warmup=1), clock)
+    (nothing,) = measure([(clock.taking(0.0), {})], Rounds(iterations=1, warmup=1), clock)
     assert nothing.together == MOST
 
 
 def test_the_time_limit_ends_all_but_the_first_rounds() -> None:
     clock = Clock()
-    (found,) = measure([(clock.taking(10.0), {})], Plan(iterations=50, warmup=0, seconds=1.0), clock)
+    (found,) = measure([(clock.taking(10.0), {})], Rounds(iterations=50, warmup=0, seconds=1.0), clock)
     assert len(found.latencies) == LEAST
 
 

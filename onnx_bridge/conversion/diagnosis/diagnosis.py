@@ -104,7 +104,7 @@ class Diagnosis(JsonRecord):
 
 
 def counted(counts: Counter[Any]) -> str:
-    """Names with their numbers; a single name alone."""
+    """Return names with their numbers; a single name alone."""
     if len(counts) == 1:
         return str(next(iter(counts)))
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())

@@ -68,7 +68,7 @@ def bisect(  # noqa: PLR0913
     """Find the first component that makes a model wrong: exporter, pass application, MIGraphX, or its precision.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the model that it was
+        model: an ONNX file, or a model in memory, which is not modified; or a bundle, for the model that it was
             converted from, with the settings of that conversion; or ``file.py:factory``, which gives a PyTorch module
             and its arguments: it is exported, and PyTorch's outputs are the expected ones.
         reference: a correct model, where ``model`` was made from it by other means; values of the same name are taken
@@ -94,7 +94,7 @@ def bisect(  # noqa: PLR0913
         cache: as for `onnx_bridge.convert`.
         timeout: limit in seconds for each of MIGraphX's steps.
         memory: limit in GiB for MIGraphX's process.
-        progress: is called with each step.
+        progress: called with each step.
 
     Raises:
         InputError: the model, the inputs or the outputs are wrong, or ONNX Runtime cannot run the model, so that there
@@ -165,7 +165,7 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
 
 
 def _first_fault(localizer: FaultLocalizer, request: BisectRequest) -> Fault | None:
-    """The fault of the first component that has one; later components are not run."""
+    """Return the fault of the first component that has one; later components are not run."""
     fault = None
     host = request.conversion.host
     if request.outputs is not None:

@@ -46,7 +46,7 @@ class Culprit:
     Attributes:
         name: of the node.
         operator: of the node.
-        module: the PyTorch module that it comes from; empty where the model does not record it.
+        module: the PyTorch module that it comes from; empty if the model does not record it.
         made_by: the pass that made it; empty for a node of the original.
         origin: the nodes of the original that it was made from.
     """
@@ -80,11 +80,11 @@ class Fault(JsonRecord):
         message: how outputs differ, or the message of MIGraphX or ONNX Runtime.
         step: the step of MIGraphX; None elsewhere.
         precision: what MIGraphX computes in; None is the model's own dtypes.
-        nodes: the nodes at fault: one, or several that are wrong only together; empty where no node is.
+        nodes: the nodes at fault: one, or several that are wrong only together; empty if no node is.
         isolated: whether the nodes show it by themselves, fed with the reference's values. If not, it takes everything
             between the first and the last of them.
         error: the largest absolute error: of the nodes at fault, where they show it by themselves.
-        sample: the number of the sample that shows it; None where it shows before any is run.
+        sample: the number of the sample that shows it; None if it shows before any is run.
         pass_name: the pass at fault, or that made the node.
         application: the number of the application of the pass, from 1; 0 where its applications cannot be separated.
         applications: how many there are.
@@ -151,10 +151,10 @@ class Bisection(JsonRecord):
 
     Attributes:
         model: the name of the model.
-        fault: what is wrong; None where nothing diverges.
+        fault: what is wrong; None if nothing diverges.
         runs: for each component that was examined, how often ONNX Runtime and MIGraphX were run.
         samples: how many there were.
-        seed: of generated samples; None where samples were given.
+        seed: of generated samples; None if samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
         undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
@@ -179,7 +179,7 @@ class Bisection(JsonRecord):
 
     @property
     def exit_code(self) -> int:
-        """That of the command line: 0 where it passed, 1 with a fault, 4 where outputs are not determined."""
+        """That of the command line: 0 if it passed, 1 with a fault, 4 if outputs are not determined."""
         return 1 if self.fault is not None else 0 if self.passed else NOT_DETERMINED
 
     @property

@@ -19,7 +19,7 @@ from passes.surgeon.surgeon import Surgeon
 
 
 def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, BisectRequest]:
-    """The model that a bundle was converted from, and a request with the settings of that conversion.
+    """Return the model that a bundle was converted from, and a request with the settings of that conversion.
 
     A script is run only if the caller names it: a bundle may come from somebody else.
 
@@ -58,7 +58,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
 
 
 def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, ReduceRequest]:
-    """The cleaned model of a bundle, and a request without further passes.
+    """Return the cleaned model of a bundle, and a request without further passes.
 
     Raises:
         InputError: the bundle keeps only the program, or the request has settings of its own.

@@ -19,7 +19,7 @@ from passes.isolation.numpy_files import read_npz
 def read_expected_outputs(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Value]], model: Sequence[Mapping[str, Value]]
 ) -> list[Mapping[str, Value]]:
-    """The expected outputs of each sample.
+    """Return the expected outputs of each sample.
 
     Args:
         source: one mapping of arrays a sample, or an ``.npz`` of arrays by the model's names: the arrays of several

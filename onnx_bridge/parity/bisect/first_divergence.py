@@ -28,11 +28,11 @@ _MAX_DIFFERING = 6
 def first_divergence(
     reference: SubmodelExtractor, model: SubmodelExtractor, tolerances: Tolerances
 ) -> tuple[list[ir.Node], Symptom | None]:
-    """The first nodes of ``model`` that diverge from ``reference`` when they are fed with the reference's values.
+    """Return the first nodes of ``model`` that diverge from ``reference`` when fed with the reference's values.
 
     Returns:
         The nodes between a shared value that differs and the shared values before it, and how it differs; no nodes and
-        None where none are found.
+        None if none are found.
     """
     names = {str(value.name) for node in reference.order for value in node.outputs}
     names |= {str(value.name) for value in reference.model.graph.inputs}
@@ -59,7 +59,7 @@ def first_divergence(
 
 
 def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
-    """The nodes that compute a value from the values that both models have, in order."""
+    """Return the nodes that compute a value from the values that both models have, in order."""
     found: set[ir.Node] = set()
     pending = [value.producer()]
     while pending:
@@ -74,7 +74,7 @@ def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[
 def _local(
     nodes: list[ir.Node], name: str, reference: SubmodelExtractor, model: SubmodelExtractor, tolerances: Tolerances
 ) -> Symptom | None:
-    """How a value differs where its nodes are fed with the reference's values."""
+    """Return how a value differs where its nodes are fed with the reference's values."""
     inputs = [str(value.name) for value in boundary(model.model.graph, nodes)[0]]
     model.runs.reference += 1
     try:

@@ -70,10 +70,10 @@ class FaultLocalizer:
         """Clean the model, and run the reference.
 
         Args:
-            model: an ONNX file, or a model in memory, which is left as it is.
+            model: an ONNX file, or a model in memory, which is not modified.
             request: its conversion, samples and tolerances.
             reference: a correct model, as for `onnx_bridge.bisect`; None is ``model``.
-            progress: is called with each step.
+            progress: called with each step.
         """
         self.runtime = runtimes.find(None)
         self.target = resolve_target(request.conversion.target, self.runtime)
@@ -105,7 +105,7 @@ class FaultLocalizer:
         self.truth = run_samples(session, given, "reference", self.tell)
 
     def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
-        """The fault of the exporter, where the model does not compute the expected outputs."""
+        """Return the fault of the exporter, where the model does not compute the expected outputs."""
         self.runs[Component.EXPORT] = RunCounts(reference=1)
         found = self._difference(self.truth, outputs)
         if found is None:
@@ -113,7 +113,7 @@ class FaultLocalizer:
         return Fault(Component.EXPORT, found.kind, found.message, error=found.error, sample=found.sample)
 
     def whole_model(self) -> Fault | None:
-        """The fault of the model against the reference model, with the first node that diverges by itself."""
+        """Return the fault of the model against the reference model, with the first node that diverges by itself."""
         runs = self.runs[Component.MODEL] = RunCounts(reference=1)
         found = self._run_on_reference(self.model, runs)
         if found is None:
@@ -127,7 +127,7 @@ class FaultLocalizer:
         return Fault(Component.MODEL, found.kind, found.message, nodes=culprits, error=found.error, sample=found.sample)
 
     def passes(self) -> Fault | None:
-        """The fault of the first application of a pass after which the outputs differ from the model's."""
+        """Return the fault of the first application of a pass after which the outputs differ from the model's."""
         runs = self.runs[Component.PASSES] = RunCounts(reference=0 if self.runs else 1)
         whole = self._run_on_reference(self.cleaned, runs)
         count = len(self.applications)
@@ -167,7 +167,7 @@ class FaultLocalizer:
     def migraphx(
         self, *, host: bool, precision: LowPrecision | None = None, passes: Rehearsal | None = None
     ) -> Fault | None:
-        """The fault of MIGraphX on the cleaned model, with the nodes that it gets wrong.
+        """Return the fault of MIGraphX on the cleaned model, with the nodes that it gets wrong.
 
         Args:
             host: whether nodes that MIGraphX cannot run are left out.
@@ -205,7 +205,7 @@ class FaultLocalizer:
         )
 
     def _group(self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None) -> str:
-        """The group of passes after which nodes, or without them the whole, are wrong."""
+        """Return the group of passes after which nodes, or without them the whole, are wrong."""
         submodels = localizer.whole if nodes is None else localizer.extractor.extract(nodes)
         self.tell("rehearsal: which group of passes")
         return first_group(localizer.detector, submodels)
@@ -249,7 +249,7 @@ class FaultLocalizer:
         return failure, localizer if nodes is None or localizer.matters(symptom) else None
 
     def _device_nodes(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
-        """The nodes that MIGraphX is to run; None for all of the model."""
+        """Return the nodes that MIGraphX is to run; None for all of the model."""
         with workers.shared(self.runtime).limited(self.limits):
             try:
                 compiler = Compiler(with_inferred_types(self.cleaned), workers.shared(self.runtime), self.target)
@@ -263,7 +263,7 @@ class FaultLocalizer:
         return [node for each in found.partitions if each.side is Side.DEVICE for node in each.nodes], failure
 
     def _run_on_reference(self, model: ir.Model, runs: RunCounts) -> Symptom | None:
-        """The symptom of a model on ONNX Runtime."""
+        """Return the symptom of a model on ONNX Runtime."""
         runs.reference += 1
         try:
             session = Reference(model)
@@ -287,7 +287,7 @@ class FaultLocalizer:
         expected: Sequence[Mapping[str, Value]],
         model: ir.Model | None = None,
     ) -> Symptom | None:
-        """The symptom of the sample that differs most; of a model's outputs, those that differ are judged."""
+        """Return the symptom of the sample that differs most; of a model's outputs, those that differ are judged."""
         found: Symptom | None = None
         for number, (got, right) in enumerate(zip(actual, expected, strict=True)):
             compared = compare(got, right, self.tolerances)
@@ -311,13 +311,13 @@ class FaultLocalizer:
 
 
 def _loaded(model: ModelSource) -> ir.Model:
-    """The model in memory, each of its nodes with a name."""
+    """Return the model in memory, each of its nodes with a name."""
     loaded = models.owned(model)
     name_nodes(Scope(loaded, loaded.graph))
     return loaded
 
 
 def _inputs_of(model: ir.Model, sample: Sample) -> Sample:
-    """The values of a sample that a model takes."""
+    """Return the values of a sample that a model takes."""
     names = [value.name for value in model.graph.inputs]
     return {name: value for name, value in sample.items() if name in names}

@@ -44,10 +44,10 @@ class NodeLocalizer:
     _countdown: Countdown | None = field(default=None, init=False)
 
     def shows(self, nodes: Sequence[ir.Node]) -> Symptom | bool | None:
-        """The symptom of the submodel of these nodes.
+        """Return the symptom of the submodel of these nodes.
 
         Returns:
-            False where nothing is wrong with it; None where something else is, or where it cannot be extracted.
+            False if nothing is wrong with it; None if something else is, or where it cannot be extracted.
         """
         key = tuple(nodes)
         if key not in self._known:
@@ -62,7 +62,7 @@ class NodeLocalizer:
         return self._known[key]
 
     def localize(self, tell: Progress) -> tuple[list[ir.Node], Symptom | None]:
-        """The shortest run of nodes that shows the symptom, without those that nothing in it depends on.
+        """Return the shortest run of nodes that shows the symptom, without those that nothing in it depends on.
 
         Args:
             tell: is called before each submodel, with the time that is left if a single node is at fault.
@@ -85,7 +85,7 @@ class NodeLocalizer:
         return first
 
     def matters(self, found: Symptom) -> bool:
-        """Whether the wrong outputs of a submodel make the outputs of the model wrong."""
+        """Return whether the wrong outputs of a submodel make the outputs of the model wrong."""
         if found.kind is not SymptomKind.WRONG or found.outputs is None or found.sample is None:
             return True
         outputs = self.extractor.outputs_with(found.outputs, found.sample)

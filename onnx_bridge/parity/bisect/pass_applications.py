@@ -41,10 +41,10 @@ class PassApplications:
     """The applications of a cleaning, in order; a pass that reports no rewrites counts as one application.
 
     Args:
-        model: it is left as it is.
+        model: it is not modified.
         target: the verdicts of the runtime.
         request: the pipeline, sizes and frozen inputs.
-        progress: is called with each step.
+        progress: called with each step.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class PassApplications:
         return len(self._places)
 
     def model(self, count: int) -> ir.Model:
-        """The model after the first ``count`` applications."""
+        """Return the model after the first ``count`` applications."""
         return self._run(count)[0]
 
     def application(self, count: int) -> Application:
-        """The application with which a prefix of ``count`` applications ends."""
+        """Return the application with which a prefix of ``count`` applications ends."""
         place, number = self._places[count - 1]
         (before, _), (after, rewrites) = self._run(count - 1), self._run(count)
         made = rewrites[number - 1 : number]
@@ -99,7 +99,7 @@ class PassApplications:
         )
 
     def maker(self, node: str) -> tuple[str, int, int] | None:
-        """The pass that made a node, the number of the application, and of how many; None where no pass reports it."""
+        """Return the pass that made a node, the number of the application, and of how many; None if no pass did."""
         for step in reversed(self._steps):
             for number, rewrite in enumerate(step.result.rewrites, 1):
                 if node in rewrite.after:
@@ -107,7 +107,7 @@ class PassApplications:
         return None
 
     def _run(self, count: int) -> tuple[ir.Model, list[Rewrite]]:
-        """The model after ``count`` applications, and the rewrites so far of the pass of the last of them."""
+        """Return the model after ``count`` applications, and the rewrites so far of the pass of the last of them."""
         if count == 0:
             return self._model.clone(), []
         place, number = self._places[count - 1]
@@ -119,7 +119,7 @@ class PassApplications:
 
 
 def _reweighted(before: ir.Model, after: ir.Model) -> set[str]:
-    """The names of the nodes that use an initializer whose elements changed under the same name."""
+    """Return the names of the nodes that use an initializer whose elements changed under the same name."""
     old = {name: value.const_value for name, value in before.graph.initializers.items()}
     found = set()
     for name, value in after.graph.initializers.items():

@@ -76,7 +76,7 @@ class AccuracyReport(JsonRecord):
 
     @property
     def exit_code(self) -> int:
-        """0 where it passed, 1 where a score is below its minimum, 3 where MIGraphX failed."""
+        """0 where it passed, 1 if a score is below its minimum, 3 if MIGraphX failed."""
         return 0 if self.passed else RuntimeFailure.exit_code if self.failures else 1
 
     @property
@@ -95,7 +95,7 @@ class AccuracyReport(JsonRecord):
         return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({self.samples} samples)"
 
     def table(self) -> tuple[list[str], list[list[tuple[str, bool]]]]:
-        """The sides, and a row for each output and metric: its name, what it is against, and each side's value.
+        """Return the sides, and a row for each output and metric: its name, what it is against, and each side's value.
 
         Every cell has its text, and whether it is below its minimum.
         """
@@ -157,7 +157,7 @@ class Scores:
                 given = None
 
     def result(self) -> tuple[Score, ...]:
-        """The scores of each side, output and metric.
+        """Return the scores of each side, output and metric.
 
         Raises:
             InputError: a metric applies to no output.

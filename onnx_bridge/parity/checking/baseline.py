@@ -51,7 +51,7 @@ class Baseline:
     Attributes:
         request: the check.
         original: the reference model.
-        cleaned: the cleaned model; None where a bundle keeps none.
+        cleaned: the cleaned model; None if a bundle keeps none.
         samples: the inputs of the cleaned model.
         original_samples: the inputs of the original, frozen ones included.
         truth: the reference's outputs.
@@ -61,7 +61,7 @@ class Baseline:
         device_name: the leg of the bundle.
         notes: sentences for the user.
         legs: what was compared so far.
-        inside: the values inside the bundle; None where there are none to be fetched.
+        inside: the values inside the bundle; None if there are none to be fetched.
         reference: the session of the original, where one is open.
     """
 
@@ -121,7 +121,7 @@ class Baseline:
 
     @classmethod
     def of_localizer(cls, request: CheckRequest, localizer: FaultLocalizer) -> Baseline:
-        """The baseline of a model that MIGraphX does not take, which was cleaned and run to localize the fault."""
+        """Return the baseline of a model that MIGraphX rejects, which was cleaned and run to localize the fault."""
         names = Reference(localizer.cleaned).input_names
         return cls(
             request,
@@ -149,7 +149,7 @@ class Baseline:
         self.legs.append(Leg(name, judged, failure))
 
     def _judge(self, name: str, number: int, compared: Comparison, tolerances: Tolerances) -> Comparison:
-        """The comparison of a sample with its differences judged, and how far the reference moves by itself."""
+        """Return the comparison of a sample with its differences judged, and how far the reference moves by itself."""
         right, sample, given = self.truth[number], self.samples[number], self.original_samples[number]
         judges, found = self._judges, self._outputs[name][number]
         if not compared.passed and judges is not None:
@@ -179,9 +179,9 @@ class Baseline:
         """Compare every value of the cleaned model, on the first sample that differs or fails.
 
         Args:
-            device: MIGraphX; None where all nodes are on the host.
+            device: MIGraphX; None if all nodes are on the host.
             host: the reasons of the nodes on the host, by name.
-            tell: is called with each step.
+            tell: called with each step.
 
         Raises:
             InputError: a tolerance names no value.
@@ -235,7 +235,7 @@ class Baseline:
         return Evidence(results, Network.of(_loaded(self.original)), after, self.passes, self._sketches)
 
     def _first_failing_sample(self) -> int:
-        """The number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
+        """Return the number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
         differing = [number for leg in self.legs for number, each in enumerate(leg.comparisons) if not each.passed]
         failing = [leg.failure.sample or 0 for leg in self.legs if leg.failure is not None]
         return next(iter((*differing, *failing)), 0)
@@ -246,7 +246,7 @@ def _loaded(model: Path | ir.Model) -> ir.Model:
 
 
 def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tolerances]:
-    """The tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
+    """Return the tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
     device = request.error_tolerances
     cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
     precision = bundle.manifest.request.precision
@@ -258,7 +258,7 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
 
 
 def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:
-    """The file of the reference model, and notes for the user."""
+    """Return the file of the reference model, and notes for the user."""
     if reference is not None:
         return Path(reference), []
     source = bundle.manifest.source
@@ -275,7 +275,7 @@ def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]
 
 
 def device_name(bundle: Bundle) -> str:
-    """The name of a bundle's leg: what it runs on."""
+    """Return the name of a bundle's leg: what it runs on."""
     if not bundle.manifest.on_migraphx:
         return "bundle, on ONNX Runtime alone"
     return f"MIGraphX {bundle.manifest.target}{'' if bundle.wholly_on_migraphx else ' with ONNX Runtime'}"

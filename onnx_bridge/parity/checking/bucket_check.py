@@ -32,7 +32,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     Args:
         bundle: what `onnx_bridge.convert_buckets` made.
         request: the reference, seed, number of samples for each size, tolerances, and ``as_target``.
-        tell: is called with each bucket.
+        tell: called with each bucket.
 
     Raises:
         InputError: the request has inputs or layers, or the original was changed.

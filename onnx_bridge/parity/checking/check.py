@@ -107,7 +107,7 @@ def check(  # noqa: PLR0913
         cache: likewise.
         timeout: limit in seconds for each of MIGraphX's steps.
         memory: limit in GiB for MIGraphX's process.
-        progress: is called with each step.
+        progress: called with each step.
 
     Raises:
         InputError: the model or the inputs are wrong, or the original of a bundle is gone or was changed.
@@ -213,7 +213,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
 def _check_unconverted(
     model: str | os.PathLike[str] | ir.Model, request: CheckRequest, failure: Failure, progress: Progress | None
 ) -> CheckReport:
-    """The report of a model that MIGraphX does not take: the cleaned model, and the nodes that MIGraphX fails on."""
+    """Return the report of a model that MIGraphX rejects: the cleaned model, and the nodes that MIGraphX fails on."""
     tell = progress or silent
     localizer = FaultLocalizer(model, request, reference=request.reference, progress=progress)
     baseline = Baseline.of_localizer(request, localizer)
@@ -264,7 +264,7 @@ def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> Layer
 
 
 def _fusion_note(legs: Sequence[Leg], layers: LayerReport | None) -> list[str]:
-    """A note where outputs are wrong and every value inside agrees: whether the layers show the difference."""
+    """Return a note where outputs are wrong and every value inside agrees: whether the layers show the difference."""
     wrong = [each for leg in legs for one in leg.comparisons for each in one.outputs if each.differs]
     if layers is None or not layers.passed or not wrong:
         return []

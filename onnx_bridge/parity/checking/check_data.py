@@ -109,7 +109,7 @@ def check_data(  # noqa: PLR0913
         cache: likewise.
         timeout: likewise.
         memory: likewise.
-        progress: is called with each sample.
+        progress: called with each sample.
 
     Raises:
         InputError: the model or the data are wrong, there is no such metric, or one applies to no output.

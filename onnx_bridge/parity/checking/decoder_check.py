@@ -34,7 +34,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     Args:
         bundle: what `onnx_bridge.convert_decoder` made.
         request: the reference, seed and tolerances.
-        tell: is called with each prompt.
+        tell: called with each prompt.
 
     Raises:
         InputError: the request has inputs or layers, or the original is gone or was changed.
@@ -76,7 +76,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
 
 
 def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Callable[[], StaticCache], Generating]]:
-    """What generates beside the reference, by name: behind an encoder, once for each size of its source."""
+    """Yield what generates tokens, by name: behind an encoder, once for each size of its source."""
     manifest, decoder = bundle.manifest, bundle.decoder
     encoder = decoder.layout.encoder
     if encoder is None:

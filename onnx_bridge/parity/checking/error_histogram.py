@@ -72,7 +72,7 @@ class Sketch(JsonRecord):
 
 
 def sketch_into(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], None]:
-    """An observer of `compare_layers` that keeps a sketch of each layer, by its name."""
+    """Return an observer of `compare_layers` that keeps a sketch of each layer, by its name."""
 
     def observe(name: str, actual: Array, expected: Array) -> None:
         sketch = Sketch.of(actual, expected)
@@ -83,5 +83,5 @@ def sketch_into(sketches: dict[str, Sketch]) -> Callable[[str, Array, Array], No
 
 
 def _short(number: float) -> float:
-    """The number with the digits that a plot shows, clipped to what float64 holds after rounding."""
+    """Return the number with the digits that a plot shows, clipped to what float64 holds after rounding."""
     return float(f"{max(-_LARGEST, min(_LARGEST, number)):.{_DIGITS}g}")

@@ -28,7 +28,7 @@ class NetworkNode:
         operator: with its domain, where that is not ONNX's own.
         inputs: its operands, those that its subgraphs capture included; without constants.
         outputs: its outputs.
-        made_by: the pass that made it; empty where none did.
+        made_by: the pass that made it; empty if none did.
         origin: the nodes of the source model that it was made from.
     """
 
@@ -50,7 +50,7 @@ class Network:
 
     @classmethod
     def of(cls, model: ir.Model) -> Network:
-        """The network of a model; nodes without a name get one, as they do in `onnx_bridge.clean`."""
+        """Return the network of a model; nodes without a name get one, as they do in `onnx_bridge.clean`."""
         name_nodes(Scope(model, model.graph))
         nodes, constants = [], set(model.graph.initializers.values())
         for node in model.graph:
@@ -96,7 +96,7 @@ class Evidence:
     sketches: Mapping[str, Sketch] = field(default_factory=dict)
 
     def pairs(self, leg: str, sample: int) -> Iterator[tuple[str, Value, Value]]:
-        """The name, expected and actual value of each output that both the reference and a leg have."""
+        """Yield the name, expected and actual value of each output that both the reference and a leg have."""
         reference = next(iter(self.results), None)
         if reference is None or leg == reference or sample >= len(self.results.get(leg, ())):
             return

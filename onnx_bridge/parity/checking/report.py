@@ -47,7 +47,7 @@ class Leg(JsonRecord):
 
     @property
     def largest_error(self) -> float | None:
-        """The largest |actual − expected|; None where no numbers were compared."""
+        """The largest |actual − expected|; None if no numbers were compared."""
         outputs = (output for found in self.comparisons for output in found.outputs)
         return max((output.max_abs for output in outputs if output.max_abs is not None), default=None)
 
@@ -73,7 +73,7 @@ class CheckReport(JsonRecord):
     Attributes:
         model: the name of the model.
         legs: what was compared with the reference.
-        seed: of the generated samples; None where samples were given.
+        seed: of the generated samples; None if samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user ("the reference is the cleaned model").
         samples: the inputs, in order; not part of the JSON.
@@ -110,7 +110,7 @@ class CheckReport(JsonRecord):
 
     @property
     def exit_code(self) -> int:
-        """That of the command line: 0 where it passed, 1 where numbers differ, 3 where MIGraphX failed, else 4."""
+        """That of the command line: 0 if it passed, 1 if numbers differ, 3 if MIGraphX failed, else 4."""
         if self.not_determined:
             return NOT_DETERMINED
         failed = any(leg.failure is not None for leg in self.legs)
@@ -124,7 +124,7 @@ class CheckReport(JsonRecord):
 
     @property
     def verdict(self) -> str:
-        """``agrees``, ``differs``, ``not determined``, or ``fails`` where MIGraphX did."""
+        """``agrees``, ``differs``, ``not determined``, or ``fails`` if MIGraphX did."""
         if any(leg.failure is not None for leg in self.legs):
             return "fails"
         return "agrees" if self.passed else "not determined" if self.not_determined else "differs"
@@ -147,7 +147,7 @@ class CheckReport(JsonRecord):
 
     @property
     def largest_error(self) -> float | None:
-        """The largest |actual − expected| of all outputs; None where nothing of a leg was compared."""
+        """The largest |actual − expected| of all outputs; None if nothing of a leg was compared."""
         if not all(leg.compared for leg in self.legs):
             return None
         return max((leg.largest_error for leg in self.legs if leg.largest_error is not None), default=None)
@@ -170,7 +170,7 @@ class CheckReport(JsonRecord):
         return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
 
     def _failure_of(self, leg: Leg, failure: Failure) -> str:
-        """How a leg failed, and what was compared until then."""
+        """Return how a leg failed, and what was compared until then."""
         done = "of which nothing was compared"
         if leg.compared:
             error = "" if leg.largest_error is None else f" with a largest error of {leg.largest_error:.3g}"

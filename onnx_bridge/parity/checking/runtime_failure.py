@@ -24,13 +24,13 @@ from passes.graphs.cost import Work, work
 def run_until_failure(
     bundle: Bundle, samples: Sequence[Sample], name: str, tell: Progress = silent
 ) -> tuple[list[dict[str, Value]], Failure | None]:
-    """The outputs of each sample until MIGraphX fails, and the failure.
+    """Return the outputs of each sample until MIGraphX fails, and the failure.
 
     Args:
         bundle: what is run.
         samples: its inputs.
         name: of the leg, for progress.
-        tell: is called with each sample, and the time that is left; before the first, as estimated.
+        tell: called with each sample, and the time that is left; before the first, as estimated.
 
     Raises:
         RuntimeNotFound: no MIGraphX here runs the bundle.
@@ -54,7 +54,7 @@ def run_until_failure(
 
 
 def estimated_seconds(bundle: Bundle) -> float | None:
-    """The estimated seconds of a run on ref; None for other targets, and without a cleaned model."""
+    """Return the estimated seconds of a run on ref; None for other targets, and without a cleaned model."""
     worker = bundle.program.worker
     if worker is None or bundle.model_path is None or bundle.manifest.target != "ref":
         return None
@@ -65,7 +65,7 @@ def estimated_seconds(bundle: Bundle) -> float | None:
 
 
 def bisect_failure(bundle: Bundle, failure: Failure, sample: Sample) -> Bisection | None:
-    """The nodes that MIGraphX fails on; None where each attempt would exceed a limit, or without a cleaned model."""
+    """Return the nodes that MIGraphX fails on; None if an attempt would exceed a limit, or without a cleaned model."""
     if bundle.model_path is None or failure.kind.is_limit:
         return None
     limits = bundle.program.limits
@@ -79,7 +79,7 @@ def bisect_failure(bundle: Bundle, failure: Failure, sample: Sample) -> Bisectio
 
 
 def time_note(bundle: Bundle, failure: Failure | None) -> list[str]:
-    """A note where a run timed out: how long it was estimated to take."""
+    """Return a note on how long a run that timed out was estimated to take."""
     if failure is None or failure.step is not Step.RUN or failure.kind is not SymptomKind.TIMEOUT:
         return []
     seconds = estimated_seconds(bundle)
@@ -89,7 +89,7 @@ def time_note(bundle: Bundle, failure: Failure | None) -> list[str]:
 
 
 def bisect_advice(failure: Failure | None, bisection: Bisection | None) -> list[str]:
-    """A note where MIGraphX fails and the nodes at fault are unknown."""
+    """Return a note if MIGraphX fails and the nodes at fault are unknown."""
     if failure is None or (bisection is not None and bisection.fault is not None):
         return []
     return ["`onnx-bridge bisect` finds the nodes that it fails on; each of its attempts may take as long as this one"]

@@ -20,8 +20,8 @@ class Layer(JsonRecord):
         tensor: its name.
         inputs: the names of the node's inputs.
         runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
-        cleaning: the cleaned model against the original, on ONNX Runtime; None where the original has no such value.
-        accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None where it could not be computed.
+        cleaning: the cleaned model against the original, on ONNX Runtime; None if the original has no such value.
+        accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None if it could not be computed.
         local: MIGraphX against ONNX Runtime, fed with the same values; likewise.
         reason: why ``accumulated`` or ``local`` is missing.
         by: the pass that made the node; empty for a node of the original.
@@ -97,7 +97,7 @@ class LayerReport(JsonRecord):
 
     @property
     def culprit(self) -> Layer | None:
-        """The first layer with a local error on MIGraphX; None where there is none."""
+        """The first layer with a local error on MIGraphX; None if there is none."""
         return next((row for row in self.rows if row.local is not None and not row.local.passed), None)
 
     @property
@@ -128,7 +128,7 @@ class LayerReport(JsonRecord):
         return f"{said}. Fed with the reference's values it agrees: the error has accumulated; {share}"
 
     def blaming(self, nodes: list[str]) -> LayerReport:
-        """The same report, with the nodes that make the first difference together."""
+        """Return the same report, with the nodes that make the first difference together."""
         first = self.first
         others = tuple(node for node in nodes if first is None or node != first.node)
         return replace(self, together=others)

@@ -62,7 +62,7 @@ class SegmentedModel:
         self._values |= {str(each.name): each for node in graph for each in node.outputs if each.name}
 
     def segments(self, limit: int) -> Iterator[Segment]:
-        """The segments, in order; `COPIES` of their values take no more than ``limit`` bytes where possible.
+        """Yield the segments, in order; `COPIES` of their values take no more than ``limit`` bytes where possible.
 
         Values that later segments need count twice: the reference's, and those in context. A single node is never cut,
         nor is a value that MIGraphX does not take.
@@ -83,7 +83,7 @@ class SegmentedModel:
                 yield Segment(partition.side, tuple(start))
 
     def outputs(self, nodes: Sequence[ir.Node]) -> list[str]:
-        """The values of nodes that anything uses, and that can be fetched."""
+        """Return the values of nodes that anything uses, and that can be fetched."""
         values = (value for node in nodes for value in node.outputs if value.name)
         return [
             str(value.name)
@@ -92,20 +92,20 @@ class SegmentedModel:
         ]
 
     def inputs(self, nodes: Sequence[ir.Node]) -> list[str]:
-        """The values that nodes take from others and from the caller, without initializers and constant nodes."""
+        """Return the values that nodes take from others and from the caller, without constants."""
         inside = {value for node in nodes for value in node.outputs}
         return [name for name in self._used(nodes) if self._values[name] not in inside]
 
     def last_uses(self) -> dict[str, ir.Node]:
-        """For each value the last node, in the order of the partitions, that uses it."""
+        """Return for each value the last node, in the order of the partitions, that uses it."""
         return {name: node for each in self.plan.partitions for node in each.nodes for name in self._used([node])}
 
     def in_context(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-        """The model of consecutive nodes, whose inputs are among ``values``."""
+        """Return the model of consecutive nodes, whose inputs are among ``values``."""
         return submodel(self.model, self.inputs(nodes), outputs, values, self.constant)
 
     def in_isolation(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
-        """The model of nodes that each take ``values``; its outputs are in order, their names may differ."""
+        """Return the model of nodes that each take ``values``; its outputs are in order, their names may differ."""
         part = extract(self.model, self.inputs(nodes), outputs)
         graph = part.graph
         wanted = list(graph.outputs)
@@ -127,7 +127,7 @@ class SegmentedModel:
         return part
 
     def source(self, name: str) -> tuple[str, int]:
-        """The name that a value has in the original, and what was added to it since."""
+        """Return the name that a value has in the original, and what was added to it since."""
         return lineage.shift_of(self._values[name]) or (name, 0)
 
     @cached_property

@@ -20,7 +20,7 @@ class LayerSubject:
     """The model whose values are compared.
 
     Attributes:
-        model: cleaned; left as it is.
+        model: cleaned; not modified.
         sample: its inputs.
         original: the model before cleaning; None leaves the errors of cleaning out.
         original_sample: the inputs of the original; None is ``sample``.
@@ -50,7 +50,7 @@ class OriginalModel:
 
     @classmethod
     def of(cls, subject: LayerSubject) -> OriginalModel | None:
-        """The original of a subject; None where it has none."""
+        """Return the original of a subject; None if it has none."""
         if subject.original is None:
             return None
         model = models.load(subject.original) if isinstance(subject.original, Path) else subject.original
@@ -59,7 +59,7 @@ class OriginalModel:
         return cls(model, sample, values, {str(node.name): provenance.module(node) for node in model.graph.all_nodes()})
 
     def compute(self, names: Iterable[str]) -> Mapping[str, Value]:
-        """Some of its values on ONNX Runtime; raises InputError."""
+        """Return some of its values on ONNX Runtime; raises InputError."""
         inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
         session = Reference(extract(self.model, inputs, dict.fromkeys(names)))
         return session.run({name: self.sample[name] for name in inputs})

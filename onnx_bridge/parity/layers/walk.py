@@ -115,7 +115,7 @@ class Walk:
                 self.found.pop(name, None)
 
     def with_cluster(self, report: LayerReport) -> LayerReport:
-        """The report with the nodes that only together make the first difference, where no single node does."""
+        """Return the report with the nodes that only together make the first difference, where no single node does."""
         first = report.first
         if first is None or first.local is None or not first.local.passed or first.accumulated is None:
             return report
@@ -176,7 +176,7 @@ class Walk:
         return {name: values[name] for name in self.segmented.inputs(nodes) if name not in self.segmented.constant}
 
     def _originals(self, names: Sequence[str], right: Values) -> Values:
-        """The original's values of those that it has as well, by their names in the cleaned model."""
+        """Return the original's values of those that it has as well, by their names in the cleaned model."""
         if self.original is None:
             return {}
         sources = {name: self.segmented.source(name) for name in names}
@@ -191,7 +191,7 @@ class Walk:
             return {}
 
     def _in_context(self, nodes: Sequence[ir.Node], values: Values, right: Values, missing: dict[str, str]) -> Values:
-        """MIGraphX's values of nodes that take ``values``; where it fails, those of the halves that it takes."""
+        """Return MIGraphX's values of nodes that take ``values``; if it fails, those of the halves that it takes."""
         names = self._fetched(nodes, right, missing)
         if not names:
             return {}
@@ -209,7 +209,7 @@ class Walk:
             return first | self._in_context(nodes[half:], {**values, **right, **first}, right, missing)
 
     def _in_isolation(self, nodes: Sequence[ir.Node], values: Values, missing: dict[str, str]) -> Values:
-        """MIGraphX's values of nodes that each take the reference's ``values``."""
+        """Return MIGraphX's values of nodes that each take the reference's ``values``."""
         names = self._fetched(nodes, values, missing)
         if not names:
             return {}
@@ -228,7 +228,7 @@ class Walk:
             return first | self._in_isolation(nodes[half:], values, missing)
 
     def _fetched(self, nodes: Sequence[ir.Node], right: Values, missing: dict[str, str]) -> list[str]:
-        """The values of nodes that MIGraphX can give."""
+        """Return the values of nodes that MIGraphX can give."""
         names = []
         values = {str(value.name): value for node in nodes for value in node.outputs}
         for name in self.segmented.outputs(nodes):
@@ -243,7 +243,7 @@ class Walk:
         return self.device.run(model, feeds, expected)
 
     def _failing_cluster(self, node: ir.Node, tensor: str) -> list[str]:
-        """The predecessors of a node that make its error together with it; empty where none are found."""
+        """Return the predecessors of a node that make its error together with it; empty if none are found."""
         graph = self.segmented.model.graph
         order = {each: index for index, each in enumerate(graph)}
         cluster = {node}
@@ -269,20 +269,20 @@ class Walk:
 
 
 def _shifted(value: Value, offset: int, like: Value) -> Value:
-    """A value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
+    """Return a value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
     if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
         return value
     return lineage.shifted(value, offset, like.dtype)
 
 
 def _evenly(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:
-    """Nodes in order, in runs of about the same length."""
+    """Return nodes in order, in runs of about the same length."""
     size = math.ceil(len(nodes) / math.ceil(len(nodes) / most))
     return (nodes[start : start + size] for start in range(0, len(nodes), size))
 
 
 def _compare_one(name: str, actual: Value, expected: Value, tolerances: Tolerances) -> OutputComparison:
-    """The comparison of a value; of a sequence, that of its worst element."""
+    """Return the comparison of a value; of a sequence, that of its worst element."""
     named = {each: part for each, part in tolerances.named.items() if each == name}
     only = Tolerances(tolerances.preset, tolerances.general, named if isinstance(expected, np.ndarray) else {})
     outputs = compare({name: actual}, {name: expected}, only).outputs
@@ -290,7 +290,7 @@ def _compare_one(name: str, actual: Value, expected: Value, tolerances: Toleranc
 
 
 def _total_bytes(*groups: Mapping[str, Value]) -> int:
-    """The bytes of arrays, each counted once."""
+    """Return the bytes of arrays, each counted once."""
     arrays = {
         id(array): array.nbytes
         for group in groups

@@ -15,7 +15,7 @@ from polygraphy.tools.script import make_invocable
 
 
 def argument_groups() -> list[BaseArgs]:
-    """The groups of options to add; called by the entry point."""
+    """Return the groups of options to add; called by the entry point."""
     return [MigraphxRunnerArgs()]
 
 
@@ -29,7 +29,7 @@ class MigraphxRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
     """
 
     def get_name_opt_impl(self) -> tuple[str, str]:
-        """The runner's name, and its option."""
+        """Return the runner's name, and its option."""
         return "MIGraphX", "migraphx"
 
     def add_parser_args_impl(self) -> None:

@@ -105,7 +105,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
 
     @util.check_called_by("get_input_metadata")  # type: ignore[untyped-decorator]
     def get_input_metadata_impl(self) -> Any:
-        """The model's inputs; None stands for a symbolic size."""
+        """Return the model's inputs; None stands for a symbolic size."""
         metadata = TensorMetadata()
         for each in self._inputs:
             metadata.add(each.name, dtype=DataType.from_dtype(each.numpy), shape=each.shape)
@@ -133,7 +133,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
         del self._folder, self._bundles, self._model, self._convertible, self._inputs
 
     def _bundle(self, shapes: Shapes) -> Bundle:
-        """The bundle for these shapes, converted and loaded on first use."""
+        """Return the bundle for these shapes, converted and loaded on first use."""
         if shapes not in self._bundles:
             out = Path(self._folder.name) / str(len(self._bundles))
             bundle = convert(self._convertible, out, shapes=dict(shapes), **self._options)
@@ -175,7 +175,7 @@ def save_results(path: str | os.PathLike[str], runs: Mapping[str, Sequence[Mappi
 
 
 def plain(outputs: Mapping[str, Value]) -> dict[str, Array]:
-    """The arrays in outputs, in the dtypes of numpy, which Polygraphy knows.
+    """Return the arrays in outputs, in the dtypes of numpy, which Polygraphy knows.
 
     bfloat16 and float8 become float32, integers of 4 and 2 bits int8 or uint8, without loss; strings become numpy's
     fixed-width strings.

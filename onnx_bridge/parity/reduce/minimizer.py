@@ -55,7 +55,7 @@ class Minimizer:
     Args:
         detector: tests the attempts.
         runs: counts the runs of the reference.
-        tell: is called with each attempt.
+        tell: called with each attempt.
     """
 
     detector: SymptomDetector
@@ -63,7 +63,7 @@ class Minimizer:
     tell: Callable[[str], None]
 
     def attempt(self, model: ir.Model, sample: Sample, symptom: Symptom) -> Reproduction | None:
-        """The reproduction of a model and a sample; None where they do not show the symptom."""
+        """Return the reproduction of a model and a sample; None if they do not show the symptom."""
         self.runs.reference += 1
         try:
             expected = Reference(model).run(sample)
@@ -80,7 +80,7 @@ class Minimizer:
         return Reproduction(model, flat(sample), flat(expected), found)
 
     def minimize(self, found: Reproduction) -> Reproduction:
-        """The reproduction with fewer outputs, smaller sizes and simpler elements."""
+        """Return the reproduction with fewer outputs, smaller sizes and simpler elements."""
         found = self._outputs(found)
         found = self._sizes(found)
         return self._elements(found)
@@ -143,7 +143,7 @@ class Minimizer:
 
 
 def without_metadata(found: Reproduction) -> Reproduction:
-    """The reproduction without metadata, which may name files of this machine."""
+    """Return the reproduction without metadata, which may name files of this machine."""
     model = found.model.clone()
     model.metadata_props.clear()
     model.doc_string = model.graph.doc_string = None
@@ -161,14 +161,14 @@ def without_metadata(found: Reproduction) -> Reproduction:
 
 
 def _constants(model: ir.Model) -> dict[str, Array]:
-    """The initializers that are numbers."""
+    """Return the initializers that are numbers."""
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     found = {name: tensor for name, tensor in tensors.items() if tensor and tensor.dtype != ir.DataType.STRING}
     return {name: np.asarray(tensor.numpy()) for name, tensor in found.items()}
 
 
 def _resized(found: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
-    """The model with a size made smaller wherever it occurs.
+    """Yield the model with a size made smaller wherever it occurs.
 
     Short lists of integers may be shapes, in which the size is an element; or indices, whose number is the size; or
     neither (pads). Each is tried.
@@ -204,7 +204,7 @@ def _sliced(array: Array, size: int, smaller: int) -> Array:
 
 
 def _simpler(array: Array) -> Iterator[Array]:
-    """Arrays with elements that are easier to read, the easiest first."""
+    """Yield arrays with elements that are easier to read, the easiest first."""
     yield np.ones_like(array)
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)

@@ -40,7 +40,7 @@ class Reduction(JsonRecord):
 
     Attributes:
         model: the name of the model.
-        path: the folder of the reproduction; None where nothing is wrong.
+        path: the folder of the reproduction; None if nothing is wrong.
         reproduction: the smallest model that was found; likewise.
         nodes_before: how many nodes the cleaned model has.
         runs: how often ONNX Runtime and MIGraphX were run.
@@ -101,7 +101,7 @@ def reduce(  # noqa: PLR0913
     pipeline ``none`` that is the model as it is. ONNX Runtime's outputs of it are the expected ones.
 
     Args:
-        model: an ONNX file, or a model in memory, which is left as it is; or a bundle, for the cleaned model in it.
+        model: an ONNX file, or a model in memory, which is not modified; or a bundle, for the cleaned model in it.
         out: the folder to write to: ``model.onnx``, ``inputs.npz``, ``expected.npz``, ``README.md``.
         inputs: as for `onnx_bridge.bisect`. All samples are tried at each step; one that shows the symptom is kept.
         seed: likewise, as all that follow.
@@ -190,7 +190,7 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
 
 
 def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
-    """The fewest nodes that show the symptom, with the first sample that does; the whole where no submodel shows it."""
+    """Return the fewest nodes that show the symptom, with its first sample; the whole if no submodel shows it."""
     nodes, symptom = localizer.localize(tell)
     if symptom is None:
         return _reproduction(localizer.whole, localizer.symptom)

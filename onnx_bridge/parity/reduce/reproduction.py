@@ -63,7 +63,7 @@ class Environment:
 
 
 def title(found: Reproduction) -> str:
-    """A title for the bug report."""
+    """Return a title for the bug report."""
     operators = dict.fromkeys(node.op_type for node in found.model.graph)
     return _TITLES[found.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
 
@@ -109,7 +109,7 @@ def _write_files(found: Reproduction, folder: Path, environment: Environment) ->
 
 
 def _input_files(found: Reproduction) -> list[str]:
-    """The files with the bytes of each input, which a C++ program can read."""
+    """Return the files with the bytes of each input, which a C++ program can read."""
     return [f"input{index}.bin" for index in range(len(found.sample))]
 
 
@@ -156,7 +156,7 @@ def _readme(found: Reproduction, environment: Environment) -> str:
 
 
 def _commands(found: Reproduction, environment: Environment) -> list[str]:
-    """How to build and run the C++ program: from Python the passes cannot be run."""
+    """Return how to build and run the C++ program: from Python the passes cannot be run."""
     inputs = [f"{name}={file}" for name, file in zip(found.sample, _input_files(found), strict=True)]
     libraries = ["-L/opt/rocm/lib", "-lmigraphx", "-lmigraphx_onnx", "-Wl,-rpath,/opt/rocm/lib"]
     return [
@@ -194,7 +194,7 @@ def _shown(name: str, array: Array) -> list[str]:
 
 
 def _text(model: ir.Model) -> list[str]:
-    """The model as ONNX text, without the elements of large constants."""
+    """Return the model as ONNX text, without the elements of large constants."""
     nodes = [f"{node.op_type} {node.name}" for node in model.graph]
     if len(nodes) > _SHOWN_NODES:
         return [*nodes[:_SHOWN_NODES], "…"]

@@ -22,7 +22,7 @@ PACKED = ("int4", "uint4")
 
 
 def can_feed(value: ir.Value) -> bool:
-    """Whether MIGraphX has a type for a value, as an input or output; True where the type is unknown."""
+    """Return whether MIGraphX has a type for a value, as an input or output; True if the type is unknown."""
     if value.type is None:
         return True
     if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
@@ -31,12 +31,12 @@ def can_feed(value: ir.Value) -> bool:
 
 
 def can_feed_array(value: Value) -> bool:
-    """Whether MIGraphX has a type for a value that the reference computed."""
+    """Return whether MIGraphX has a type for a value that the reference computed."""
     return isinstance(value, np.ndarray) and _is_supported(value.dtype)
 
 
 def estimated_bytes(value: ir.Value) -> int:
-    """The bytes that a value takes; unknown sizes count as 1."""
+    """Return the bytes that a value takes; unknown sizes count as 1."""
     if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING) or value.shape is None:
         return 8
     sizes = [dim if isinstance(dim, int) else 1 for dim in value.shape]
@@ -44,7 +44,7 @@ def estimated_bytes(value: ir.Value) -> int:
 
 
 def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[str]:
-    """The names of the outputs of ``nodes`` that depend on ``sources``.
+    """Return the names of the outputs of ``nodes`` that depend on ``sources``.
 
     Args:
         nodes: in topological order.
@@ -64,7 +64,7 @@ def submodel(
     values: Mapping[str, Value],
     constant: Collection[str],
 ) -> ir.Model:
-    """The submodel that computes some values of a model from others.
+    """Return the submodel that computes some values of a model from others.
 
     Args:
         model: it is not changed.

@@ -106,7 +106,7 @@ class InsideDevice:
         return frozenset(str(value.name) for value in made if can_feed(value))
 
     def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Sample:
-        """Some of its values, and its outputs.
+        """Return some of its values, and its outputs.
 
         Raises:
             RuntimeFailure: MIGraphX does not take the model with them as outputs.
@@ -142,7 +142,7 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
 
 
 def to_tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, Tensor]:
-    """The parameters of a program; it has none for inputs that nothing uses.
+    """Return the parameters of a program; it has none for inputs that nothing uses.
 
     Raises:
         MigraphxError: there is no array for a parameter, or MIGraphX has no type for it.

@@ -97,7 +97,7 @@ class SubmodelExtractor:
         return [tuple(group) for group in groups]
 
     def extract(self, nodes: Sequence[ir.Node]) -> list[Submodel]:
-        """The submodels of some nodes, one for each set of input shapes of the samples; none where it cannot be cut."""
+        """Return the submodels of some nodes, one for each set of input shapes; no submodel if it cannot be cut."""
         inputs, outputs = boundary(self.model.graph, nodes)
         if not outputs:
             return []
@@ -121,14 +121,14 @@ class SubmodelExtractor:
         return submodels
 
     def outputs_with(self, values: Sample, number: int) -> Sample | None:
-        """The reference's outputs of the model where some of its values are replaced.
+        """Return the reference's outputs of the model where some of its values are replaced.
 
         Args:
             values: the replacements, by name.
             number: of the sample.
 
         Returns:
-            The outputs; None where the reference cannot run the rest.
+            The outputs; None if the reference cannot run the rest.
         """
         inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
         outputs = [str(value.name) for value in self.model.graph.outputs]
@@ -140,7 +140,7 @@ class SubmodelExtractor:
             return None
 
     def values(self, names: Iterable[str]) -> list[Sample]:
-        """The reference's values by name, one mapping a sample; None for those that it cannot give."""
+        """Return the reference's values by name, one mapping a sample; None for those that it cannot give."""
         wanted = dict.fromkeys(names)
         inputs = {str(value.name): value for value in self.model.graph.inputs}
         constants = self.model.graph.initializers
@@ -192,7 +192,7 @@ class SubmodelExtractor:
 
 
 def _depth_first(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that outputs depend on, each after its operands, and these as late as possible."""
+    """Return the nodes that outputs depend on, each after its operands, and these as late as possible."""
     found: dict[ir.Node, None] = {}
     for output in graph.outputs:
         pending = [(output.producer(), False)]
@@ -214,7 +214,7 @@ def _can_cut(value: ir.Value) -> bool:
 
 
 def _can_fetch(value: ir.Value) -> bool:
-    """Whether the reference returns a value: a map cannot be fetched, and an optional may hold one."""
+    """Return whether the reference returns a value: a map cannot be fetched, and an optional may hold one."""
     return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
 
 

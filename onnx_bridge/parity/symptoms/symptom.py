@@ -28,7 +28,7 @@ class SymptomKind(enum.Enum):
 
     @classmethod
     def of(cls, error: BridgeError) -> SymptomKind:
-        """The kind of a failure; a failure of no known type is a rejection."""
+        """Return the kind of a failure; a failure of no known type is a rejection."""
         if isinstance(error, NativeFailure):
             return {Reason.DIED: cls.CRASHES, Reason.TIMEOUT: cls.TIMEOUT, Reason.MEMORY: cls.MEMORY}[error.reason]
         return next((kind for error_type, kind in KIND_OF.items() if isinstance(error, error_type)), cls.REJECTED)
@@ -55,7 +55,7 @@ class Symptom:
         kind: what is wrong.
         step: the step of MIGraphX in which it shows; None on ONNX Runtime.
         message: MIGraphX's or ONNX Runtime's message, or how outputs differ.
-        sample: the number of the first sample that shows it; None where it shows before any is run.
+        sample: the number of the first sample that shows it; None if it shows before any is run.
         comparison: of that sample's outputs, where they are wrong.
         outputs: those outputs.
     """
@@ -71,12 +71,12 @@ class Symptom:
     def of_comparison(
         cls, comparison: Comparison, sample: int, *, step: Step | None = None, outputs: Sample | None = None
     ) -> Symptom:
-        """The symptom of outputs that differ."""
+        """Return the symptom of outputs that differ."""
         message = "; ".join(f"{each.name}: {each.reason}" for each in comparison.outputs if each.reason)
         return cls(SymptomKind.WRONG, step, message, sample, comparison, outputs)
 
     def matches(self, other: Symptom) -> bool:
-        """Whether both are the same fault: in another submodel, numbers and names in a message differ."""
+        """Return whether both are the same fault: in another submodel, numbers and names in a message differ."""
         if (self.kind, self.step) != (other.kind, other.step):
             return False
         if self.kind is SymptomKind.WRONG:
@@ -97,10 +97,10 @@ class Symptom:
 
 
 def worse(one: Symptom | None, other: Symptom) -> Symptom:
-    """The symptom with the larger error; the first of equal ones."""
+    """Return the symptom with the larger error; the first of equal ones."""
     return other if one is None or (other.error or 0) > (one.error or 0) else one
 
 
 def _normalized(message: str) -> str:
-    """The first line of a message without what depends on the place: numbers, and what is quoted or in brackets."""
+    """Return the first line of a message with a # for each number and for each text in quotes or brackets."""
     return re.sub(r"\d+|\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"", "#", message.partition("\n")[0])

@@ -28,7 +28,7 @@ class SymptomDetector:
         tolerances: of what it computes.
         runs: counts its runs.
         precision: what it computes in; None is the model's own dtypes.
-        undetermined: why outputs that differed are no symptom, as far as they were tested.
+        undetermined: why outputs that differed are no symptom, of those that were tested.
     """
 
     device: Device
@@ -38,7 +38,7 @@ class SymptomDetector:
     undetermined: list[str] = field(default_factory=list)
 
     def detect(self, submodels: Iterable[Submodel]) -> Symptom | None:
-        """The symptom of the first submodel that has one: of its samples, the one with the largest error.
+        """Return the symptom of the first submodel that has one: of its samples, the one with the largest error.
 
         Raises:
             RuntimeFailure: MIGraphX cannot be loaded.
@@ -71,7 +71,7 @@ class SymptomDetector:
             return Symptom(SymptomKind.of(error), step, error.what, number)
 
     def _compare(self, submodel: Submodel, inputs: Sample, outputs: Sample, expected: Sample) -> Comparison:
-        """The comparison of outputs, those that differ judged, unless MIGraphX computes something else by intent."""
+        """Return the comparison of outputs; those that differ are judged, except in a lower precision."""
         tolerances = self._tolerances(submodel, expected)
         compared = compare(outputs, expected, tolerances)
         if compared.passed or self.precision is not None:
@@ -82,7 +82,7 @@ class SymptomDetector:
         return compared
 
     def _tolerances(self, submodel: Submodel, expected: Mapping[str, Value]) -> Tolerances:
-        """The tolerances of a submodel: an output of a quantizer may round to the neighbouring step."""
+        """Return the tolerances of a submodel: an output of a quantizer may round to the neighbouring step."""
         coarse = self.tolerances.at_least("int8")
         arrays = {name: array for name, array in flat(expected).items() if name in submodel.quantized}
         parts = {name: coarse.of(name, array) for name, array in arrays.items() if name not in coarse.named}
@@ -98,7 +98,7 @@ class SymptomDetector:
 
 
 def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str:
-    """The first group of passes of the gpu target after which submodels have a symptom.
+    """Return the first group of passes of the gpu target after which submodels have a symptom.
 
     Args:
         detector: its device rehearses the passes.

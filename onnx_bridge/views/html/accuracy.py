@@ -1,18 +1,14 @@
-"""The page of `check --data`, and its JUnit XML: a suite for each side, a case for each output and metric."""
+"""The page of `check --data`."""
 
 from __future__ import annotations
-
-import os
-from xml.etree import ElementTree as xml
 
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.views.html.colours import BAD
 from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, facts_of, text_cell
-from onnx_bridge.views.junit import write_suites, xml_text
 
 
 def accuracy_page(report: AccuracyReport) -> Page:
-    """The page of a report: one table with a column for each side."""
+    """Return the page of a report: one table with a column for each side."""
     sides, rows = report.table()
     columns = [Column("output", "name"), Column("metric", "text"), Column("against", "text")]
     columns += [Column(side, "text") for side in sides]
@@ -33,28 +29,3 @@ def accuracy_page(report: AccuracyReport) -> Page:
 
 def _verdict(row: list[Cell]) -> str:
     return "too low" if any(cell.colour == BAD for cell in row) else "reached"
-
-
-def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -> None:
-    """Write the scores as JUnit's XML.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    suites = []
-    for side in dict.fromkeys((*(each.side for each in report.scores), *report.failures)):
-        suite = xml.Element("testsuite", name=xml_text(f"{report.model}: {side}"))
-        for each in report.scores:
-            if each.side != side:
-                continue
-            name = xml_text(f"{each.output} {each.metric}")
-            case = xml.SubElement(suite, "testcase", classname=xml_text(f"{report.model}.{side}"), name=name)
-            if not each.passed:
-                message = xml_text(f"{each.shown}, below {each.least:g}")
-                xml.SubElement(case, "failure", message=message, type="minimum")
-        if side in report.failures:
-            failure = report.failures[side]
-            case = xml.SubElement(suite, "testcase", classname=xml_text(f"{report.model}.{side}"), name=failure.step)
-            xml.SubElement(case, "error", message=xml_text(failure), type=failure.kind.value)
-        suites.append(suite)
-    write_suites(path, suites)

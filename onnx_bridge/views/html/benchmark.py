@@ -40,7 +40,7 @@ def write_report(path: str | os.PathLike[str], bench: BenchResult) -> None:
 
 
 def page_of(bench: BenchResult) -> Page:
-    """The page that `write_report` writes."""
+    """Return the page that `write_report` writes."""
     tables = [_table(bench)]
     tables += [_gates(bench)] if bench.gates else []
     tables += [_operators(bench)] if any(row.operators for row in bench.rows) else []

@@ -28,7 +28,7 @@ def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> None:
 
 
 def bundle_page(manifest: Manifest) -> Page:
-    """The page that `write_bundle` writes."""
+    """Return the page that `write_bundle` writes."""
     proof = manifest.proof
     sentences = [f"{proof.line[:1].upper()}{proof.line[1:]}.", f"Nodes on MIGraphX: {proof.nodes}."]
     sentences += [f"{manifest.partition_line}."] if manifest.partition_line else ["All of it runs on MIGraphX."]

@@ -68,7 +68,7 @@ class Chart:
         title: its caption.
         note: a sentence on how to read it.
         horizontal: what the axis below says.
-        vertical: what the axis on the left says; empty where there is none.
+        vertical: what the axis on the left says; empty if there is none.
         traces: the series.
         across: places and labels of the lines that rise from the axis below.
         up: likewise from the axis on the left.
@@ -106,7 +106,7 @@ def bands(
     horizontal: str,
     series: Sequence[tuple[str, str, Sequence[float], Mapping[str, float]]],
 ) -> Chart:
-    """Distributions, one below the other.
+    """Return distributions, one below the other.
 
     Args:
         id_: the anchor.
@@ -152,7 +152,7 @@ def lines(
     vertical: str,
     series: Sequence[tuple[str, Mapping[int, float], Mapping[int, str]]],
 ) -> Chart:
-    """Values over whole numbers.
+    """Return values over whole numbers.
 
     Args:
         id_: the anchor.

@@ -71,7 +71,7 @@ def page_of(
     evidence: Evidence | None = None,
     bisection: Bisection | None = None,
 ) -> Page:
-    """The page that `write_report` writes."""
+    """Return the page that `write_report` writes."""
     seen, layers = evidence or Evidence(), report.layers
     plotted = _Histograms()
     bisection = bisection or report.bisection
@@ -123,7 +123,7 @@ class _Histograms:
             self.kept[key] = (title, sketch)
 
     def find(self, title: str) -> str:
-        """The key of a title; empty if it has no histogram."""
+        """Return the key of a title; empty if it has no histogram."""
         return self._keys.get(title, "")
 
 
@@ -184,7 +184,7 @@ def _compared(leg: Leg) -> Iterator[tuple[int, OutputComparison]]:
 
 
 def _pair(evidence: Evidence, leg: str, sample: int, name: str) -> Sketch | None:
-    """The sketch of an output, or of an element of a sequence."""
+    """Return the sketch of an output, or of an element of a sequence."""
     for output, expected, actual in evidence.pairs(leg, sample):
         if name == output or name.startswith(f"{output}["):
             right, got = flat({output: expected}), flat({output: actual})
@@ -248,7 +248,7 @@ def _title(row: Layer) -> str:
 
 
 def _error(output: OutputComparison | None) -> list[Cell]:
-    """The largest error, absolute and as a multiple of the tolerance."""
+    """Return the largest error, absolute and as a multiple of the tolerance."""
     if output is None:
         return [Cell(""), Cell("")]
     values = output.to_json()

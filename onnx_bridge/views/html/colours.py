@@ -15,7 +15,7 @@ FIRST, SECOND, THIRD = "first", "second", "third"
 
 
 def layer_roles(layers: LayerReport) -> list[tuple[str, str]]:
-    """The role of each layer in an error, as text and colour, in order.
+    """Return the role of each layer in an error, as text and colour, in order.
 
     The error of cleaning is only known accumulated: a layer that reads a value that cleaning changed counts as
     propagating that change.
@@ -43,7 +43,7 @@ def _on_migraphx(row: Layer) -> tuple[str, str]:
 
 
 def _worse(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
-    """The worse of two; "unknown" only replaces "agrees"."""
+    """Return the worse of two; "unknown" only replaces "agrees"."""
     if second[1] == PLAIN:
         return first if first[1] != GOOD else second
     return max(first, second, key=lambda each: RANK.index(each[1]))

@@ -27,7 +27,7 @@ def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> Page:
-    """The page that `write_diagnosis` writes."""
+    """Return the page that `write_diagnosis` writes."""
     host = any(each["side"] == "host" for each in diagnosis.partitions)
     sentences = [f"On MIGraphX runs {diagnosis.share:.1%} of the estimated work. Nodes: {diagnosis.proofs}."]
     sentences += [diagnosis.problem] if diagnosis.problem else []

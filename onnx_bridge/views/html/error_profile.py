@@ -65,7 +65,7 @@ class ErrorProfile:
 
     @classmethod
     def of(cls, kinds: Sequence[tuple[str, str, Sequence[NodeError]]]) -> ErrorProfile | None:
-        """The plot of several kinds of errors: name, colour, one `NodeError` a node; None if no error is known."""
+        """Return the plot of several kinds of errors (name, colour, an error a node); None if no error is known."""
         known = [each.error for *_, errors in kinds for each in errors if each.error is not None]
         if not known:
             return None

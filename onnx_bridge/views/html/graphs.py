@@ -21,8 +21,9 @@ _LEGEND = ((BAD, "introduces the error"), (WARN, "propagates it, or differs"), (
 def fault_graphs(
     report: CheckReport, evidence: Evidence, layers: LayerReport | None, bisection: Bisection | None
 ) -> Graphs | None:
-    """The graphs around the faulty nodes: those found by bisection, else by layer, else the producers of the first
-    output that differs. None if nothing differs or no graph is known.
+    """Return the graphs around the faulty nodes; None if nothing differs or no graph is known.
+
+    The nodes are those found by bisection, else by layer, else the producers of the first output that differs.
     """
     before, after = evidence.before or Network(()), evidence.after or Network(())
     old, new = _faulty(report, after, layers, bisection)
@@ -45,7 +46,7 @@ def fault_graphs(
 def _faulty(
     report: CheckReport, after: Network, layers: LayerReport | None, bisection: Bisection | None
 ) -> tuple[set[str], set[str]]:
-    """The names of faulty nodes of the original, and of the cleaned model."""
+    """Return the names of faulty nodes of the original, and of the cleaned model."""
     if bisection is not None and bisection.fault is not None:
         found = bisection.fault
         names = {node.name for node in found.nodes} | set(found.after)
@@ -68,7 +69,7 @@ def _producers(network: Network, output: str) -> set[str]:
 
 
 def _status(layers: LayerReport | None) -> dict[str, str]:
-    """The worst known colour of each node."""
+    """Return the worst known colour of each node."""
     if layers is None:
         return {}
     return _worst((row.node, colour) for row, (_, colour) in zip(layers.rows, layer_roles(layers), strict=True))
@@ -83,6 +84,6 @@ def _worst(known: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _inherited(status: Mapping[str, str], after: Network, old: Collection[str], *, known: bool) -> dict[str, str]:
-    """For nodes of the original: the worst colour of the nodes that replaced them."""
+    """Return for nodes of the original: the worst colour of the nodes that replaced them."""
     found = _worst((origin, status[node.name]) for node in after.nodes if node.name in status for origin in node.origin)
     return found if known else dict.fromkeys(old, PLAIN)

@@ -99,7 +99,7 @@ class Table:
     place: str = "first"
 
     def trimmed(self) -> Table:
-        """The table without its empty columns."""
+        """Return the table without its empty columns."""
         kept = [index for index in range(len(self.columns)) if any(row.cells[index].text for row in self.rows)]
         rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
         return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
@@ -189,7 +189,7 @@ class Page:
         return f"Made by ONNX Bridge {VERSION}. This file is self-contained."
 
     def data(self) -> str:
-        """The error histograms as JSON, escaped for use inside HTML."""
+        """Return the error histograms as JSON, escaped for use inside HTML."""
         tensors = {key: {"title": title, **sketch.to_json()} for key, (title, sketch) in self.tensors.items()}
         text = json.dumps({"tensors": tensors}, allow_nan=False, separators=(",", ":"))
         return text.replace("<", "\\u003c").replace("&", "\\u0026")
@@ -221,7 +221,7 @@ class Page:
 
 
 def number_cell(number: float | str | None, colour: str = "") -> Cell:
-    """A number as a cell; a string stands for a number that JSON lacks (``"inf"``, ``"nan"``)."""
+    """Return a number as a cell; a string stands for a number that JSON lacks (``"inf"``, ``"nan"``)."""
     if number is None:
         return Cell("")
     value = float(number)
@@ -229,12 +229,12 @@ def number_cell(number: float | str | None, colour: str = "") -> Cell:
 
 
 def text_cell(value: object, colour: str = "") -> Cell:
-    """A value as a cell of text."""
+    """Return a value as a cell of text."""
     return Cell(str(value), colour=colour)
 
 
 def unfolding(lines: Iterable[str], title: str) -> Cell:
-    """Lines that unfold under a title; an empty cell if there are none."""
+    """Return lines that unfold under a title; an empty cell if there are none."""
     found = list(lines)
     return Cell(title, len(found), more=found) if found else Cell("")
 

@@ -46,7 +46,7 @@ class Drawing:
 
 
 def around(network: Network, names: Collection[str], *, radius: int = 4, limit: int = 24) -> list[NetworkNode]:
-    """The nodes within ``radius`` edges of the named ones, at most ``limit``, nearest first; in graph order."""
+    """Return the nodes within ``radius`` edges of the named ones, at most ``limit``, nearest first; in graph order."""
     makers = {value: node for node in network.nodes for value in node.outputs}
     users: dict[str, list[NetworkNode]] = {}
     for node in network.nodes:
@@ -112,7 +112,7 @@ def draw(network: Network, names: Collection[str], status: Mapping[str, str] | N
 
 
 def _cut(text: str) -> str:
-    """The end of a name says more than its beginning, which is the module path."""
+    """Return the end of a name says more than its beginning, which is the module path."""
     return text if len(text) <= _LETTERS else f"…{text[1 - _LETTERS :]}"
 
 
@@ -164,11 +164,11 @@ class _Layout:
         self.x = {box: place - left + MARGIN for box, place in self.x.items()}
 
     def places(self) -> list[tuple[float, float]]:
-        """The upper left corners of all boxes, followed by those of the invisible ones."""
+        """Return the upper left corners of all boxes, followed by those of the invisible ones."""
         return [(self.x[box], self.y[box]) for box in sorted(self.x)]
 
     def path(self, edge: tuple[int, int]) -> str:
-        """A curve from the bottom of a box to the top of another."""
+        """Return a curve from the bottom of a box to the top of another."""
         middle = [(self.x[box] + WIDTH / 2, self.y[box]) for box in self.chains[edge]]
         (x, y), *rest = middle
         y += HEIGHT
@@ -183,7 +183,7 @@ class _Layout:
         return "".join(parts)
 
     def _depths(self) -> list[int]:
-        """The layer of each box: one below its lowest producer; inputs of the model just above their consumer."""
+        """Return the layer of each box: one below its lowest producer; inputs are just above their consumer."""
         above: dict[int, list[int]] = {}
         below: dict[int, list[int]] = {}
         for upper, lower in self.edges:
