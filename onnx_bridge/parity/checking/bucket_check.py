@@ -10,14 +10,13 @@ from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.padding import bucket_samples
 from onnx_bridge.conversion.precision.precision import TOLERANCES
-from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
-from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import versions
-from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
@@ -63,18 +62,13 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
         name = f"bucket {label(info.dims)}{how}"
         tell(name)
-        found: list[Comparison] = []
-        failure = None
-        for dims in {tuple(each.items()): each for each in (info.dims, inside(info.dims, buckets))}.values():
-            try:
-                for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1):
-                    found.append(compare(side(sample), reference.run({**sample, **frozen}), allowed))
-            except RuntimeNotFound:
-                raise
-            except RuntimeFailure as error:
-                failure = Failure(Step.RUN, error, len(found))
-                break
-        legs.append(Leg(name, tuple(found), failure))
+        sizes = {tuple(dims.items()): dims for dims in (info.dims, inside(info.dims, buckets))}.values()
+        comparisons = (
+            compare(side(sample), reference.run({**sample, **frozen}), allowed)
+            for dims in sizes
+            for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
+        )
+        legs.append(Leg.of_bundle(name, comparisons))
     return CheckReport(
         model=bundle.manifest.name,
         legs=tuple(legs),

@@ -14,14 +14,12 @@ from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, insid
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
-from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import versions
-from onnx_bridge.reference.comparison.compare import Comparison
 from onnx_bridge.requests.parity import CheckRequest
 
 STEPS = 8
@@ -55,17 +53,11 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     for name, caches, original in _subjects(bundle, path, request.seed):
         for length in dict.fromkeys((*edges(widths), *inside(widths))):
             tell(f"{name}prompt of {length} tokens")
-            found: list[Comparison] = []
-            failure = None
-            try:
-                for each in trials(caches, original, [length], tolerances, steps=STEPS, seed=request.seed):
-                    found += each.comparisons
-            except RuntimeNotFound:
-                raise
-            except RuntimeFailure as error:
-                failure = Failure(Step.RUN, error, len(found))
-            if found or failure is not None:
-                legs.append(Leg(f"{name}prompt of {length}, then {STEPS} more", tuple(found), failure))
+            runs = trials(caches, original, [length], tolerances, steps=STEPS, seed=request.seed)
+            comparisons = (comparison for trial in runs for comparison in trial.comparisons)
+            leg = Leg.of_bundle(f"{name}prompt of {length}, then {STEPS} more", comparisons)
+            if leg.comparisons or leg.failure is not None:
+                legs.append(leg)
     return CheckReport(
         model=manifest.name,
         legs=tuple(legs),

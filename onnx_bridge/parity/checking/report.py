@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx_bridge.core.errors import RuntimeFailure
+from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Value
 from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
@@ -34,6 +34,23 @@ class Leg(JsonRecord):
     name: str
     comparisons: tuple[Comparison, ...] = ()
     failure: Failure | None = None
+
+    @classmethod
+    def of_bundle(cls, name: str, comparisons: Iterable[Comparison]) -> Leg:
+        """Return the leg of comparisons that are made as they are drawn, up to a failure of MIGraphX.
+
+        Raises:
+            RuntimeNotFound: no MIGraphX here runs the bundle.
+        """
+        made: list[Comparison] = []
+        try:
+            for comparison in comparisons:
+                made.append(comparison)  # what was compared before a failure is kept
+        except RuntimeNotFound:
+            raise
+        except RuntimeFailure as error:
+            return cls(name, tuple(made), Failure(Step.RUN, error, len(made)))
+        return cls(name, tuple(made))
 
     @property
     def passed(self) -> bool:
