@@ -19,7 +19,7 @@ from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.programs.instances import Instance, check_place, content_key
 from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
-from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, required, selected
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.open_sizes import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
@@ -30,7 +30,7 @@ from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
 from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
 from onnx_bridge.samples.files import SampleSource
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.roles import dims_of, required_inputs
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Context
 
@@ -199,14 +199,14 @@ class BucketConversion(Several):
         instances = [
             Instance(bucket, self.sizes.request_of(self.model, bucket, request)) for bucket in self.sizes.buckets
         ]
-        names = {dim for value in required(self.model) for dim in dims_of(value) or () if isinstance(dim, str)}
+        names = {dim for value in required_inputs(self.model) for dim in dims_of(value) or () if isinstance(dim, str)}
         fixed = {name: size for name, size in self.sizes.fixed.items() if name in names}
         whole = CleanRequest(request.pipeline, dims={**request.dims, **fixed}, freeze=request.freeze)
         return Resolved(self.source, instances, whole)
 
     def describe(self, manifest: Manifest, converted: Converted) -> Manifest:
         """Return the manifest, with inputs and outputs whose sizes are symbols."""
-        inputs = [value for value in required(self.model) if value.name not in self.request.freeze]
+        inputs = [value for value in required_inputs(self.model) if value.name not in self.request.freeze]
         outputs = tuple(self._output(value, converted.manifests) for value in converted.cleaned.graph.outputs)
         notes = [*self.sizes.left_out, *self.tried.notes, *manifest.notes]
         if unknown := [info.name for info in outputs if None in (info.shape or ())]:
@@ -247,7 +247,7 @@ def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:
     """Require that buckets and padding rules fit the model; raises InputError."""
-    inputs = [value for value in required(model) if value.name not in request.freeze]
+    inputs = [value for value in required_inputs(model) if value.name not in request.freeze]
     selecting = selected(model, request.buckets)
     for name in selecting:
         if not request.buckets[name] or not {*request.buckets[name]} <= {*VALUES}:

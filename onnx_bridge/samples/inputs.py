@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
-from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, required_inputs, roles
 from passes.isolation.memory import available_bytes
 from passes.shapes import size_expressions
 
@@ -55,8 +55,7 @@ def specs(model: ir.Model) -> list[TensorSpec]:
         InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
             type.
     """
-    graph = model.graph
-    required = [value for value in graph.inputs if value.name not in graph.initializers]
+    required = required_inputs(model)
     for value in required:
         if Kind.of(value.type) is None:
             what = "has no type" if value.type is None else f"is {value.type}"

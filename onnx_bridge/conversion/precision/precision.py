@@ -33,6 +33,7 @@ from onnx_bridge.requests.conversion import PRECISIONS, check_precision
 from onnx_bridge.samples import files as input_files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, load_calibration
+from onnx_bridge.samples.roles import required_inputs
 from passes.cleanup.infer_shapes import InferShapes
 from passes.legalize.legalize import Legalize
 from passes.operators import operators
@@ -129,7 +130,7 @@ class Precision:
 
     def _samples(self, model: ir.Model) -> Calibration:
         _refuse_quantized(model, self.name)
-        names = {str(value.name) for value in model.graph.inputs if not value.is_initializer()}
+        names = {str(value.name) for value in required_inputs(model)}
         return load_calibration(self.calibration, [spec for spec in samplers.specs(model) if spec.name in names])
 
 

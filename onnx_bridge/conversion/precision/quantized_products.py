@@ -26,6 +26,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs import lineage
 from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.partition import extract
@@ -146,7 +147,7 @@ def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Ma
     """The largest magnitudes of constants, of inputs, and of values that ONNX Runtime computes from the samples."""
     found: dict[str, float] = {}
     wanted: list[str] = []
-    inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+    inputs = [str(value.name) for value in required_inputs(model)]
     for value in operands:
         name, tensor = str(value.name), value.const_value
         if tensor is not None:

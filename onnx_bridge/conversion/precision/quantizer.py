@@ -18,6 +18,7 @@ from onnx_bridge.migraphx.program import Program, Tensor
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
+from onnx_bridge.samples.roles import required_inputs
 from passes.probing.partition import Partition, extract
 
 
@@ -65,7 +66,7 @@ class Quantizer:
         inner = [name for name in wanted if name not in given]
         samples: list[Mapping[str, Any]] = list(self.calibration.samples)
         if inner:
-            inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+            inputs = [str(value.name) for value in required_inputs(self.model)]
             before = Reference(extract(self.model, inputs, inner))
             samples = [
                 {**each, **before.run({name: each[name] for name in before.input_names})}

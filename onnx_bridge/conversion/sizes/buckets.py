@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.roles import dims_of, required_inputs
 from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import evaluate, symbols
 
@@ -33,15 +33,10 @@ Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 """Says why the model cannot be run with inputs of some shapes; None if it can, or if that is not known."""
 
 
-def required(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs that have no default."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
-
-
 def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
     """Return those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
-    inputs = {str(value.name) for value in required(model) if value.dtype == ir.DataType.BOOL}
-    dims = {name for value in required(model) for dim in dims_of(value) or () for name in _names(dim)}
+    inputs = {str(value.name) for value in required_inputs(model) if value.dtype == ir.DataType.BOOL}
+    dims = {name for value in required_inputs(model) for dim in dims_of(value) or () for name in _names(dim)}
     return (inputs - dims) & {*names}
 
 
@@ -124,8 +119,8 @@ class BucketSizes:
         """Return the request that converts one bucket."""
         dims: dict[str, int] = {}
         shapes = dict(request.shapes)
-        plain = {dim for value in required(model) for dim in dims_of(value) or () if _names(dim) == {dim}}
-        for value in required(model):
+        plain = {dim for value in required_inputs(model) for dim in dims_of(value) or () if _names(dim) == {dim}}
+        for value in required_inputs(model):
             declared, sizes = dims_of(value) or (), self.axes(value) or ()
             shape = tuple(size_of(axis, bucket) for axis in sizes)
             for dim, size in zip(declared, shape, strict=True):
@@ -159,7 +154,7 @@ class _Combinations:
         self.dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
         self._selected = selected(model, request.buckets)
         self._known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-        dims = (dim for value in required(model) for dim in dims_of(value) or ())
+        dims = (dim for value in required_inputs(model) for dim in dims_of(value) or ())
         self._others = dict.fromkeys((name for dim in dims for name in _names(dim)), 1)
         """Symbols that are in expressions alone."""
 
@@ -187,7 +182,7 @@ class _Combinations:
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs; those of unknown rank, and with unknown sizes, are left out."""
         found = {}
-        for value in required(self.model):
+        for value in required_inputs(self.model):
             axes = dims_of(value)
             named = [f"{value.name}[{index}]" if axis is None else axis for index, axis in enumerate(axes or ())]
             given: Sequence[int | None] | None = self.request.shapes.get(str(value.name))

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope
 from passes.isolation.failure import NativeFailure
@@ -39,7 +40,7 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
         model: its values are changed in place.
         context: its ``contradictions`` are added to.
     """
-    required = [value for value in model.graph.inputs if not value.is_initializer()]
+    required = required_inputs(model)
     if not all(map(can_cross, required)):
         return
     wanted = [value for value in unproven(model) if _producer(value).op_type not in _DEPENDING_ON_DATA]

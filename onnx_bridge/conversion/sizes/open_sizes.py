@@ -20,6 +20,7 @@ from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.cleaning import CleanRequest
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.cost import estimate
 from passes.probing.partition import can_cross
 from passes.rewriting.base import Context
@@ -196,8 +197,7 @@ def is_quick(model: ir.Model) -> bool:
 
 def refusal(model: ir.Model) -> OnnxRuntimeError | None:
     """Return why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
-    required = [value for value in model.graph.inputs if not value.is_initializer()]
-    if not all(map(can_cross, required)) or not is_quick(model):
+    if not all(map(can_cross, required_inputs(model))) or not is_quick(model):
         return None
     error = _error(model, model)
     if error is not None and error.reason is Reason.OTHER:  # its own inference of fixed sizes may be to blame

@@ -18,6 +18,7 @@ from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.samples.roles import required_inputs
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.legalize.legalize import Legalize
 
@@ -124,8 +125,3 @@ def _check_ranks(model: ir.Model) -> None:
         if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
             hint = f"give its shape with --shape {value.name}:[…]"
             raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
-
-
-def required_inputs(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs of a model that have no default."""
-    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]

@@ -21,7 +21,6 @@ from onnx_bridge.bundle.manifest.entries import (
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.conversion.keys import conversion_key
-from onnx_bridge.conversion.steps.clean import required_inputs
 from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.core.files.code_digest import LIBRARIES
 from onnx_bridge.core.progress import Stage
@@ -32,6 +31,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.cost import has_known_work
 from passes.graphs.quantization import is_quantized
 from passes.probing.partition import Side

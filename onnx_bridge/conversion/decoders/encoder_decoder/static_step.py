@@ -23,6 +23,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.scopes import Scope
 from passes.graphs.structural_inputs import OPERANDS
 
@@ -93,7 +94,7 @@ def look_up_by_length(model: ir.Model, made: ir.Model, shapes: Callable[[int], S
 
 def sized(model: ir.Model, shapes: Shapes) -> ir.Model:
     """Return a copy with fixed sizes, all that follows from them computed, and without unused inputs."""
-    known = {str(value.name): shapes[str(value.name)] for value in model.graph.inputs if not value.is_initializer()}
+    known = {str(value.name): shapes[str(value.name)] for value in required_inputs(model)}
     request = CleanRequest("fold-constants,remove-dead,infer-shapes", shapes=known)
     found = rewrite(model.clone(), request).model
     found.graph.inputs[:] = [value for value in found.graph.inputs if value.uses()]
@@ -178,7 +179,7 @@ def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], len
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     model.graph.outputs[:] = [values[str(value.name)] for value in candidates]
     rewrite(model, CleanRequest("remove-dead"))
-    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() and not value.is_initializer()]
+    model.graph.inputs[:] = [value for value in required_inputs(model) if value.uses()]
     dtypes = {str(value.name): (value.dtype or ir.DataType.FLOAT).numpy() for value in model.graph.inputs}
     reference = Reference(model)
     rows: dict[ir.Value, list[Array]] = {value: [] for value in candidates}
