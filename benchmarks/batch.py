@@ -55,7 +55,7 @@ def _by_commands(source: Path, out: Path) -> float:
 def _events(out: Path) -> Counter[str]:
     """The number of journal events by kind."""
     records, _, _ = journals.read(out / journals.STATE_FOLDER)
-    return Counter(each["event"] for each in records)
+    return Counter(record["event"] for record in records)
 
 
 def _networks(folder: Path, count: int) -> Path:
@@ -90,7 +90,7 @@ def main() -> int:
         alone = _timed(small, folder / "one", 1)
         again = _timed(small, folder / "one", 2)
         records, _, _ = journals.read(folder / "one" / journals.STATE_FOLDER)
-        converting = sum(each["seconds"] for each in records if each["event"] == "done")
+        converting = sum(record["seconds"] for record in records if record["event"] == "done")
         _timed(small, folder / "one", 2, JobRequest(check=True))
         before = _events(folder / "one")
         checking = _timed(small, folder / "one", 2, JobRequest(check=True, parity=CheckRequest(atol=1e-3, rtol=1e-3)))

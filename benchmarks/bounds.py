@@ -14,7 +14,7 @@ class Bound:
         what: what was measured.
         measured: the value.
         limit: the most that it may be.
-        unit: of both.
+        unit: the unit of both.
         rule: how the limit follows from what else was measured.
     """
 

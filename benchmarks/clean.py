@@ -51,7 +51,7 @@ Runs = dict[str, list[Run | str]]
 
 def measure(tool: str, source: Path) -> Run | str:
     """Run a tool once on a model; a text says how it failed."""
-    size = sum(each.stat().st_size for each in source.parent.iterdir())
+    size = sum(file.stat().st_size for file in source.parent.iterdir())
     with tempfile.TemporaryDirectory(prefix="bench-", dir=source.parent.parent) as folder:
         out = Path(folder) / source.name
         used = processes.measure([sys.executable, "-c", program(tool, str(source), str(out), size > _LARGE)])
@@ -84,7 +84,7 @@ def main() -> int:
         measure("cp", source)  # brings the file into the page cache, for everyone
         for _ in range(options.rounds):
             for tool in options.tools:
-                if not any(isinstance(each, str) or each.seconds > _ONCE for each in runs[tool]):
+                if not any(isinstance(measured, str) or measured.seconds > _ONCE for measured in runs[tool]):
                     runs[tool].append(measure(tool, source))
         results[name] = dict(runs)
         _print(name, before[name], results[name])
@@ -126,7 +126,7 @@ def _bounds(runs: Runs, source: Path) -> Iterator[Bound]:
     seconds = _median(ours, "seconds")
     if not seconds:
         return
-    large = sum(each.stat().st_size for each in source.parent.iterdir()) > _LARGE
+    large = sum(file.stat().st_size for file in source.parent.iterdir()) > _LARGE
     copied, base = _median(runs.get("cp", []), "seconds"), _median(runs.get("ort-basic", []), "seconds")
     if large and copied:
         yield Bound("time", seconds, _COPIES * copied + _BEYOND_COPY, "s", f"{_COPIES} × cp + {_BEYOND_COPY:g} s")
@@ -154,7 +154,7 @@ def _growth(results: dict[str, Runs], before: dict[str, int], folder: Path, roun
 
 
 def _median(runs: list[Run | str], field: str) -> float:
-    values = [getattr(each, field) for each in runs if isinstance(each, Run)]
+    values = [getattr(run, field) for run in runs if isinstance(run, Run)]
     return statistics.median(values) if values else 0.0
 
 

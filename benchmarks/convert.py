@@ -112,7 +112,7 @@ def _by_hand(source: Path, runtime: Runtime) -> Usage:
 
 
 def _convert(source: Path, *options: str) -> tuple[Usage, float]:
-    """What one conversion takes, and the seconds of its proof."""
+    """Return what one conversion takes, and the seconds of its proof."""
     with tempfile.TemporaryDirectory(dir=source.parent.parent) as folder:
         verb: Sequence[str] = ["-m", "onnx_bridge", "convert", str(source), "-o", f"{folder}/out", "--target", "ref"]
         used = measure([sys.executable, *verb, *options])

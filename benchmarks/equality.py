@@ -25,7 +25,7 @@ _MOST = 1e-5
 def main() -> int:
     """Print a line for each model; exit code 1 if one exceeds its tolerance."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=[each for each in MODELS if "3gb" not in each], choices=MODELS)
+    parser.add_argument("--models", nargs="*", default=[name for name in MODELS if "3gb" not in name], choices=MODELS)
     parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where the models are kept")
     options = parser.parse_args()
     right = True

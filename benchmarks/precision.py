@@ -5,7 +5,7 @@
 Weights are as after training (`zoo.registry`), inputs and calibration data are seeded. Printed is, for each
 network and precision, whether MIGraphX agrees with the original in float32 on ONNX Runtime within the tolerance of the
 precision, the error of the worst output (root of the mean square, as a share of that of the values), its SQNR, and,
-where it does not agree, once more with the nodes in float32 that must stay there. ``quantized`` counts what MIGraphX
+if it does not agree, once more with the nodes in float32 that must stay there. ``quantized`` counts what MIGraphX
 really quantizes for int8 and fp8: pairs of operands, beside the number of products. With int8 they are the same; fp8 is
 in every operator.
 """
@@ -40,9 +40,9 @@ class Line:
     Attributes:
         network: its name.
         precision: what it computes in.
-        passed: whether it agrees; False also where it does not convert.
-        error: of the worst output, relative; None where nothing was compared.
-        sqnr_db: of that output.
+        passed: whether it agrees; False also if it does not convert.
+        error: the relative error of the worst output; None if nothing was compared.
+        sqnr_db: the ratio of signal to noise of that output, in dB.
         quantized: pairs of quantized operands, and products; empty where MIGraphX quantizes nothing.
         keep_fp32: the nodes that must stay in float32, or why none were found.
     """
@@ -96,7 +96,7 @@ def _quantized(bundle: Bundle, precision: str) -> str:
     if precision not in BY_CALIBRATION:
         return ""
     (sample,) = generate(bundle.specs)
-    counts = {each.operator: each.count for each in per_operator(bundle, sample)}
+    counts = {row.operator: row.count for row in per_operator(bundle, sample)}
     pairs = min(counts.get("quantizelinear", 0), counts.get("dequantizelinear", 0))
     return f"{pairs // 2} / {sum(counts.get(name, 0) for name in _PRODUCTS)}"
 
@@ -104,7 +104,7 @@ def _quantized(bundle: Bundle, precision: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=NETWORKS, help="of the zoo")
+    parser.add_argument("names", nargs="*", default=NETWORKS, help="networks of the zoo")
     parser.add_argument("--precision", default=",".join(PRECISIONS), help="with commas")
     chosen = parser.parse_args(arguments)
     networks = run.load()

@@ -50,7 +50,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         for trap, case in TRAPS.items():
             verdicts = [verdict(tool, case, Path(name)) for tool in tools]
-            print(f"{trap:18}" + "".join(f"{each:>15}" for each in verdicts), flush=True)
+            print(f"{trap:18}" + "".join(f"{verdict:>15}" for verdict in verdicts), flush=True)
     return 0
 
 

@@ -57,7 +57,7 @@ def _section(cls: Any) -> Iterator[str]:
     yield documentation(cls)
     yield table(
         ["field", "type", "meaning"],
-        [(code(each.name), code(each.type), meanings.get(each.name, "")) for each in dataclasses.fields(cls)],
+        [(code(field.name), code(field.type), meanings.get(field.name, "")) for field in dataclasses.fields(cls)],
     )
 
 

@@ -27,14 +27,14 @@ COLUMNS = ("wholly", "frozen", "host", "wrong", "refused", "crashed")
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     return _HEAD + "\n\n".join(_parts(json.loads(DATA.read_text())))
 
 
 def _parts(data: dict[str, Any]) -> Iterator[str]:
     versions = f"MIGraphX {data['migraphx']}, ONNX Bridge {data['onnx_bridge']}, which requires ONNX {data['onnx']}"
     yield f"Found with {versions}, and the {data['tests']:,} tests that come with ONNX {data['onnx_of_tests']}."
-    shown = [name for name in COLUMNS if any(each.get(name) for each in data["operators"].values())]
+    shown = [name for name in COLUMNS if any(counts.get(name) for counts in data["operators"].values())]
     rows = [
         (code(name), each["tests"], each["stock"] or "–", *(each.get(column) or "–" for column in shown))
         for name, each in data["operators"].items()

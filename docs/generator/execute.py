@@ -72,7 +72,7 @@ def _run(command: str, arguments: list[str], folder: Path) -> Ran:
 
 
 def _written(block: Block, folder: Path, keep: bool) -> dict[str, str]:
-    """The outputs for a page: those that are there where they vary and are to be kept."""
+    """Return the outputs for a page; those that vary stay as they are if they are to be kept."""
     found = outputs(block, folder)
     return dict(block.commands) if block.varies and keep else found
 
@@ -94,7 +94,7 @@ def outputs(block: Block, folder: Path) -> dict[str, str]:
 
 
 def _elsewhere(output: str, folder: Path) -> str:
-    """What is printed, as on another machine: its paths and its hosts are not shown."""
+    """Return the output as on another machine, without this one's paths and hosts."""
     for place in (folder, Path.home()):
         output = output.replace(str(place), "/home/you")
     output = _HOST.sub(r"\1packages.example", output)
@@ -103,7 +103,7 @@ def _elsewhere(output: str, folder: Path) -> str:
 
 def main() -> None:
     """Update pages, by default all."""
-    named = [Path(each).resolve() for each in sys.argv[1:]]
+    named = [Path(page).resolve() for page in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as name:
         models = Path(name) / "models"
         models.mkdir()

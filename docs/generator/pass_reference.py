@@ -32,12 +32,12 @@ those that come first here are tried first.
 
 def passes_page() -> str:
     """The page of the passes, in the order of their names, and of the named pipelines."""
-    exactness = table(["exactness", "meaning"], [(code(each.value), _meaning(each)) for each in Exactness])
+    exactness = table(["exactness", "meaning"], [(code(kind.value), _meaning(kind)) for kind in Exactness])
     return _PASSES + "\n\n".join([exactness, *_pipelines(), *itertools.chain(*map(_pass, catalogue().passes))])
 
 
 def _meaning(member: Exactness) -> str:
-    """What stands below a member of the enumeration."""
+    """Return what stands below a member of the enumeration."""
     lines = inspect.getsource(Exactness).splitlines()
     at = next(i for i, line in enumerate(lines) if line.strip().startswith(f"{member.name} ="))
     return lines[at + 1].strip().strip('"')
@@ -47,7 +47,7 @@ def _pipelines() -> Iterator[str]:
     yield "## Pipelines"
     yield "A pipeline is a list of passes, or the name of one. `default` is what `convert`, `clean` and `doctor` run."
     rows = [
-        (code(name), ", ".join(f"[{each}](#{each})" for each in spec.split(",") if each) or "(nothing)")
+        (code(name), ", ".join(f"[{step}](#{step})" for step in spec.split(",") if step) or "(nothing)")
         for name, spec in catalogue().pipelines.items()
     ]
     yield table(["pipeline", "passes"], rows)

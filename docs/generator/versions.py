@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def _parts(project: dict[str, Any]) -> Iterator[str]:
-    named = [each.rpartition(" ")[2] for each in project["classifiers"] if "Python :: 3." in each]
+    named = [classifier.rpartition(" ")[2] for classifier in project["classifiers"] if "Python :: 3." in classifier]
     yield f"Python {', '.join(named)}, each in continuous integration; Linux on x86-64 with glibc."
     yield "## Required"
     yield _table(project["dependencies"])
