@@ -55,6 +55,6 @@ class PassError(BridgeError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The hint "did you mean …?" for an unknown ``word``, or None where nothing known resembles it."""
+    """Return the hint "did you mean …?" for an unknown ``word``, or None where nothing known resembles it."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else None

@@ -31,12 +31,12 @@ _AXES = 64
 
 
 def is_bounded_kind(node: ir.Node) -> bool:
-    """Whether the work of a node is bounded for some inputs."""
+    """Return whether the work of a node is bounded for some inputs."""
     return node.domain == "" and node.op_type in operators("bounded", "broadcasts") | _EXACT.keys() | {"Gather"}
 
 
 def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None:
-    """The results of bounded nodes that must be known to tell whether the others are bounded.
+    """Return the results of bounded nodes that must be known to tell whether the others are bounded.
 
     Args:
         nodes: in topological order.
@@ -80,7 +80,7 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
 def _size(
     node: ir.Node, sizes: Mapping[ir.Value, int], shapes: Mapping[ir.Value, Sequence[int]], known: Tensors
 ) -> int | None:
-    """The most elements of a result of a node; None if that is unknown, or more of its inputs must be known."""
+    """Return the most elements of a result of a node; None if that is unknown, or more of its inputs must be known."""
     given = [None if value is None else known.get(value) for value in node.inputs]
     if node.op_type in _EXACT:
         if any(tensor is None for tensor, value in zip(given, node.inputs, strict=True) if value is not None):

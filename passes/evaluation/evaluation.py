@@ -77,7 +77,7 @@ def _is_left_unwritten(node: ir.Node, known: Tensors, scope: Scope) -> bool:
 
 
 def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors) -> list[ir.Node]:
-    """The nodes that compute targets from known values, in their order."""
+    """Return the nodes that compute targets from known values, in their order."""
     needed = {value for value in targets if value not in known}
     found = []
     for node in reversed(nodes):
@@ -90,7 +90,7 @@ def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors)
 def _run(
     nodes: Sequence[ir.Node], known: Tensors, targets: Sequence[ir.Value], scope: Scope, *, isolated: bool = False
 ) -> dict[ir.Value, ir.TensorProtocol]:
-    """The tensors of some values, computed in one session."""
+    """Return the tensors of some values, computed in one session."""
     if not targets:
         return {}
     names: dict[ir.Value, str] = {}

@@ -50,7 +50,7 @@ class _Plan:
     order: dict[ir.Node, int] = field(default_factory=dict)
 
     def targets(self) -> list[ir.Value]:
-        """The values that the rest of the graph uses."""
+        """Return the values that the rest of the graph uses."""
         made = [*self.known, *(value for node in self.island for value in node.outputs)]
         return [
             value
@@ -59,7 +59,7 @@ class _Plan:
         ]
 
     def cone(self, targets: Iterable[ir.Value]) -> list[ir.Node]:
-        """The nodes that targets need, in topological order."""
+        """Return the nodes that targets need, in topological order."""
         needed: set[ir.Node] = set()
         pending = list(targets)
         while pending:
@@ -90,7 +90,7 @@ class _Folded:
     removed: list[str] = field(default_factory=list)
 
     def rewrite(self) -> Rewrite:
-        """The record; a node of several outputs is removed with the first of them."""
+        """Return the record; a node of several outputs is removed with the first of them."""
         before = self.removed or [self.node.name or ""]
         return Rewrite(tuple(before), tuple(node.name or "" for node in self.made), f"{self.value.name} is constant")
 
@@ -248,7 +248,7 @@ class Folder:
         return value.producer() in plan.island or self._tensor(value, plan) is not None
 
     def _tensor(self, value: ir.Value | None, plan: _Plan) -> ir.TensorProtocol | None:
-        """The tensor of a value that is constant already, which is cached for the cones."""
+        """Return the tensor of a value that is constant already, which is cached for the cones."""
         if value is None or value in plan.constants:
             return plan.constants.get(value) if value is not None else None
         tensor = self.scope.constant(value)
@@ -381,7 +381,7 @@ class Folder:
 
 
 def _bytes(value: ir.Value, scope: Scope) -> int | None:
-    """The size of a value in bytes; None if its shape or dtype is unknown."""
+    """Return the size of a value in bytes; None if its shape or dtype is unknown."""
     if not value.name:
         return 0
     shape, dtype = scope.shape(value), scope.dtype(value)

@@ -11,7 +11,7 @@ from passes.isolation.messages import Array, Message
 
 
 def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
-    """The name, the type and the shape of each output; nothing where ONNX Runtime rejects the model."""
+    """Return the name, the type and the shape of each output; nothing where ONNX Runtime rejects the model."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

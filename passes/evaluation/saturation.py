@@ -56,7 +56,7 @@ PRODUCTS = tuple(name.encode() for name in _PRODUCTS)
 
 @functools.cache
 def saturates() -> bool:
-    """Whether ONNX Runtime's products of uint8 and int8 saturate on this processor."""
+    """Return whether ONNX Runtime's products of uint8 and int8 saturate on this processor."""
     if os.uname().machine != "x86_64":
         return False
     try:
@@ -67,7 +67,7 @@ def saturates() -> bool:
 
 
 def may_saturate(model: ir.Model) -> bool:
-    """Whether a model has products that ONNX Runtime may saturate on this processor."""
+    """Return whether a model has products that ONNX Runtime may saturate on this processor."""
     return saturates() and any(_product(node) is not None for scope in scopes(model) for node in scope.nodes())
 
 
@@ -95,7 +95,7 @@ def avoid_saturation(model: ir.Model) -> None:
 
 
 def without_saturation(model: bytes) -> bytes:
-    """A serialized model whose products ONNX Runtime computes right; the given one if it does."""
+    """Return a serialized model whose products ONNX Runtime computes right; the given one if it does already."""
     if not saturates() or not any(name in model for name in PRODUCTS):
         return model
     changed = from_proto(onnx.ModelProto.FromString(model))
@@ -108,7 +108,7 @@ def _product(node: ir.Node) -> _Product | None:
 
 
 def _saturated(node: ir.Node) -> Iterator[tuple[int, int]]:
-    """The indices of int8 operands whose product with uint8 saturates, with those of their zero points."""
+    """Yield the indices of int8 operands whose product with uint8 saturates, with those of their zero points."""
     product = _product(node)
     if product is None:
         return
@@ -117,13 +117,13 @@ def _saturated(node: ir.Node) -> Iterator[tuple[int, int]]:
 
 
 def _dtype(node: ir.Node, operand: tuple[int, int]) -> ir.DataType | None:
-    """That of an operand, or of its zero point, which is the same: inference does not know every operator."""
+    """Return the dtype of an operand, or of its zero point, which is the same: inference does not know every operator."""
     values = [node.inputs[index] for index in operand if index < len(node.inputs)]
     return next((value.dtype for value in values if value is not None and value.dtype is not None), None)
 
 
 def _shifted(value: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
-    """An int8 value plus 128, as uint8."""
+    """Return an int8 value plus 128, as uint8."""
     tensor = scope.constant(value)
     if tensor is not None:
         return _constant((tensor.numpy().astype(np.int16) + 128).astype(np.uint8), node, str(value.name), scope)

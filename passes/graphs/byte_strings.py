@@ -25,7 +25,7 @@ class _NonUtf8(str):
 
 
 def escaped(raw: bytes, token: str) -> bytes:
-    """A string as onnx_ir can read it; ``token`` is a prefix that no other string has."""
+    """Return a string as onnx_ir can read it; ``token`` is a prefix that no other string has."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -34,7 +34,7 @@ def escaped(raw: bytes, token: str) -> bytes:
 
 
 def restored(text: str, token: str) -> str:
-    """The string that was escaped, or the same if it was not."""
+    """Return the string that was escaped, or the same if it was not."""
     if not text.startswith(token):
         return text
     return _NonUtf8(bytes.fromhex(text[len(token) :]).decode("utf-8", "surrogateescape"))

@@ -58,7 +58,7 @@ class Dependencies:
                 self._add(value)
 
     def ordered(self) -> Iterable[ir.Node]:
-        """The cone and the nodes, in topological order; a cone may use the shapes of outputs of the nodes."""
+        """Return the cone and the nodes, in topological order; a cone may use the shapes of outputs of the nodes."""
         if not self.cone:
             return self.nodes
         chosen = {*self.cone, *self.nodes}
@@ -93,7 +93,7 @@ class Dependencies:
         return tensor
 
     def _is_constant(self, value: ir.Value) -> bool:
-        """Whether a value that no tensor is known for is computed from constants and fixed shapes alone."""
+        """Return whether a value that no tensor is known for is computed from constants and fixed shapes alone."""
         known = _varying.get()
         if self._varies(value, {} if known is None else known):
             return False
@@ -111,7 +111,7 @@ class Dependencies:
         return True
 
     def _varies(self, value: ir.Value, known: dict[ir.Value, bool]) -> bool:
-        """Whether a value depends on inputs of the graph, or on random numbers; ``known`` is added to."""
+        """Return whether a value depends on inputs of the graph, or on random numbers; ``known`` is added to."""
         pending = [value]
         while pending:
             current = pending[-1]
@@ -127,7 +127,7 @@ class Dependencies:
         return known[value]
 
     def _needed(self, value: ir.Value) -> list[ir.Value] | None:
-        """What must be constant for a value to be one of the probe; None if it cannot be, or the search is cut off."""
+        """Return what must be constant for a value to be constant in the probe; None if it cannot or is cut off."""
         operands = self._operands(value) if value.producer() not in self._within else None
         if not operands:
             return operands
@@ -140,7 +140,7 @@ class Dependencies:
         return operands
 
     def _operands(self, value: ir.Value) -> list[ir.Value] | None:
-        """What must be constant for a value to be constant; None if it cannot be."""
+        """Return what must be constant for a value to be constant; None if it cannot be."""
         node = value.producer()
         if node is None or is_random(node, self.scope):
             return None
@@ -153,7 +153,7 @@ class Dependencies:
 
 
 def fixed_values(graph: ir.Graph) -> set[ir.Value]:
-    """The outputs of a graph's nodes that depend on shapes and constants only."""
+    """Return the outputs of a graph's nodes that depend on shapes and constants only."""
     found: set[ir.Value] = set()
     for node in graph:
         reads_shape = node.domain == "" and node.op_type in ("Shape", "Size")

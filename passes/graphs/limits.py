@@ -90,12 +90,12 @@ def check_limits(model: ir.Model, where: str | None = None) -> None:
 
 
 def inlined_nodes(model: ir.Model) -> int:
-    """How many nodes a model has after its functions are inlined, with those of subgraphs."""
+    """Return how many nodes a model has after its functions are inlined, with those of subgraphs."""
     return _inlined(model, None).nodes
 
 
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.OperatorIdentifier, ir.Function]:
-    """The functions that nodes and their subgraphs call, directly or through other functions."""
+    """Return the functions that nodes and their subgraphs call, directly or through other functions."""
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     pending = [nodes] if model.functions else []
     while pending:
@@ -108,7 +108,7 @@ def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.Opera
 
 
 def _inlined(model: ir.Model, where: str | None) -> _Size:
-    """The main graph after all functions are inlined."""
+    """Return the main graph after all functions are inlined."""
     bodies = {identifier: _body(function, model) for identifier, function in model.functions.items()}
     sizes: dict[ir.OperatorIdentifier, _Size] = {}
     for identifier in _callees_first(bodies, where):
@@ -140,7 +140,7 @@ def _body(graph: Iterable[ir.Node], model: ir.Model) -> _Body:
 
 
 def _size(body: _Body, sizes: dict[ir.OperatorIdentifier, _Size]) -> _Size:
-    """The size of a body after the functions that it calls are inlined."""
+    """Return the size of a body after the functions that it calls are inlined."""
     total = replace(body.own)
     for identifier, depth, text, metadata in body.calls:
         size = sizes[identifier]
@@ -153,7 +153,7 @@ def _size(body: _Body, sizes: dict[ir.OperatorIdentifier, _Size]) -> _Size:
 
 
 def _callees_first(bodies: dict[ir.OperatorIdentifier, _Body], where: str | None) -> list[ir.OperatorIdentifier]:
-    """The functions, each after those that it calls."""
+    """Return the functions, each after those that it calls."""
     order: dict[ir.OperatorIdentifier, None] = {}
     path: set[ir.OperatorIdentifier] = set()
     pending = list(bodies)

@@ -40,19 +40,19 @@ def stamp(nodes: Iterable[ir.Node], maker: str, sources: Iterable[ir.Node]) -> N
 
 
 def common_origin(nodes: Iterable[ir.Node]) -> str:
-    """The property `ORIGIN` of what replaces some nodes: the first `MAX_ORIGINS` names of `origin` of each."""
+    """Return the property `ORIGIN` of what replaces some nodes: the first `MAX_ORIGINS` names of `origin` of each."""
     names = dict.fromkeys(name for node in nodes for name in origin(node))
     return json.dumps([*names][:MAX_ORIGINS])
 
 
 def origin(node: ir.Node) -> list[str]:
-    """The names of the nodes of the source model that a node replaces; its own name if no pass made it."""
+    """Return the names of the nodes of the source model that a node replaces; its own name if no pass made it."""
     found = recorded(node.metadata_props.get(ORIGIN), list[str])
     return [node.name or ""] if found is None else found
 
 
 def recorded(text: str | None, kind: type[_T]) -> _T | None:
-    """A JSON value that a pass wrote into metadata; None where there is none of this type: others may write there."""
+    """Return a JSON value of metadata; None for another type, since not only passes write there."""
     try:
         return msgspec.json.decode(text or "", type=kind)
     except (msgspec.MsgspecError, RecursionError):
@@ -73,17 +73,17 @@ def record_shift(value: ir.Value, before: str, offset: int) -> None:
 
 
 def shift_of(value: ir.Value) -> tuple[str, int] | None:
-    """The original name of a value and the offset added to it; None if it was not shifted."""
+    """Return the original name of a value and the offset added to it; None if it was not shifted."""
     found = recorded(value.metadata_props.get(SHIFT), _Shift)
     return None if found is None else (found.value, found.offset)
 
 
 def shifted(array: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:
-    """Integers plus an offset, converted to a dtype that can hold them."""
+    """Return integers plus an offset, converted to a dtype that can hold them."""
     return (array.astype(np.int64) + offset).astype(dtype)
 
 
 def unshifted(array: np.ndarray, offset: int) -> np.ndarray:
-    """The 8-bit integers of which a value is the shifted one: of the other signedness, where there is an offset."""
+    """Return the 8-bit integers before a shift; their signedness differs if there is an offset."""
     dtype = array.dtype if not offset else np.dtype(np.uint8 if offset < 0 else np.int8)
     return shifted(array, -offset, dtype)

@@ -33,7 +33,7 @@ class Parameter:
 
 
 def body_of(node: ir.Node) -> ir.Graph | None:
-    """The body of a Loop, Scan or SequenceMap; None for other nodes."""
+    """Return the body of a Loop, Scan or SequenceMap; None for other nodes."""
     if node.domain != "" or node.op_type not in ("Loop", "Scan", "SequenceMap"):
         return None
     body = node.attributes.get("body")
@@ -41,13 +41,13 @@ def body_of(node: ir.Node) -> ir.Graph | None:
 
 
 def carried_outputs(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The outputs of a Loop or Scan that are the last of what it carries."""
+    """Return the outputs of a Loop or Scan that are the last of what it carries."""
     body = body_of(node)
     return () if body is None else tuple(node.outputs[: _carried_count(node, body)])
 
 
 def parameters(scope: Scope) -> Iterator[Parameter]:
-    """The inputs of all bodies of a scope, those of outer bodies first."""
+    """Yield the inputs of all bodies of a scope, those of outer bodies first."""
     for node in scope.nodes():
         body = body_of(node)
         if body is None:

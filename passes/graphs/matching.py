@@ -17,27 +17,27 @@ Graph = ir.Graph | ir.Function | ir.GraphView | None
 
 
 def is_op(node: ir.Node, *operators: str, domain: str = "") -> bool:
-    """Whether a node is one of ``operators`` of ``domain``."""
+    """Return whether a node is one of ``operators`` of ``domain``."""
     return node.domain == domain and node.op_type in operators
 
 
 def is_redefined(node: ir.Node, scope: Scope) -> bool:
-    """Whether a function of the model defines the node's operator, so that its name says nothing about it."""
+    """Return whether a function of the model defines the node's operator, so that its name says nothing about it."""
     return node.op_identifier() in scope.model.functions
 
 
 def has_references(node: ir.Node) -> bool:
-    """Whether the caller of a function supplies some of the node's attributes."""
+    """Return whether the caller of a function supplies some of the node's attributes."""
     return any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def is_plain(node: ir.Node, scope: Scope) -> bool:
-    """Whether a node is what the standard says: no function of the model has its name, and all attributes are given."""
+    """Return whether a node is what the standard says: no function has its name, and all attributes are given."""
     return not is_redefined(node, scope) and not has_references(node)
 
 
 def producer(value: ir.Value | None, graph: Graph, scope: Scope, *operators: str, domain: str = "") -> ir.Node | None:
-    """The node that computes ``value``, if it is in ``graph``, plain, and one of ``operators``."""
+    """Return the node that computes ``value``, if it is in ``graph``, plain, and one of ``operators``."""
     node = value.producer() if value is not None else None
     if node is None or node.graph is not graph or not is_op(node, *operators, domain=domain):
         return None
@@ -45,19 +45,19 @@ def producer(value: ir.Value | None, graph: Graph, scope: Scope, *operators: str
 
 
 def consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
-    """The node of the value's graph that uses ``value``, if exactly one is one of ``operators``."""
+    """Return the node of the value's graph that uses ``value``, if exactly one is one of ``operators``."""
     found = {use.node for use in value.uses() if is_op(use.node, *operators)}
     found = {node for node in found if node.graph is value.graph and is_plain(node, scope)}
     return found.pop() if len(found) == 1 else None
 
 
 def sole_consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
-    """The same, if there is no other use of ``value``."""
+    """Return the `consumer` of ``value``, if there is no other use of it."""
     return consumer(value, scope, *operators) if len(value.uses()) == 1 and not value.is_graph_output() else None
 
 
 def nodes_between(last: ir.Node, ends: Collection[ir.Value]) -> tuple[ir.Node, ...]:
-    """The nodes that compute the inputs of ``last`` from ``ends`` and constants, each before those that it uses."""
+    """Return the nodes that compute the inputs of ``last`` from ``ends`` and constants, users first."""
     done: dict[ir.Node, None] = {}
     begun: set[ir.Node] = set()
     pending = [(last, False)]
@@ -76,7 +76,7 @@ def nodes_between(last: ir.Node, ends: Collection[ir.Value]) -> tuple[ir.Node, .
 
 
 def used_elsewhere(nodes: Iterable[ir.Node], last: ir.Node) -> ir.Value | None:
-    """An output of one of ``nodes`` that others than these and ``last`` use; None if there is none."""
+    """Return an output of one of ``nodes`` that other nodes use; otherwise None."""
     nodes = list(nodes)
     within = {*nodes, last}
     for node in nodes:
@@ -87,7 +87,7 @@ def used_elsewhere(nodes: Iterable[ir.Node], last: ir.Node) -> ir.Value | None:
 
 
 def scalar(value: ir.Value | None, like: ir.Value, scope: Scope) -> float | None:
-    """The number in a constant of one element; None where, by its rank, it could extend the shape of ``like``."""
+    """Return the number in a constant of one element; None if its rank could extend the shape of ``like``."""
     tensor = scope.constant(value)
     if tensor is None or tensor.size != 1 or not (tensor.dtype.is_floating_point() or tensor.dtype.is_integer()):
         return None
@@ -96,7 +96,7 @@ def scalar(value: ir.Value | None, like: ir.Value, scope: Scope) -> float | None
 
 
 def operand(node: ir.Node, index: int, name: str, scope: Scope) -> list[int] | None:
-    """Integers that are an input or, in older opsets, an attribute; None where they are absent or not constant."""
+    """Return integers that are an input or, in older opsets, an attribute; None if absent or not constant."""
     if name in node.attributes:
         return list(node.attributes.get_ints(name, []))
     return ints(scope.constant(node.inputs[index])) if index < len(node.inputs) else None

@@ -15,7 +15,7 @@ _name_counts: WeakKeyDictionary[Scope, Counter[str]] = WeakKeyDictionary()
 
 
 def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: Scope) -> bool:
-    """Whether ``new`` is visible by its name wherever ``old`` is used.
+    """Return whether ``new`` is visible by its name wherever ``old`` is used.
 
     Values are objects in memory and names in a file, where a subgraph may use a name again. A name that only one value
     has cannot be shadowed; all names that passes make are unique.
@@ -36,14 +36,14 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
 
 
 def _is_within(name: str, graph: ir.Graph, scope: Scope) -> bool:
-    """Whether a subgraph has a value of a name, which must then have no meaning around it."""
+    """Return whether a subgraph has a value of a name, which must then have no meaning around it."""
     if _is_unique(name, scope):
         return False
     return any(name in _names(each) for node in with_nested(graph) for each in subgraphs(node))
 
 
 def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Scope) -> bool:
-    """Whether ``value`` is visible by its name in ``graph``, which is its own graph or a subgraph of it."""
+    """Return whether ``value`` is visible by its name in ``graph``, which is its own graph or a subgraph of it."""
     return value.graph is graph or _is_unique(value.name, scope)
 
 
@@ -92,7 +92,7 @@ def replace_value(old: ir.Value, new: ir.Value) -> None:
 
 
 def can_take_name(value: ir.Value, graph: ir.Graph | None) -> bool:
-    """Whether ``value`` can become an output of ``graph`` under another name.
+    """Return whether ``value`` can become an output of ``graph`` under another name.
 
     Graph inputs and initializers cannot, since their names are part of the interface; nor values of an outer graph;
     nor those that are outputs already.

@@ -77,15 +77,15 @@ class Scope:
         return {"" if domain == "ai.onnx" else domain: version for domain, version in imports.items()}
 
     def opset(self, domain: str = "") -> int:
-        """The version of a domain; 1 if it is not imported."""
+        """Return the version of a domain; 1 if it is not imported."""
         return self.opset_imports.get(domain, 1)
 
     def nodes(self) -> Iterator[ir.Node]:
-        """All nodes, each followed by those of its subgraphs."""
+        """Yield all nodes, each followed by those of its subgraphs."""
         return with_nested(self.graph)
 
     def graphs(self) -> Iterator[ir.Graph]:
-        """The graph and all its subgraphs."""
+        """Yield the graph and all its subgraphs."""
         found = [self.graph]
         for graph in found:  # grows meanwhile
             yield graph
@@ -94,14 +94,14 @@ class Scope:
                     found += subgraphs(node)
 
     def is_parameter(self, value: ir.Value) -> bool:
-        """Whether it is an initializer that callers cannot override.
+        """Return whether a value is an initializer that callers cannot override.
 
         Before IR version 4 every initializer had to be an input as well.
         """
         return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor of a parameter or of a Constant node's output; None for all other values."""
+        """Return the tensor of a parameter or of a Constant node's output; None for all other values."""
         if value is None:
             return None
         if self.is_parameter(value):
@@ -110,14 +110,14 @@ class Scope:
         return constant_of(node) if node is not None else None
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape of a value; None if it is unknown, disputed, or in a function, whose calls differ."""
+        """Return the shape of a value; None if it is unknown, disputed, or in a function, whose calls differ."""
         tensor = self.constant(value)
         if tensor is not None:
             return ir.Shape(tensor.shape.numpy())
         return value.shape if value is not None and self._is_reliable(value) else None
 
     def proven_shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """The shape of a value as far as inference proves it, where no run will show that a declaration is false."""
+        """Return the part of a value's shape that inference proves, if no run will show a declaration to be false."""
         shape = self.shape(value)
         if shape is None or value is None or self.constant(value) is not None:
             return shape
@@ -125,24 +125,24 @@ class Scope:
         return proven
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The shape of a value, if all its dimensions are known numbers."""
+        """Return the shape of a value, if all its dimensions are known numbers."""
         shape = self.shape(value)
         return shape.numpy() if shape is not None and shape.is_static() else None
 
     def proven_sizes(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The shape of a value, if all its dimensions are numbers that inference proves (`proven_shape`)."""
+        """Return the shape of a value, if all its dimensions are numbers that inference proves (`proven_shape`)."""
         shape = self.proven_shape(value)
         return shape.numpy() if shape is not None and shape.is_static() else None
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
-        """The dtype of a value; None if it is unknown, disputed, or in a function."""
+        """Return the dtype of a value; None if it is unknown, disputed, or in a function."""
         tensor = self.constant(value)
         if tensor is not None:
             return tensor.dtype
         return value.dtype if value is not None and self._is_reliable(value) else None
 
     def has_identity(self, value: ir.Value) -> bool:
-        """Whether Identity takes a value: sequences since opset 14, optionals since 16."""
+        """Return whether Identity takes a value: sequences since opset 14, optionals since 16."""
         since = 1 if value.type is None or isinstance(value.type, ir.TensorType) else 14
         return self.opset() >= (16 if isinstance(value.type, ir.OptionalType) else since)
 
@@ -176,14 +176,14 @@ class Scope:
 
 
 def scopes(model: ir.Model) -> Iterator[Scope]:
-    """The main graph, then every function."""
+    """Yield the main graph, then every function."""
     yield Scope(model, model.graph)
     for function in list(model.functions.values()):
         yield Scope(model, function.graph, function)
 
 
 def values_of(model: ir.Model) -> Iterator[ir.Value]:
-    """All values of the main graph and its subgraphs."""
+    """Yield all values of the main graph and its subgraphs."""
     for graph in Scope(model, model.graph).graphs():
         yield from graph.inputs
         yield from (value for value in graph.initializers.values() if not value.is_graph_input())
@@ -192,7 +192,7 @@ def values_of(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """The bytes of the initializers of the main graph."""
+    """Return the bytes of the initializers of the main graph."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
 
 

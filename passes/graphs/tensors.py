@@ -15,7 +15,7 @@ _HEAD = 4096
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor of a Constant node; None for other nodes, sparse tensors, and attributes of a function's caller."""
+    """Return the tensor of a Constant node; None for others, sparse tensors, and attributes of a function's caller."""
     if node.op_type != "Constant" or node.domain != "" or len(node.attributes) != 1:
         return None
     attribute = next(iter(node.attributes.data.values()))
@@ -38,14 +38,14 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def ints(tensor: ir.TensorProtocol | None) -> list[int] | None:
-    """The elements of a small integer tensor; None for no tensor, floats, and more than 64 elements."""
+    """Return the elements of a small integer tensor; None for no tensor, floats, and more than 64 elements."""
     if tensor is None or tensor.size > 64 or not tensor.dtype.is_integer():
         return None
     return [int(each) for each in tensor.numpy().ravel()]
 
 
 def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
-    """A tensor with its elements, including external ones."""
+    """Return a tensor with its elements, including external ones."""
     if tensor.dtype == ir.DataType.STRING:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
@@ -56,12 +56,12 @@ def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
 
 
 def write_info(value: ir.Value, proto: onnx.ValueInfoProto, name: str = "") -> None:
-    """Write what is known of a value; a shape without a type is not, since ONNX Runtime refuses it.
+    """Write what is known of a value; but not a shape without a type, which ONNX Runtime refuses.
 
     Args:
         value: has a name, or ``name`` is given.
         proto: an empty message, which is written to.
-        name: in place of that of the value.
+        name: the name to write, if it is not the value's own.
     """
     if value.type is None and value.shape is not None:
         value = ir.Value(name=value.name, doc_string=value.doc_string, metadata_props=value.metadata_props)
@@ -99,7 +99,7 @@ class TensorKey:
 
 
 def dtype_and_shape(tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...]]:
-    """The part of the key that needs no reading."""
+    """Return the part of a tensor's key that needs no reading."""
     return tensor.dtype, tuple(tensor.shape.numpy())
 
 

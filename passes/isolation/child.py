@@ -23,7 +23,7 @@ OUT_OF_MEMORY = errno.ENOMEM
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:
-    """All that a child does: prepare the process, import the module, and run its ``main``."""
+    """Do all that a child does: prepare the process, import the module, and run its ``main``."""
     end_with_parent(lifeline, parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in (connection, lifeline):

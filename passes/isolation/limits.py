@@ -32,7 +32,7 @@ class Limits:
     growth: int | None = None
 
     def memory_of(self, held: int) -> int | None:
-        """The limit in bytes for a process that has some already; None is no limit."""
+        """Return the limit in bytes for a process that has some already; None is no limit."""
         grown = None if self.growth is None else held + self.growth
         return min((each for each in (self.memory, grown) if each is not None), default=None)
 
@@ -68,7 +68,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 
 def current(timeout: float) -> Limits:
-    """The limits of a request of the verb that runs.
+    """Return the limits of a request of the verb that runs.
 
     Args:
         timeout: seconds, where the user gave no limit; of memory it is 80 % of what is free then.
@@ -81,7 +81,7 @@ def current(timeout: float) -> Limits:
 
 
 def at_most(timeout: float, growth: int) -> Limits:
-    """The limits of a small request, which the user's only make tighter."""
+    """Return the limits of a small request, which the user's only make tighter."""
     found = current(timeout).growing_at_most(growth)
     assert found.timeout is not None
     return replace(found, timeout=min(found.timeout, timeout))

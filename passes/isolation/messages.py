@@ -58,7 +58,7 @@ class FileRange:
 
 
 def connect() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a new connection."""
+    """Return the two ends of a new connection."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -187,7 +187,7 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
 
 
 def _completed(connection: socket.socket, first: Array, size: int) -> Array:
-    """All bytes of a message, after its first packet; raises EOFError."""
+    """Return all bytes of a message, after its first packet; raises EOFError."""
     data, count = _aligned(size), len(first)
     data[:count] = first
     while count < size:
@@ -199,7 +199,7 @@ def _completed(connection: socket.socket, first: Array, size: int) -> Array:
 
 
 def _descriptors(connection: socket.socket, count: int) -> list[int]:
-    """The descriptors that come after a message.
+    """Return the descriptors that come after a message.
 
     Raises:
         EOFError: the other side is gone.
@@ -240,7 +240,7 @@ def _aligned(count: int) -> Array:
 
 
 def _layout(arrays: Mapping[str, Array]) -> tuple[list[dict[str, Any]], int]:
-    """The description of each array, with its place, and the bytes of all."""
+    """Return the description of each array, with its place, and the bytes of all."""
     entries, offset = [], 0
     for name, array in arrays.items():
         entries.append({"name": name, "dtype": _name(array.dtype), "shape": array.shape, "offset": offset})
@@ -257,7 +257,7 @@ def _padded(array: Array) -> bytes:
 
 
 def _pack(arrays: Mapping[str, Array], entries: list[dict[str, Any]], size: int) -> int:
-    """A memory file with the arrays at their places."""
+    """Return a memory file with the arrays at their places."""
     descriptor = os.memfd_create("onnx-bridge-arrays", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)

@@ -44,7 +44,7 @@ BROKEN_ARCHIVE = (
 
 
 def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, spare: int = _SPARE) -> dict[str, Array]:
-    """The arrays of an ``.npz`` by name.
+    """Return the arrays of an ``.npz`` by name.
 
     Args:
         file: from its begin to its end.
@@ -100,7 +100,7 @@ def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
 
 
 def read_npy(file: IO[bytes], where: str) -> Array:
-    """The array of an ``.npy``.
+    """Return the array of an ``.npy``.
 
     Raises:
         InputError: it is not one, or has Python objects, is structured or big-endian, or too large for this machine.

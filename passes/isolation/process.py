@@ -180,7 +180,7 @@ class Child:
         _living.discard(self)
 
     def printed(self, most: int | None = _OUTPUT_BYTES) -> str:
-        """The last bytes of what it printed since the last request; all of them for None."""
+        """Return the last bytes of what it printed since the last request; all of them for None."""
         size = os.fstat(self._output).st_size
         count = size if most is None else most
         return os.pread(self._output, count, max(0, size - count)).decode(errors="replace")
@@ -218,7 +218,7 @@ class Child:
         raise ChildFailure(reason, output)
 
     def _memory(self) -> tuple[int, int]:
-        """The bytes of private memory that it has reserved, and of anonymous memory that it uses; 0 once ended."""
+        """Return the bytes of private memory that it reserved, and of anonymous memory that it uses; 0 once ended."""
         found = {"VmData": 0, "RssAnon": 0}
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

@@ -29,7 +29,7 @@ class RespawningChild:
         self._spawn = spawn
 
     def launch(self) -> Child:
-        """The process; started, without waiting until it is ready, unless it runs."""
+        """Return the process; started, without waiting until it is ready, unless it runs."""
         with self.lock:
             self.discard_ended()
             if self.process is None:

@@ -90,7 +90,7 @@ class ReusedMemory:
             np.copyto(place, arrays[name])
 
     def read(self) -> dict[str, Array]:
-        """The arrays that were laid out, with what the other side has written."""
+        """Return the arrays that were laid out, with what the other side has written."""
         return self._arrays
 
 
@@ -144,7 +144,7 @@ class AnswerMemory(ReusedMemory):
             raise OSError(ctypes.get_errno(), "outputs that are kept stay shared with a fork")
 
     def _lend(self, name: str) -> Array:
-        """An array that lies here, another one each time, so that it lives as long as it is used."""
+        """Return an array that lies here, another one each time, so that it lives as long as it is used."""
         assert self._memory is not None
         array = placed(self._entries[name], self._memory)
         self._lent.append(weakref.ref(array))
@@ -182,13 +182,13 @@ class AnswerMemories:
 
 
 def placed(entry: Mapping[str, Any], memory: mmap.mmap | Array) -> Array:
-    """The array at a place in some memory: an entry has its name, the name of its dtype, its shape, and its offset."""
+    """Return an array in some memory; an entry has its name, the name of its dtype, its shape, and its offset."""
     return np.ndarray(tuple(entry["shape"]), _dtype(entry["dtype"]), memory, entry["offset"])
 
 
 @functools.cache
 def _dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a name, of numpy or of ml_dtypes."""
+    """Return the dtype of a name, of numpy or of ml_dtypes."""
     if hasattr(np, name):
         return np.dtype(name)
     import ml_dtypes  # MIGraphX's worker process, which never receives these, starts faster without it

@@ -33,7 +33,7 @@ def pack(samples: Sequence[Values]) -> tuple[list[dict[str, Any]], dict[str, Arr
 
 
 def unpack(entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Array]) -> list[dict[str, Value]]:
-    """The inverse of `pack`."""
+    """Return the inverse of `pack`."""
 
     def value(entry: Any) -> Any:
         if entry is None:

@@ -91,7 +91,7 @@ class Worker:
 
 @functools.cache
 def shared(purpose: str = "sessions") -> Worker:
-    """The one of this process for a purpose: libraries that take much memory have a process of their own."""
+    """Return the worker of this process for a purpose: libraries that take much memory have a process of their own."""
     return Worker()
 
 

@@ -106,7 +106,7 @@ def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
 
 
 def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
-    """The values whose shapes are declared, and depend on data, with the part that inference proves."""
+    """Return the values whose shapes are declared, and depend on data, with the part that inference proves."""
     return {value: value.meta[CLAIMED] for value in values_of(model) if CLAIMED in value.meta}
 
 
@@ -143,8 +143,8 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
 
 
 def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str]) -> bool:
-    """Whether a declaration names a size that is not proven to be that of this name, or has a number where a value has
-    a size of some names.
+    """Return whether a declaration names a size that is not proven to have this name, or has a number in place of one
+    of the named sizes.
     """
     if declared is None:
         return False
@@ -159,7 +159,7 @@ def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str
 
 
 def _scans(model: ir.Model) -> Iterator[ir.Graph]:
-    """The bodies of all Scans."""
+    """Yield the bodies of all Scans."""
     for node in Scope(model, model.graph).nodes():
         body = loops.body_of(node)
         if node.op_type == "Scan" and body is not None:
@@ -223,7 +223,7 @@ def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
 
 
 def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol | None:
-    """The type of what a body is given."""
+    """Return the type of what a body is given."""
     if parameter.source is None:
         return None
     kind = parameter.source.type or found.get(parameter.source, (None, None))[0]
@@ -250,7 +250,7 @@ def _shape(value: ir.Value | None, found: dict[ir.Value, Known], scope: Scope) -
 
 
 def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
-    """What two shapes have in common; None without a common rank."""
+    """Return what two shapes have in common; None without a common rank."""
     if one is None or other is None or len(one) != len(other):
         return None
     return ir.Shape([mine if mine == theirs else None for mine, theirs in zip(one, other, strict=True)])
@@ -261,7 +261,7 @@ def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, Known]:
 
 
 def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:
-    """How the type and the shape of a value contradict those found, as a sentence; None if they do not."""
+    """Return how the type and the shape of a value contradict those found, as a sentence; None if they do not."""
     kind, shape = found
     if kind is not None and value.type is not None and kind != value.type:
         return f"{value.name} is declared as {value.type}, and inferred to be {kind}"
@@ -275,7 +275,7 @@ def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape
 
 
 def _has_declarations(node: ir.Node) -> bool:
-    """Whether what a model says of the outputs of a node, or within it, may be of use to inference."""
+    """Return whether what a model says of the outputs of a node, or within it, may be of use to inference."""
     return has_subgraphs(node) or any(
         (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
         for value in node.outputs
@@ -283,12 +283,12 @@ def _has_declarations(node: ir.Node) -> bool:
 
 
 def _is_proven(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> bool:
-    """Whether the type and the shape of a value, where it has any, are no more than those found."""
+    """Return whether the type and the shape of a value, where it has any, are no more than those found."""
     return value.type in (None, kind) and not _says_more(value.shape, shape)
 
 
 def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
-    """Whether a declaration has a size that is not proven."""
+    """Return whether a declaration has a size that is not proven."""
     if declared is None:
         return False
     if proven is None or len(declared) != len(proven):
@@ -301,7 +301,7 @@ def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
 
 
 def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], model: ir.Model) -> set[ir.Value]:
-    """Some values, with all that is computed from them."""
+    """Return some values, with all that is computed from them."""
     reached = set(values)
     if not reached:
         return reached
@@ -327,7 +327,7 @@ def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], mod
 
 
 def names_a_size(name: str) -> bool:
-    """Whether values that have the same name of a size have the same size."""
+    """Return whether values that have the same name of a size have the same size."""
     return name.strip() not in ("", "?")
 
 

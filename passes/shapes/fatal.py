@@ -64,7 +64,7 @@ def refuse_fatal(model: onnx.ModelProto) -> None:
 
 
 def _fatal_values(model: onnx.ModelProto) -> Iterator[tuple[bytes | int, str, int]]:
-    """The values of the attributes that may be fatal, with the operators and numbers of outputs of their nodes.
+    """Yield the values of the attributes that may be fatal, with the operators and numbers of outputs of their nodes.
 
     Those that are attributes of functions have the values of any of their calls.
     """

@@ -97,7 +97,7 @@ _Known = tuple[ir.TypeProtocol, ir.Shape | None]
 
 
 def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -> dict[ir.Value, _Known]:
-    """What ONNX Runtime infers of some values of the main graph, if there are foreign operators.
+    """Return what ONNX Runtime infers of some values of the main graph, if there are foreign operators.
 
     Args:
         model: not changed.
@@ -147,7 +147,7 @@ def _hide_sizes(nodes: Any) -> None:
 
 
 def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Value, _Known]:
-    """Those of some values that are scalars, which ONNX Runtime reports like values of unknown rank.
+    """Return those of some values that are scalars, which ONNX Runtime reports like values of unknown rank.
 
     It reports them otherwise with an axis of size 1 in front.
     """

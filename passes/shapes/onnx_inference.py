@@ -139,7 +139,7 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
 
 
 def _with_imports(model: onnx.ModelProto, domains: Sequence[Set[str]]) -> onnx.ModelProto:
-    """A model with imports of the domains of all nodes, without which ONNX infers nothing, and ONNX Runtime runs it.
+    """Return a model with imports of the domains of all nodes; without them ONNX infers nothing.
 
     Args:
         model: not changed.
@@ -175,7 +175,7 @@ def _is_long(kind: onnx.TypeProto) -> bool:
 
 
 def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None] | None]:
-    """The shapes of the results of all nodes, with those of subgraphs, as far as known.
+    """Yield the shapes of the results of all nodes, with those of subgraphs, as far as known.
 
     Args:
         graph: after inference.

@@ -88,7 +88,7 @@ class OpenDims:
         frozen: Collection[str] = (),
         follows: Mapping[str, str] | None = None,
     ) -> None:
-        """Find them.
+        """Find the open dimensions.
 
         Args:
             model: is not changed.
@@ -130,7 +130,7 @@ class OpenDims:
         self.follows = {**by_convention, **(follows or {})}
 
     def shapes_of_unnamed(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """The shapes of the inputs that have open dimensions without a name.
+        """Return the shapes of the inputs that have open dimensions without a name.
 
         Args:
             known: a size for each open dimension.
@@ -142,12 +142,12 @@ class OpenDims:
         return found
 
     def batch_names(self) -> set[str]:
-        """The names that are the first dimension of each input that has them."""
+        """Return the names that are the first dimension of each input that has them."""
         later = {dim for dims in self._inputs.values() for dim in dims[1:]}
         return {name for name in self.names if name not in later}
 
     def sizes(self, default: int, given: Mapping[str, int] | None = None) -> OpenSizes:
-        """A size for each open dimension.
+        """Return a size for each open dimension.
 
         Args:
             default: of those that do not follow from the model.
@@ -171,7 +171,7 @@ class OpenDims:
         )
 
     def too_small(self, known: Mapping[str, int]) -> TooSmall | None:
-        """The first result whose size is impossible for given sizes."""
+        """Return the first result whose size is impossible for given sizes."""
         shapes = self._shapes({**self.given, **known})
         for node in self._model.graph:
             least = 1 if node.op_type in _WINDOWED else 0
@@ -181,12 +181,12 @@ class OpenDims:
         return None
 
     def conflict(self, known: Mapping[str, int]) -> Conflict | None:
-        """The first node that cannot compute with given sizes of all open dimensions, as far as inference finds it."""
+        """Return the first node that inference finds unable to compute with given sizes of all open dimensions."""
         found = self._relations({**self.given, **known})
         return next((Conflict(node, each.sizes) for node, each in found if not each.holds), None)
 
     def _following(self, known: Mapping[str, int], free: list[str]) -> tuple[dict[str, int], set[str]]:
-        """The sizes that follow from those that are known, and the names that wait for a size which is not."""
+        """Return the sizes that follow from those that are known, and the names that wait for a size which is not."""
         said = {name: _sized(text, known) for name, text in self.follows.items() if name in free}
         if sizes := {name: size for name, size in said.items() if isinstance(size, int)}:
             return sizes, set()
@@ -207,7 +207,7 @@ class OpenDims:
                 yield node, each
 
     def _shapes(self, known: Mapping[str, int]) -> dict[ir.Value, Dims]:
-        """The shapes that inference finds, with the names of open dimensions that are not known."""
+        """Return the shapes that inference finds, with the names of open dimensions that are not known."""
         shapes: dict[ir.Value, Dims] = {}
         for value, dims in self._inputs.items():
             shapes[value] = tuple(_sized(dim, known) for dim in dims)
@@ -229,14 +229,14 @@ def _named(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
 
 
 def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:
-    """A size where it is known; the name of a symbol; None for an expression of symbols that are not known."""
+    """Return a size where it is known; the name of a symbol; None for an expression of symbols that are not known."""
     if not isinstance(dim, str) or dim in known:
         return known[dim] if isinstance(dim, str) else dim
     return dim if size_expressions.symbols(dim) == {dim} else size_expressions.evaluate(dim, known)
 
 
 def _determined(found: Iterable[Relation], free: list[str]) -> dict[str, int]:
-    """The sizes that relations determine, without those that contradict each other."""
+    """Return the sizes that relations determine, without those that contradict each other."""
     sizes: dict[str, set[int]] = {}
     for each in found:
         numbers = {size for size in each.sizes if isinstance(size, int) and size > (1 if each.broadcast else 0)}

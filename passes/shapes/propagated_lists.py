@@ -19,7 +19,7 @@ _Key = tuple[str, str, str]
 
 
 def longest_list(model: onnx.ModelProto) -> int:
-    """An upper bound of the elements of the lists that are propagated; ``model`` has no recursive functions."""
+    """Return an upper bound of the elements of the lists that are propagated; ``model`` has no recursive functions."""
     functions = {(each.domain, each.name, each.overload): each for each in model.functions}
     return _Lists(functions, {}).of_graph(model.graph, {})
 
@@ -36,7 +36,7 @@ class _Lists:
         self._functions, self._factors = functions, factors
 
     def of_graph(self, graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
-        """The longest list of a graph and its subgraphs."""
+        """Return the longest list of a graph and its subgraphs."""
         given = {each.name: max(1, *each.dims) if each.dims else 1 for each in graph.initializer}
         return self._longest(graph.node, {**outer, **given})
 

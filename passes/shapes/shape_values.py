@@ -37,7 +37,7 @@ class Known:
     dtype: ir.DataType = ir.DataType.INT64
 
     def tensor(self) -> ir.TensorProtocol | None:
-        """The tensor, if all its elements are known."""
+        """Return the tensor, if all its elements are known."""
         if None in self.elements:
             return None
         array = np.array(self.elements, self.dtype.numpy())
@@ -57,7 +57,7 @@ class Elements:
         self._known: dict[ir.Value, Known] = {}
 
     def follow(self, node: ir.Node) -> Known | None:
-        """What is known of the output of a node; must be called in topological order."""
+        """Return what is known of the output of a node; must be called in topological order."""
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         if rule is None or len(node.outputs) != 1:
             return None
@@ -68,7 +68,7 @@ class Elements:
         return None
 
     def of(self, value: ir.Value | None) -> Known | None:
-        """What is known of a value; constants are fully known."""
+        """Return what is known of a value; constants are fully known."""
         if value is None:
             return None
         if value in self._known:

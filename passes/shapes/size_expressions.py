@@ -36,13 +36,13 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Fraction | int], range]] = {
 
 
 def symbols(text: str) -> frozenset[str]:
-    """The symbols of an expression; the text itself if it is none."""
+    """Return the symbols of an expression; the text itself if it is none."""
     parsed = _parsed(text)
     return frozenset({text}) if parsed is None else parsed[1]
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
-    """The size for some sizes of the symbols; None if they do not determine it, or it is not an integer."""
+    """Return the size for some sizes of the symbols; None if they do not determine it, or it is not an integer."""
     if text in sizes:
         return sizes[text]
     parsed = _parsed(text)
@@ -57,7 +57,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> tuple[ast.expr, frozenset[str]] | None:
-    """The tree of an expression, with the symbols in it; None for other text."""
+    """Return the tree of an expression, with the symbols in it; None for other text."""
     if _NAME.fullmatch(text):
         return ast.Name(text), frozenset({text})
     if len(text) > _LONGEST:

@@ -49,7 +49,7 @@ class Operands:
         self._dims_of, self._scope = dims_of, scope
 
     def dims(self, index: int) -> Dims:
-        """The dimensions of an input; () if it is omitted or of unknown rank."""
+        """Return the dimensions of an input; () if it is omitted or of unknown rank."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         return () if value is None else self._dims_of(value) or ()
 
@@ -65,7 +65,7 @@ class Operands:
         return self.node.attributes.get_int(attribute, default)
 
     def constant(self, index: int) -> list[int] | None:
-        """The elements of a constant input; None if it is not constant or too long."""
+        """Return the elements of a constant input; None if it is not constant or too long."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
         tensor = None if value is None else self._scope.constant(value)
         if tensor is None or tensor.size > 64:
@@ -77,7 +77,7 @@ _Rule = Callable[[Operands], Iterator[Relation]]
 
 
 def relations(operands: Operands) -> Iterator[Relation]:
-    """The relations between the sizes of a node's inputs."""
+    """Yield the relations between the sizes of a node's inputs."""
     rule = _RULES.get(operands.node.op_type)
     if rule is not None:
         yield from rule(operands)
@@ -133,7 +133,7 @@ def _concat(node: Operands) -> Iterator[Relation]:
 
 
 def _scaled(axis: int) -> _Rule:
-    """A normalization: its scale has the size of an axis."""
+    """Return the rule of a normalization, whose scale has the size of an axis."""
 
     def rule(node: Operands) -> Iterator[Relation]:
         yield _same(node.dim(0, axis), node.dim(1, -1))
@@ -180,7 +180,7 @@ def _squeeze(node: Operands) -> Iterator[Relation]:
 
 
 def _reshape(node: Operands) -> Iterator[Relation]:
-    """The product of all sizes stays, so that one that is open follows."""
+    """Yield an open size that follows from the product of all sizes, which stays."""
     dims, target = node.dims(0), node.constant(1)
     if not target or -1 in target or node.number("allowzero", 0):
         return
@@ -206,7 +206,7 @@ def _einsum(node: Operands) -> Iterator[Relation]:
 
 
 def _heads(size: Dim, count: int) -> Dim:
-    """The size of one of several heads."""
+    """Return the size of one of several heads."""
     return size // count if isinstance(size, int) and count else None
 
 
