@@ -28,9 +28,8 @@ from passes.graphs.randomness import is_random
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Context, Pass, Result, Skip
-from passes.shapes.declarations import claims
-from passes.shapes.foreign_inference import infer_foreign, settle_foreign
-from passes.shapes.inference import infer, infer_after
+from passes.shapes.declarations import claims, settle_foreign
+from passes.shapes.inference import infer, infer_after, infer_foreign
 
 _LEFT = {
     # quantized constants

@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
-from passes.shapes.foreign_inference import infer_foreign, settle_foreign
-from passes.shapes.inference import infer
+from passes.shapes.declarations import settle_foreign
+from passes.shapes.inference import infer, infer_foreign
 
 
 class InferShapes(Pass):

@@ -9,7 +9,7 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066
 
 
 def printable(text: str) -> str:
-    r"""Return the text in one line that a terminal shows unchanged: control characters are written as ``\n`` or ``\x1b``."""
+    r"""Return the text in one line that a terminal shows unchanged: control characters become ``\n`` or ``\x1b``."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

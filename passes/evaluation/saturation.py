@@ -117,7 +117,7 @@ def _saturated(node: ir.Node) -> Iterator[tuple[int, int]]:
 
 
 def _dtype(node: ir.Node, operand: tuple[int, int]) -> ir.DataType | None:
-    """Return the dtype of an operand, or of its zero point, which is the same: inference does not know every operator."""
+    """Return the dtype of an operand, or of its zero point, which is the same; inference may not know it."""
     values = [node.inputs[index] for index in operand if index < len(node.inputs)]
     return next((value.dtype for value in values if value is not None and value.dtype is not None), None)
 

@@ -29,7 +29,6 @@ from passes.probing.shrinking.shrink import shrink, shrink_arithmetic
 from passes.probing.shrinking.sizes import ALIKE, Expression, Key, Rule, SizeMap
 from passes.rewriting.base import Skip
 from passes.shapes import inference
-from passes.shapes.foreign_inference import infer_foreign
 
 _ATTEMPTS = ((0, 0), (1, 1), (3, 2), (15, 2))
 """How much larger than need be, as a factor less one, and which power of all moduli all sizes keep a remainder by."""
@@ -256,7 +255,7 @@ class _Copy:
                 new = self._values[node.outputs[index]]
                 if new.shape is None:
                     new.shape = ir.Shape([self._plan.sizes.evaluate(each) for each in axes])
-        infer_foreign(self._model)
+        inference.infer_foreign(self._model)
         followed = [self._follow_first_input(node) for node in self._plan.nodes]
         if any(followed):
             inference.infer(self._model)

@@ -26,6 +26,7 @@ from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.operators import operators
 from passes.shapes import inference
+from passes.shapes.runtime_inference import ask
 from passes.shapes.settled import Settled
 from passes.shapes.skeleton import DOMAINS, Known
 
@@ -103,6 +104,51 @@ def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
             if reason is not None:
                 wrong[value], (value.type, value.shape) = reason, known
     return wrong
+
+
+def settle_foreign(model: ir.Model, context: Settled) -> int:
+    """Correct what a model declares of its values (`settle`), also of the results of foreign operators.
+
+    Returns:
+        How many values were declared otherwise.
+    """
+    count = settle(model, context) if context.settled is not model else 0
+    foreign = [value for node in model.graph if node.domain not in DOMAINS for value in node.outputs if value.name]
+    wrong = 0
+    for value, (kind, shape) in ask(model, foreign, declared=False).items():
+        reason = contradiction(value, (kind, shape))
+        if reason is not None:
+            context.contradictions[str(value.name)] = reason
+            value.type, value.shape = kind, shape
+            wrong += 1
+    return count + wrong + (settle(model, context) if wrong else 0)
+
+
+def unproven(model: ir.Model) -> list[ir.Value]:
+    """The results of operators outside of ONNX's main domain whose shapes neither ONNX nor ONNX Runtime infers."""
+    functions = model.functions
+    values = [
+        value
+        for node in model.graph
+        if node.domain != "" and node.op_identifier() not in functions
+        for value in node.outputs
+        if value.name and (value.type is None or isinstance(value.type, ir.TensorType))
+    ]
+    if not values:
+        return []
+    found = {value: shape for value, (_, shape) in ask(model, values, declared=False).items()}
+    if any(node.domain == "ai.onnx.ml" for node in model.graph):
+        with contextlib.suppress(*inference.FAILURES):
+            own = inference.run(model, declared=False, propagate=False)
+            ml = [value for value in values if _producer_domain(value) == "ai.onnx.ml"]
+            found |= {value: own.get(value, (None, None))[1] for value in ml}
+    shapes = [found.get(value) for value in values]
+    return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
+
+
+def _producer_domain(value: ir.Value) -> str:
+    node = value.producer()
+    return "" if node is None else node.domain
 
 
 def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:

@@ -19,6 +19,7 @@ from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
 from passes.graphs.traversal import operands_of
 from passes.shapes import onnx_inference
+from passes.shapes.runtime_inference import ask
 from passes.shapes.skeleton import (
     SMALL,
     Known,
@@ -78,6 +79,21 @@ def infer(
     for value, (kind, shape) in updates.items():
         value.type, value.shape = kind, shape
     return Inferred(list(updates))
+
+
+def infer_foreign(model: ir.Model) -> list[ir.Value]:
+    """Complete types and shapes of values of the main graph by what ONNX Runtime infers.
+
+    Returns:
+        The changed values; none if there is no foreign operator, or ONNX Runtime rejects the model.
+    """
+    unknown = [
+        value
+        for node in model.graph
+        for value in node.outputs
+        if value.name and (value.type is None or value.shape is None or not value.shape.is_static())
+    ]
+    return [value for value, known in ask(model, unknown).items() if _learn(value, *known)]
 
 
 def infer_node(node: ir.Node, scope: Scope) -> None:
@@ -159,3 +175,11 @@ def _update(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | Non
     merged = merge_shapes(value.shape, shape) if shape is not None else value.shape
     kind = value.type if value.type is not None else kind
     return (kind, merged) if kind is not value.type or merged != value.shape else None
+
+
+def _learn(value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape | None) -> bool:
+    before = value.type, value.shape
+    value.type = value.type or kind
+    if shape is not None:
+        value.shape = merge_shapes(value.shape, shape)
+    return (value.type, value.shape) != before

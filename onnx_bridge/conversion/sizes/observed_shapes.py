@@ -22,8 +22,7 @@ from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import at_most, limited
 from passes.probing.partition import can_cross, extract
 from passes.rewriting.base import Context
-from passes.shapes.declarations import contradiction, settle
-from passes.shapes.foreign_inference import unproven
+from passes.shapes.declarations import contradiction, settle, unproven
 from passes.shapes.inference import infer
 
 _MOST_WORK = 10_000_000_000

@@ -21,7 +21,6 @@ from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Skip
 from passes.shapes import inference
-from passes.shapes.foreign_inference import infer_foreign
 from tests.passes.helpers import tiny
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -55,7 +54,7 @@ def scope_of(op_type: str, operands: Mapping[str, Any], *, opset: int = 21, outp
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=10))
     inference.infer(model)
-    infer_foreign(model)
+    inference.infer_foreign(model)
     return Scope(model, model.graph)
 
 

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import passes.shapes.foreign_inference
+import passes.shapes.declarations
 from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.remove_dead import RemoveDead
 from passes.graphs.scopes import Scope, values_of
@@ -469,7 +469,7 @@ class TestPipelinesSettleOnce:
             calls.append(model)
             return settle(model, context)
 
-        monkeypatch.setattr(passes.shapes.foreign_inference, "settle", count)
+        monkeypatch.setattr(passes.shapes.declarations, "settle", count)
         return calls
 
     def test_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from passes.cleanup.infer_shapes import InferShapes
 from passes.rewriting.base import Context
-from passes.shapes.foreign_inference import infer_foreign
+from passes.shapes.inference import infer_foreign
 from tests.passes.helpers import sealed, weigh
 
 

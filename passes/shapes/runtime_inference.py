@@ -1,4 +1,4 @@
-"""Types and shapes after operators that ONNX does not define, inferred by ONNX Runtime.
+"""Inference by ONNX Runtime, of what comes after operators that ONNX does not define.
 
 ONNX's inference stops at operators of other domains. ONNX Runtime infers through those that it implements, mainly of
 ``com.microsoft``. It is given the structure of the model and small constants, but no weights.
@@ -6,7 +6,6 @@ ONNX's inference stops at operators of other domains. ONNX Runtime infers throug
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import re
 from collections.abc import Sequence
@@ -16,13 +15,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from passes.graphs.replacement import merge_shapes
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
-from passes.shapes.declarations import contradiction, settle
-from passes.shapes.inference import FAILURES, run
-from passes.shapes.settled import Settled
 from passes.shapes.skeleton import DOMAINS, Skeleton, message, overridable
 
 _SECONDS = 30.0
@@ -33,70 +28,10 @@ _ELEMENTS = {
 }
 
 
-def infer_foreign(model: ir.Model) -> list[ir.Value]:
-    """Complete types and shapes of values of the main graph by what ONNX Runtime infers.
-
-    Returns:
-        The changed values; none if there is no foreign operator, or ONNX Runtime rejects the model.
-    """
-    unknown = [
-        value
-        for node in model.graph
-        for value in node.outputs
-        if value.name and (value.type is None or value.shape is None or not value.shape.is_static())
-    ]
-    return [value for value, known in _ask(model, unknown).items() if _learn(value, *known)]
-
-
-def settle_foreign(model: ir.Model, context: Settled) -> int:
-    """Correct what a model declares of its values (`settle`), also of the results of foreign operators.
-
-    Returns:
-        How many values were declared otherwise.
-    """
-    count = settle(model, context) if context.settled is not model else 0
-    foreign = [value for node in model.graph if node.domain not in DOMAINS for value in node.outputs if value.name]
-    wrong = 0
-    for value, (kind, shape) in _ask(model, foreign, declared=False).items():
-        reason = contradiction(value, (kind, shape))
-        if reason is not None:
-            context.contradictions[str(value.name)] = reason
-            value.type, value.shape = kind, shape
-            wrong += 1
-    return count + wrong + (settle(model, context) if wrong else 0)
-
-
-def unproven(model: ir.Model) -> list[ir.Value]:
-    """The results of operators outside of ONNX's main domain whose shapes neither ONNX nor ONNX Runtime infers."""
-    functions = model.functions
-    values = [
-        value
-        for node in model.graph
-        if node.domain != "" and node.op_identifier() not in functions
-        for value in node.outputs
-        if value.name and (value.type is None or isinstance(value.type, ir.TensorType))
-    ]
-    if not values:
-        return []
-    found = {value: shape for value, (_, shape) in _ask(model, values, declared=False).items()}
-    if any(node.domain == "ai.onnx.ml" for node in model.graph):
-        with contextlib.suppress(*FAILURES):
-            own = run(model, declared=False, propagate=False)
-            ml = [value for value in values if _producer_domain(value) == "ai.onnx.ml"]
-            found |= {value: own.get(value, (None, None))[1] for value in ml}
-    shapes = [found.get(value) for value in values]
-    return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
-
-
-def _producer_domain(value: ir.Value) -> str:
-    node = value.producer()
-    return "" if node is None else node.domain
-
-
 _Known = tuple[ir.TypeProtocol, ir.Shape | None]
 
 
-def _ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -> dict[ir.Value, _Known]:
+def ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -> dict[ir.Value, _Known]:
     """Return what ONNX Runtime infers of some values of the main graph, if there are foreign operators.
 
     Args:
@@ -192,11 +127,3 @@ def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
             dims = [dim if isinstance(dim, int) and dim != 0 else None for dim in shape]  # 0 is said of open sizes, too
             found[name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
     return found
-
-
-def _learn(value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape | None) -> bool:
-    before = value.type, value.shape
-    value.type = value.type or kind
-    if shape is not None:
-        value.shape = merge_shapes(value.shape, shape)
-    return (value.type, value.shape) != before
