@@ -11,9 +11,8 @@ from pathlib import Path
 from onnx_bridge.batch.engines.base import Engine
 from onnx_bridge.batch.engines.local import Pool
 from onnx_bridge.batch.jobs import gather
-from onnx_bridge.batch.outcome import Outcome
+from onnx_bridge.batch.outcome import Observer, Outcome
 from onnx_bridge.batch.output import output_at
-from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.run_history import RunBegun, RunHistory
 from onnx_bridge.batch.scheduler import Scheduler
 from onnx_bridge.core.files.locations import RemotePath, parse_location

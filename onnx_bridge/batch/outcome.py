@@ -1,4 +1,4 @@
-"""The result of a batch, as text and as JSON."""
+"""The results of a batch, and who is told of them as they come."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.core.files.locations import Location
+from onnx_bridge.core.progress import Stage
 
 Status = Literal["converted", "reused", "kept", "checked", "failed", "skipped", "planned"]
 """``reused``: copied from a bundle of the same content. ``kept``: the bundle of an earlier run. ``checked``: likewise,
@@ -100,3 +101,16 @@ class Outcome:
             "jobs": [result.to_json() for result in self.results],
             "notes": list(self.notes),
         }
+
+
+class Observer:
+    """Receives the progress of a batch; this one ignores it."""
+
+    def begin(self, total: int) -> None:
+        """Begin a batch of this many jobs."""
+
+    def stage(self, name: str, stage: Stage, detail: str) -> None:
+        """Report that a job is at a stage."""
+
+    def ended(self, result: Result) -> None:
+        """Report that a job has ended."""

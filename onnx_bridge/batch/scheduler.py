@@ -24,9 +24,8 @@ from onnx_bridge.batch.failure import Failure
 from onnx_bridge.batch.jobs import Job
 from onnx_bridge.batch.journal import Journal
 from onnx_bridge.batch.model_info import ModelInfo, read_model_info
-from onnx_bridge.batch.outcome import Result, Status
+from onnx_bridge.batch.outcome import Observer, Result, Status
 from onnx_bridge.batch.output import Output
-from onnx_bridge.batch.progress import Observer
 from onnx_bridge.batch.run_history import (
     AttemptBegun,
     AttemptFailed,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from onnx_bridge.core.countdown import Countdown
-from onnx_bridge.core.files.byte_countdown import ByteCountdown
+from onnx_bridge.core.countdown import ByteCountdown, Countdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import TimedProgress, duration
 

@@ -19,9 +19,9 @@ from filelock import FileLock
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.files.verify import bytes_on_disk, verify
+from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import AtomicFiles
-from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress

@@ -19,8 +19,8 @@ from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
+from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
-from onnx_bridge.core.files.byte_countdown import ByteCountdown
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes

@@ -35,8 +35,7 @@ from onnx_bridge.torch.export.samples import (
 from onnx_bridge.torch.modules import side_effects
 from onnx_bridge.torch.modules.calls import Call, FlatModule, Result, run_module
 from onnx_bridge.torch.modules.dynamic_linear import is_packed
-from onnx_bridge.torch.modules.modules import check_devices, check_module, inference_copy, training_submodule
-from onnx_bridge.torch.modules.replacements import traceable
+from onnx_bridge.torch.modules.modules import check_devices, check_module, inference_copy, traceable, training_submodule
 from onnx_bridge.torch.modules.structure import Structure, renamed
 from onnx_bridge.torch.modules.tensors import to_array
 from passes.isolation.failure import NativeFailure

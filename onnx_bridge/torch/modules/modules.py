@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import fx, nn
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import ProcessState
-from onnx_bridge.torch.modules.dynamic_linear import is_packed
+from onnx_bridge.torch.modules.dynamic_linear import DynamicLinear, is_dynamic_linear, is_packed
+from onnx_bridge.torch.modules.projected_lstm import ProjectedLstm, is_projected
+
+_REPLACEMENTS: tuple[tuple[Callable[[nn.Module], bool], Callable[..., nn.Module]], ...] = (
+    (is_dynamic_linear, DynamicLinear),
+    (is_projected, ProjectedLstm),
+)
+"""The modules that cannot be exported, and those that compute the same."""
 
 
 def check_module(module: object) -> None:
@@ -126,3 +133,25 @@ def restored_buffers(module: nn.Module) -> Iterator[list[str]]:
 def write_count(tensor: torch.Tensor) -> int:
     """Return how often autograd counted an in-place write to a tensor; 0 for tensors of inference mode."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def traceable(module: nn.Module) -> nn.Module:
+    """Return a module with replacements for what cannot be exported; the module itself if there is nothing to replace.
+
+    Args:
+        module: it is not changed.
+    """
+    replacement = _replacement(module)
+    if replacement is not None:
+        return replacement
+    if not any(applies(submodule) for submodule in module.modules() for applies, _ in _REPLACEMENTS):
+        return module
+    copied = copy.copy(module)
+    copied.__dict__["_modules"] = {
+        name: child if child is None else traceable(child) for name, child in module._modules.items()
+    }
+    return copied
+
+
+def _replacement(module: nn.Module) -> nn.Module | None:
+    return next((build(module) for applies, build in _REPLACEMENTS if applies(module)), None)

@@ -14,8 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from onnx_bridge.batch.outcome import Result
-from onnx_bridge.batch.progress import Observer
+from onnx_bridge.batch.outcome import Observer, Result
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.views.terminal.tables import console
 from passes.core.text import printable
