@@ -23,9 +23,9 @@ _ERROR = np.float32(0.005)
 
 
 def coupled(pairs: ir.Value, rows: int, classes: int, edit: Edit) -> ir.Value:
-    """The probabilities of the classes, [rows, classes].
+    """Return the probabilities of the classes, [rows, classes].
 
-    With r the probabilities of pairs, Qᵢᵢ = Σ rⱼᵢ² and Qᵢⱼ = −rⱼᵢ rᵢⱼ, p minimizes pᵀQp where Σ p = 1.
+    With r the probabilities of pairs, Qᵢᵢ = Σ rⱼᵢ² and Qᵢⱼ = −rⱼᵢ rᵢⱼ, p minimizes pᵀQp with Σ p = 1.
 
     Args:
         pairs: the probability of the first class of each pair, [rows, pairs]; (0, 1), (0, 2), …, (1, 2), ….
@@ -50,7 +50,7 @@ def coupled(pairs: ir.Value, rows: int, classes: int, edit: Edit) -> ir.Value:
 
 
 def _step(a: Arithmetic, q: ir.Value, p: ir.Value, classes: int) -> ir.Value:
-    """p, [rows, classes, 1], after a step; a row whose error is small stays as it is."""
+    """Return p, [rows, classes, 1], after a step; a row whose error is small stays as it is."""
     before, ones = p, np.ones((1, classes))
     qp = a("MatMul", q, p)
     pqp = a("MatMul", ones, a("Mul", p, qp))

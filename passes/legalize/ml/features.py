@@ -13,203 +13,111 @@ Skips: strings, and parameters that are neither single nor one per column.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.arithmetic import Arithmetic
 from passes.legalize.ml import common as ml
-from passes.legalize.ml.common import DOMAIN, FLOAT, Features
+from passes.legalize.ml.common import FLOAT, Features
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-class ArrayFeatureExtractor(NodeRewrite[Features]):
-    """Write an ArrayFeatureExtractor as Gather."""
-
-    name = "array-feature-extractor"
-    operators = frozenset({(DOMAIN, "ArrayFeatureExtractor")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        return ml.read(node, context.scope, rank=None)
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Gather the columns; those of a vector are one row."""
-        ml.begin(edit)
-        value, where = match.node.inputs[:2]
-        flat = edit.op("Reshape", [where, edit.constant(np.array([-1]))])
-        made = edit.op("Gather", [value, flat], {"axis": len(match.shape) - 1})
-        return [edit.op("Unsqueeze", [made, edit.constant(np.array([0]))]) if len(match.shape) == 1 else made]
+@rewrite("ai.onnx.ml.ArrayFeatureExtractor", since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def gather_array_features(node: ir.Node, edit: Edit) -> Replacement:
+    """Write an ArrayFeatureExtractor as Gather; the columns of a vector are one row."""
+    rank = len(ml.read(node, edit, rank=None).shape)
+    flat = edit.reshape(edit.input(node, 1), [-1])
+    columns = edit.op("Gather", [node.inputs[0], flat], {"axis": rank - 1})
+    return edit.unsqueeze(columns, [0]) if rank == 1 else columns
 
 
-class Binarizer(NodeRewrite[Features]):
-    """Write a Binarizer as a comparison."""
-
-    name = "binarizer"
-    operators = frozenset({(DOMAIN, "Binarizer")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match numeric features whose dtype can represent the threshold."""
-        found = ml.read(node, context.scope, rank=None)
-        if isinstance(found, Features) and found.dtype.is_integer():
-            least = float(np.iinfo(found.dtype.numpy()).min)
-            if not abs(node.attributes.get_float("threshold", 0.0) or 0.0) <= -least:
-                return Skip(f"its threshold is out of range of {found.dtype}")
-        return found
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """1 where an element exceeds the threshold, which is rounded down for integers."""
-        ml.begin(edit)
-        value, threshold = match.node.inputs[0], match.node.attributes.get_float("threshold", 0.0) or 0.0
-        if match.dtype.is_integer():
-            threshold = min(math.floor(threshold), np.iinfo(match.dtype.numpy()).max)
-        limit = np.array(threshold, match.dtype.numpy())
-        return [edit.op("Cast", [edit.op("Greater", [value, edit.constant(limit)])], {"to": match.dtype.value})]
+@rewrite("ai.onnx.ml.Binarizer", since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def decompose_binarizer(node: ir.Node, edit: Edit) -> Replacement:
+    """Write a Binarizer as a comparison with the threshold, which is rounded down for integers."""
+    features, threshold = ml.read(node, edit, rank=None), node.attributes.get_float("threshold", 0.0) or 0.0
+    if features.dtype.is_integer():
+        limits = np.iinfo(features.dtype.numpy())
+        if not abs(threshold) <= -float(limits.min):
+            return Skip(f"the threshold is out of range of {features.dtype}")
+        threshold = min(math.floor(threshold), limits.max)
+    a = Arithmetic(edit, features.dtype)
+    return a.cast(a("Greater", features.value, np.array(threshold, features.dtype.numpy())))
 
 
-class Imputer(NodeRewrite[Features]):
-    """Write an Imputer as Where."""
-
-    name = "imputer"
-    operators = frozenset({(DOMAIN, "Imputer")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match imputed values of the features' kind."""
-        found = ml.read(node, context.scope, rank=None)
-        if not isinstance(found, Features):
-            return found
-        kind = "float" if found.dtype.is_floating_point() else "int64"
-        count = len(node.attributes.get(f"imputed_value_{kind}s", ir.AttrInt64s("", [])).value)
-        if not count or f"imputed_value_{'int64' if kind == 'float' else 'float'}s" in node.attributes:
-            return Skip(f"imputed_value_{kind}s is missing, or not the only list of imputed values")
-        return found if _along_columns(count, found) or count != _period(found) else _misfit(count, found)
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Replace missing elements by the single imputed value, or that of their column."""
-        ml.begin(edit)
-        node, value, dtype = match.node, match.node.inputs[0], match.dtype.numpy()
-        if match.dtype.is_floating_point():
-            imputed, missing = (
-                ml.floats(node, "imputed_value_floats"),
-                node.attributes.get_float("replaced_value_float", 0.0),
-            )
-        else:
-            imputed, missing = (
-                ml.integers(node, "imputed_value_int64s"),
-                node.attributes.get_int("replaced_value_int64", 0),
-            )
-        imputed = imputed.astype(dtype) if _along_columns(len(imputed), match) else imputed[:1].astype(dtype)
-        if missing != missing:  # NaN
-            is_missing = edit.op("IsNaN", [value])
-        else:
-            is_missing = edit.op("Equal", [value, edit.constant(np.array(missing, dtype))])
-        return [edit.op("Where", [is_missing, edit.constant(imputed), value])]
+@rewrite("ai.onnx.ml.Imputer", since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def decompose_imputer(node: ir.Node, edit: Edit) -> Replacement:
+    """Write an Imputer as Where, which replaces missing elements by one value or that of their column."""
+    features, missing = ml.read(node, edit, rank=None), 0.0
+    if features.dtype.is_floating_point():
+        kind, other, imputed = "float", "int64", ml.floats(node, "imputed_value_floats")
+        missing = node.attributes.get_float("replaced_value_float", 0.0)
+    else:
+        kind, other, imputed = "int64", "float", ml.integers(node, "imputed_value_int64s")
+        missing = node.attributes.get_int("replaced_value_int64", 0)
+    count = len(imputed)
+    if not count or f"imputed_value_{other}s" in node.attributes:
+        return Skip(f"imputed_value_{kind}s is missing, or not the only list of imputed values")
+    if not _is_along_columns(count, features):
+        if count == _period(features):
+            raise features.misfit(count)
+        imputed = imputed[:1]
+    a = Arithmetic(edit, features.dtype)
+    is_missing = a("IsNaN", features.value) if math.isnan(missing) else a("Equal", features.value, missing)
+    return a("Where", is_missing, imputed, features.value)
 
 
-class Normalizer(NodeRewrite[Features]):
+@rewrite("ai.onnx.ml.Normalizer", exactness=Exactness.ROUNDING, since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def decompose_normalizer(node: ir.Node, edit: Edit) -> Replacement:
     """Write a Normalizer as a division by the norm of each row."""
-
-    name = "normalizer"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(DOMAIN, "Normalizer")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        found = ml.read(node, context.scope)
-        kind = node.attributes.get_string("norm", "MAX")
-        return Skip(f"its norm {kind} is unknown") if found is not None and kind not in ("MAX", "L1", "L2") else found
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Divide each row; MAX is the maximum of the values, not of their magnitudes."""
-        ml.begin(edit)
-        assert match.node.inputs[0] is not None
-        x, axes = ml.cast(match.node.inputs[0], FLOAT, edit), edit.constant(np.array([len(match.shape) - 1]))
-        zero = ml.number(0, x, edit)
-        match match.node.attributes.get_string("norm", "MAX"):
-            case "MAX":
-                norm = edit.op("ReduceMax", [x, axes], {"keepdims": 1})
-                made = edit.op("Div", [x, norm])
-            case "L1":
-                norm = edit.op("ReduceSum", [edit.op("Abs", [x]), axes], {"keepdims": 1})
-                made = edit.op("Div", [x, norm])
-            case _:
-                squares = edit.op("Mul", [x, x])
-                norm = edit.op("ReduceSum", [squares, axes], {"keepdims": 1})
-                made = edit.op("Sqrt", [edit.op("Div", [squares, norm])])
-                made = edit.op("Where", [edit.op("Less", [x, zero]), edit.op("Neg", [made]), made])
-        return [edit.op("Where", [edit.op("Equal", [norm, zero]), x, made])]
+    features, kind = ml.read(node, edit), node.attributes.get_string("norm", "MAX")
+    a, axes = Arithmetic(edit, FLOAT), [len(features.shape) - 1]
+    x = a.cast(features.value)
+    match kind:
+        case "MAX":  # of the values, not of their magnitudes
+            norm = a.reduce("Max", x, axes)
+            y = a("Div", x, norm)
+        case "L1":
+            norm = a.reduce("Sum", a("Abs", x), axes)
+            y = a("Div", x, norm)
+        case "L2":
+            squares = a("Mul", x, x)
+            norm = a.reduce("Sum", squares, axes)
+            size = a("Sqrt", a("Div", squares, norm))
+            y = a("Where", a("Less", x, 0), a("Neg", size), size)
+        case _:
+            return Skip(f"the norm {kind} is unknown")
+    return a("Where", a("Equal", norm, 0), x, y)
 
 
-class OneHotEncoder(NodeRewrite[Features]):
-    """Write a OneHotEncoder as a comparison with its categories."""
-
-    name = "one-hot-encoder"
-    operators = frozenset({(DOMAIN, "OneHotEncoder")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        found = ml.read(node, context.scope, rank=None)
-        if isinstance(found, Features) and not len(ml.integers(node, "cats_int64s")):
-            return Skip("its categories are strings, which run on the host")
-        return found
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Compare the elements, truncated to integers, with the categories along a new last axis."""
-        ml.begin(edit)
-        assert match.node.inputs[0] is not None
-        number = ml.cast(match.node.inputs[0], ir.DataType.INT64, edit)
-        column = edit.op("Unsqueeze", [number, edit.constant(np.array([len(match.shape)]))])
-        equal = edit.op("Equal", [column, edit.constant(ml.integers(match.node, "cats_int64s"))])
-        return [edit.op("Cast", [equal], {"to": FLOAT.value})]
+@rewrite("ai.onnx.ml.OneHotEncoder", since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def decompose_one_hot_encoder(node: ir.Node, edit: Edit) -> Replacement:
+    """Write a OneHotEncoder as a comparison of elements, truncated to integers, with its categories."""
+    features, categories = ml.read(node, edit, rank=None), ml.integers(node, "cats_int64s")
+    if not len(categories):
+        return Skip("the categories are strings, which run on the host")
+    column = edit.unsqueeze(edit.cast(features.value, ir.DataType.INT64), [len(features.shape)])
+    return edit.cast(edit.op("Equal", [column, edit.constant(categories)]), FLOAT)
 
 
-class Scaler(NodeRewrite[Features]):
-    """Write a Scaler as a subtraction and a multiplication."""
-
-    name = "scaler"
-    operators = frozenset({(DOMAIN, "Scaler")})
-    exactness = Exactness.ROUNDING
-
-    def match(self, node: ir.Node, context: NodeContext) -> Features | Skip | None:
-        """Match single parameters, or one per column."""
-        found = ml.read(node, context.scope, rank=None)
-        if not isinstance(found, Features):
-            return found
-        offset, scale = (len(ml.floats(node, name)) for name in ("offset", "scale"))
-        if offset != scale or not offset:
-            return Skip(f"it has {offset} offsets and {scale} scales")
-        return found if offset == 1 or _along_columns(offset, found) else _misfit(offset, found)
-
-    def rewrite(self, match: Features, edit: Edit) -> Sequence[ir.Value | None]:
-        """Compute in the precision of the features; the result is float32."""
-        ml.begin(edit)
-        assert match.node.inputs[0] is not None
-        dtype = match.dtype if match.dtype.is_floating_point() else FLOAT
-        x = ml.cast(match.node.inputs[0], dtype, edit)
-        offset, scale = (
-            edit.constant(ml.floats(match.node, name).astype(dtype.numpy())) for name in ("offset", "scale")
-        )
-        return [ml.cast(edit.op("Mul", [edit.op("Sub", [x, offset]), scale]), FLOAT, edit)]
+@rewrite("ai.onnx.ml.Scaler", exactness=Exactness.ROUNDING, since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def decompose_scaler(node: ir.Node, edit: Edit) -> Replacement:
+    """Write a Scaler as a subtraction and a multiplication in the precision of the features."""
+    features, offset, scale = ml.read(node, edit, rank=None), ml.floats(node, "offset"), ml.floats(node, "scale")
+    if len(offset) != len(scale) or not len(offset):
+        return Skip(f"there are {len(offset)} offsets and {len(scale)} scales")
+    if len(offset) > 1 and not _is_along_columns(len(offset), features):
+        raise features.misfit(len(offset))
+    a = Arithmetic(edit, features.dtype if features.dtype.is_floating_point() else FLOAT)
+    return a.cast(a("Mul", a("Sub", a.cast(features.value), offset), scale), FLOAT)
 
 
-def _period(found: Features) -> int:
-    """The period of the parameters: the size of the second dimension, even where there are more."""
-    return found.shape[1] if len(found.shape) > 1 else found.shape[0]
+def _period(features: Features) -> int:
+    """Return the period of the parameters: the size of the second dimension, even if there are more."""
+    return features.shape[1] if len(features.shape) > 1 else features.shape[0]
 
 
-def _along_columns(count: int, found: Features) -> bool:
-    return count == _period(found) == found.columns
-
-
-def _misfit(count: int, found: Features) -> Skip:
-    return Skip(f"it has {count} parameters for features of shape {list(found.shape)}")
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (
-    ArrayFeatureExtractor(),
-    Binarizer(),
-    Imputer(),
-    Normalizer(),
-    OneHotEncoder(),
-    Scaler(),
-)
+def _is_along_columns(count: int, features: Features) -> bool:
+    return count == _period(features) == features.columns

@@ -20,18 +20,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.legalize.ml import common as ml
-from passes.legalize.ml.common import DOMAIN, FLOAT, Features
+from passes.legalize.ml.common import FLOAT, Features
 from passes.legalize.ml.coupling import coupled
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _MOST_COUPLED = 20
 """The most classes that have probabilities; each becomes some hundred nodes."""
@@ -39,10 +38,12 @@ _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 
 @dataclass(frozen=True)
-class _Machine(Features):
-    """The attributes of a machine.
+class _Machine:
+    """A support vector machine, or a linear model.
 
     Attributes:
+        node: the operator.
+        features: its input.
         kernel: LINEAR, POLY, RBF or SIGMOID.
         gamma: γ, c and d.
         vectors: [vectors, features]; None for a linear model of the features.
@@ -50,166 +51,137 @@ class _Machine(Features):
         rho: flat.
     """
 
+    node: ir.Node
+    features: Features
     kernel: str
     gamma: Sequence[float]
     vectors: np.ndarray | None
     coefficients: np.ndarray
     rho: np.ndarray
 
+    @classmethod
+    def of(cls, node: ir.Node, edit: Edit, count: int) -> _Machine:
+        """Return the machine with ``count`` support vectors that a node is.
 
-def _read(node: ir.Node, context: NodeContext, count: int) -> _Machine | Skip | None:
-    """The attributes of a node with a number of support vectors."""
-    found = ml.read(node, context.scope)
-    if not isinstance(found, Features):
-        return found
-    kernel = node.attributes.get_string("kernel_type", "LINEAR") or "LINEAR"
-    gamma = ml.floats(node, "kernel_params").tolist() or [0.0, 0.0, 0.0]
-    coefficients, rho, flat = (ml.floats(node, name) for name in ("coefficients", "rho", "support_vectors"))
-    if kernel not in _KERNELS or len(gamma) != 3:
-        return Skip(f"its kernel {kernel} is unknown, or has not three parameters")
-    if not len(coefficients) or not len(rho):
-        return Skip("it has no coefficients or no rho")
-    if count and len(flat) != count * found.columns:
-        return Skip(f"its support vectors have {len(flat)} numbers for {count} vectors of {found.columns} features")
-    vectors = flat.reshape(count, found.columns) if count else None
-    return _Machine(node, found.dtype, found.shape, kernel, gamma, vectors, coefficients, rho)
+        Raises:
+            NotApplicable: the features are not supported, or attributes do not fit each other.
+        """
+        features, kernel = ml.read(node, edit), node.attributes.get_string("kernel_type", "LINEAR") or "LINEAR"
+        gamma = ml.floats(node, "kernel_params").tolist() or [0.0, 0.0, 0.0]
+        coefficients, rho, flat = (ml.floats(node, name) for name in ("coefficients", "rho", "support_vectors"))
+        if kernel not in _KERNELS or len(gamma) != 3:
+            raise NotApplicable(f"the kernel {kernel} is unknown, or has not three parameters")
+        if not len(coefficients) or not len(rho):
+            raise NotApplicable("there are no coefficients or no rho")
+        if count and len(flat) != count * features.columns:
+            raise NotApplicable(
+                f"the support vectors have {len(flat)} numbers for {count} vectors of {features.columns} features"
+            )
+        vectors = flat.reshape(count, features.columns) if count else None
+        return cls(node, features, kernel, gamma, vectors, coefficients, rho)
 
-
-def _kernel(match: _Machine, edit: Edit) -> ir.Value:
-    """The kernel function of each row and each support vector, [rows, vectors]."""
-    a, x, vectors = Arithmetic(edit, FLOAT), ml.matrix(match, edit), match.vectors
-    assert vectors is not None
-    gamma, offset, degree = match.gamma
-    if match.kernel == "RBF":
-        mean = vectors.mean(axis=0)
-        x, wide = a("Sub", x, mean), vectors.astype(np.float64) - mean
-        ones = np.ones((match.columns, 1))
-        squares = a("MatMul", a("Mul", x, x), ones)
-        distances = a("Sub", a("Add", squares, (wide**2).sum(axis=1)), a("MatMul", x, 2 * wide.T))
-        return a("Exp", a("Mul", a("Max", distances, 0), -gamma))
-    products = a("MatMul", x, vectors.T)
-    if match.kernel == "LINEAR":
-        return products
-    sums = a("Add", a("Mul", products, gamma), offset)
-    if match.kernel == "SIGMOID":
-        return a("Tanh", sums)
-    if degree == 2:
-        return a("Mul", sums, sums)
-    return a("Mul", a("Mul", sums, sums), sums) if degree == 3 else a("Pow", sums, degree)
-
-
-class SvmRegressor(NodeRewrite[_Machine]):
-    """Write an SVMRegressor as matrix products."""
-
-    name = "svm-regressor"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(DOMAIN, "SVMRegressor")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Machine | Skip | None:
-        """Match one coefficient for each support vector, or each feature."""
-        count = node.attributes.get_int("n_supports", 0)
-        found = _read(node, context, count)
-        if isinstance(found, _Machine) and len(found.coefficients) != (count or found.columns):
-            return Skip(f"it has {len(found.coefficients)} coefficients for {count or found.columns} numbers")
-        return found
-
-    def rewrite(self, match: _Machine, edit: Edit) -> Sequence[ir.Value | None]:
-        """The weighted sum of the kernel's values; ONNX Runtime has no post transform."""
-        ml.begin(edit)
-        a = Arithmetic(edit, FLOAT)
-        x = ml.matrix(match, edit) if match.vectors is None else _kernel(match, edit)
-        y = a("Add", a("MatMul", x, match.coefficients[:, None]), match.rho[:1])
-        if match.node.attributes.get_int("one_class", 0):
-            y = a("Where", a("Greater", y, 0), 1, -1)
-        return [y]
+    def values(self, edit: Edit) -> ir.Value:
+        """Return the kernel function of each row and each support vector, [rows, vectors]; else the features."""
+        a, x, vectors = Arithmetic(edit, FLOAT), ml.matrix(self.features, edit), self.vectors
+        if vectors is None:
+            return x
+        gamma, offset, degree = self.gamma
+        if self.kernel == "RBF":
+            mean = vectors.mean(axis=0)
+            x, centred = a("Sub", x, mean), vectors.astype(np.float64) - mean
+            ones = np.ones((self.features.columns, 1))
+            squares = a("MatMul", a("Mul", x, x), ones)
+            distances = a("Sub", a("Add", squares, (centred**2).sum(axis=1)), a("MatMul", x, 2 * centred.T))
+            return a("Exp", a("Mul", a("Max", distances, 0), -gamma))
+        products = a("MatMul", x, vectors.T)
+        if self.kernel == "LINEAR":
+            return products
+        sums = a("Add", a("Mul", products, gamma), offset)
+        if self.kernel == "SIGMOID":
+            return a("Tanh", sums)
+        if degree == 2:
+            return a("Mul", sums, sums)
+        return a("Mul", a("Mul", sums, sums), sums) if degree == 3 else a("Pow", sums, degree)
 
 
-class SvmClassifier(NodeRewrite[_Machine]):
+@rewrite("ai.onnx.ml.SVMRegressor", exactness=Exactness.ROUNDING, since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def multiply_svm_regressor(node: ir.Node, edit: Edit) -> Replacement:
+    """Write an SVMRegressor, which has no post transform in ONNX Runtime, as matrix products."""
+    count = node.attributes.get_int("n_supports", 0)
+    machine = _Machine.of(node, edit, count)
+    needed = count or machine.features.columns
+    if len(machine.coefficients) != needed:
+        return Skip(f"there are {len(machine.coefficients)} coefficients for {needed} numbers")
+    a = Arithmetic(edit, FLOAT)
+    y = a("Add", a("MatMul", machine.values(edit), machine.coefficients[:, None]), machine.rho[:1])
+    if node.attributes.get_int("one_class", 0):
+        y = a("Where", a("Greater", y, 0), 1, -1)
+    return y
+
+
+@rewrite("ai.onnx.ml.SVMClassifier", exactness=Exactness.ROUNDING, since_opset=11, needs_shape=(0,), needs_dtype=(0,))
+def multiply_svm_classifier(node: ir.Node, edit: Edit) -> Replacement:
     """Write an SVMClassifier as matrix products and votes."""
-
-    name = "svm-classifier"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(DOMAIN, "SVMClassifier")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Machine | Skip | None:
-        """Match attributes that fit each other, and labels that are integers or unused."""
-        strings, classes, counts = ml.string_labels(node), len(_labels(node)), ml.integers(node, "vectors_per_class")
-        if strings is not None or classes < 2:
-            return strings or Skip(f"it has {classes} labels")
-        found = _read(node, context, int(counts.sum()))
-        if not isinstance(found, _Machine):
-            return found
-        pairs = classes * (classes - 1) // 2
-        first, second = (len(ml.floats(node, name)) for name in ("prob_a", "prob_b"))
-        needed = classes * found.columns if found.vectors is None else (classes - 1) * len(found.vectors)
-        if found.vectors is not None and first and classes > _MOST_COUPLED:
-            return Skip(f"it has probabilities of {classes} classes; the limit is {_MOST_COUPLED}")
-        fits = len(found.coefficients) == needed and first == second
-        if found.vectors is not None:
-            fits = fits and len(counts) == classes and len(found.rho) >= pairs and (not first or first >= pairs)
-            if classes == 2 and not first and _kind(node) == "PROBIT":
-                return Skip("PROBIT of one score for two labels is not defined")
-        return found if fits else Skip(f"its attributes do not fit {classes} classes")
-
-    def rewrite(self, match: _Machine, edit: Edit) -> Sequence[ir.Value | None]:
-        """The labels and the scores."""
-        ml.begin(edit)
-        node = match.node
-        decide = _linear if match.vectors is None else _by_pairs
-        labels, chosen, scores = _labels(node), *decide(match, edit)
-        strings = node.attributes.get_strings("classlabels_strings", [])
-        return [None if strings else ml.pick(labels, chosen, edit), scores]
+    has_strings, labels, counts = ml.has_string_labels(node), ml.labels(node), ml.integers(node, "vectors_per_class")
+    classes = len(labels)
+    if classes < 2:
+        return Skip(f"there are {classes} labels")
+    machine = _Machine.of(node, edit, int(counts.sum()))
+    pairs = classes * (classes - 1) // 2
+    first, second = (len(ml.floats(node, name)) for name in ("prob_a", "prob_b"))
+    fits = first == second
+    if machine.vectors is None:
+        fits = fits and len(machine.coefficients) == classes * machine.features.columns
+    else:
+        if first and classes > _MOST_COUPLED:
+            return Skip(f"there are probabilities of {classes} classes; the limit is {_MOST_COUPLED}")
+        fits = fits and len(machine.coefficients) == (classes - 1) * len(machine.vectors)
+        fits = fits and len(counts) == classes and len(machine.rho) >= pairs and (not first or first >= pairs)
+        if classes == 2 and not first and ml.post_transform(node) == "PROBIT":
+            return Skip("PROBIT of one score for two labels is not defined")
+    if not fits:
+        return Skip(f"the attributes do not fit {classes} classes")
+    chosen, scores = (_by_class if machine.vectors is None else _by_pairs)(machine, edit)
+    return [None if has_strings else ml.pick(labels, chosen, edit), scores]
 
 
-def _kind(node: ir.Node) -> str:
-    return node.attributes.get_string("post_transform", "NONE") or "NONE"
-
-
-def _labels(node: ir.Node) -> Sequence[int]:
-    """The integer labels; the indices of string labels."""
-    strings = node.attributes.get_strings("classlabels_strings", [])
-    return range(len(strings)) if strings else ml.integers(node, "classlabels_ints").tolist()
-
-
-def _linear(match: _Machine, edit: Edit) -> tuple[ir.Value, ir.Value]:
-    """The indices of the labels, and a score for each class, of a model without support vectors."""
-    a, node = Arithmetic(edit, FLOAT), match.node
-    classes = len(match.coefficients) // match.columns
-    weights = match.coefficients.reshape(classes, match.columns).T
-    scores = a("Add", a("MatMul", ml.matrix(match, edit), weights), match.rho[0])
-    best = edit.op("ArgMax", [scores], {"axis": 1, "keepdims": 0})
+def _by_class(machine: _Machine, edit: Edit) -> tuple[ir.Value, ir.Value]:
+    """Return the indices of the labels, and a score for each class, of a model without support vectors."""
+    a, node = Arithmetic(edit, FLOAT), machine.node
+    classes = len(machine.coefficients) // machine.features.columns
+    weights = machine.coefficients.reshape(classes, machine.features.columns).T
+    scores = a("Add", a("MatMul", ml.matrix(machine.features, edit), weights), machine.rho[0])
+    best = a("ArgMax", scores, axis=1, keepdims=0)
     if classes == 2 and not len(ml.floats(node, "prob_a")):  # the larger score has a threshold
-        limit = float(np.nextafter(np.float32(0.5), np.float32(0))) if (match.coefficients >= 0).all() else 0.0
-        above = edit.op("Cast", [a("Greater", scores, limit)], {"to": FLOAT.value})
-        above = edit.op("Cast", [a("MatMul", above, np.ones((2, 1)))], {"to": ir.DataType.BOOL.value})
-        is_second = edit.op("Squeeze", [above, edit.constant(np.array([1]))])
-        best = edit.op("Where", [is_second, edit.constant(np.array(1, np.int64)), best])
-    return best, ml.transform(scores, _kind(node), edit)
+        limit = float(np.nextafter(np.float32(0.5), np.float32(0))) if (machine.coefficients >= 0).all() else 0.0
+        above = a("MatMul", a.cast(a("Greater", scores, limit)), np.ones((2, 1)))
+        is_second = a.squeeze(a.cast(above, ir.DataType.BOOL), [1])
+        best = a("Where", is_second, a.index(1), best)
+    return best, ml.transform(scores, ml.post_transform(node), edit)
 
 
-def _by_pairs(match: _Machine, edit: Edit) -> tuple[ir.Value, ir.Value]:
-    """The indices of the labels that win most pairs, and the scores of the pairs or the classes' probabilities."""
-    a, node = Arithmetic(edit, FLOAT), match.node
+def _by_pairs(machine: _Machine, edit: Edit) -> tuple[ir.Value, ir.Value]:
+    """Return the indices of the labels that win most pairs, and the pairs' scores or the classes' probabilities."""
+    a, node = Arithmetic(edit, FLOAT), machine.node
     counts = ml.integers(node, "vectors_per_class")
     classes, pairs = len(counts), list(itertools.combinations(range(len(counts)), 2))
     owner = np.repeat(np.arange(classes), counts)
-    given = match.coefficients.reshape(classes - 1, -1)
+    given = machine.coefficients.reshape(classes - 1, -1)
     weights, votes = np.zeros((len(owner), len(pairs))), np.zeros((len(pairs), classes))
     for index, (i, j) in enumerate(pairs):  # a class has no coefficients against itself
         weights[owner == i, index] = given[j - 1, owner == i]
         weights[owner == j, index] = given[i, owner == j]
         votes[index, i], votes[index, j] = 1, -1
-    scores = a("Add", a("MatMul", _kernel(match, edit), weights), match.rho[: len(pairs)])
-    wins = edit.op("Cast", [a("Greater", scores, 0)], {"to": FLOAT.value})
+    scores = a("Add", a("MatMul", machine.values(edit), weights), machine.rho[: len(pairs)])
+    wins = a.cast(a("Greater", scores, 0))
     won = a("Add", a("MatMul", wins, votes), (votes < 0).sum(axis=0))
-    best = edit.op("ArgMax", [won], {"axis": 1, "keepdims": 0})
+    best = a("ArgMax", won, axis=1, keepdims=0)
     slopes, offsets = (ml.floats(node, name)[: len(pairs)] for name in ("prob_a", "prob_b"))
     if len(slopes):
         probabilities = a("Sigmoid", a("Neg", a("Add", a("Mul", scores, slopes), offsets)))
-        return best, ml.transform(coupled(probabilities, match.rows, classes, edit), _kind(node), edit)
+        return best, ml.transform(
+            coupled(probabilities, machine.features.rows, classes, edit), ml.post_transform(node), edit
+        )
     if classes > 2:
-        return best, ml.transform(scores, _kind(node), edit)
-    return best, ml.pair(scores, edit, positive=_kind(node) != "NONE", kind=_kind(node))
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (SvmRegressor(), SvmClassifier())
+        return best, ml.transform(scores, ml.post_transform(node), edit)
+    return best, ml.pair(scores, edit, positive=ml.post_transform(node) != "NONE", kind=ml.post_transform(node))

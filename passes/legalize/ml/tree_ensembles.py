@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.legalize.ml import common as ml
-from passes.rewriting.base import Skip
+from passes.rewriting.base import NotApplicable
 
 LEAF, MEMBER = "LEAF", "MEMBER"
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", MEMBER)
@@ -63,7 +63,7 @@ class Ensemble:
     members: dict[int, np.ndarray] = field(default_factory=dict)
 
     def depth(self) -> int | None:
-        """The depth of the deepest tree; None where the nodes have a cycle."""
+        """Return the depth of the deepest tree; None if the nodes have a cycle."""
         depths = np.where(self.mode == LEAF, 0, -1)
         state = np.zeros(len(depths), np.int8)
         for root in self.roots:
@@ -86,25 +86,25 @@ class Ensemble:
         return int(max((depths[root] for root in self.roots), default=0))
 
     def paths(self, limit: int) -> list[list[Path]] | None:
-        """The paths to all leaves of each tree; None where a tree has more than ``limit``."""
+        """Return the paths to all leaves of each tree; None if a tree has more than ``limit``."""
         trees = []
         for root in self.roots:
-            found: list[Path] = []
+            leaves: list[Path] = []
             pending: list[tuple[int, tuple[tuple[int, bool], ...]]] = [(int(root), ())]
             while pending:
                 node, turns = pending.pop()
                 if self.mode[node] == LEAF:
-                    found.append(Path(node, turns))
-                    if len(found) > limit:
+                    leaves.append(Path(node, turns))
+                    if len(leaves) > limit:
                         return None
                     continue
                 pending.append((int(self.no[node]), (*turns, (node, False))))
                 pending.append((int(self.yes[node]), (*turns, (node, True))))
-            trees.append(found)
+            trees.append(leaves)
         return trees
 
     def reachable(self, root: int) -> list[int]:
-        """The leaves of one tree."""
+        """Return the leaves of one tree."""
         seen, pending = {root}, [root]
         while pending:
             node = pending.pop()
@@ -114,7 +114,7 @@ class Ensemble:
         return [node for node in seen if self.mode[node] == LEAF]
 
     def scores(self, target: int) -> bool | None:
-        """Whether every row has a score for a target: True for all rows, False for none, None for some."""
+        """Return whether every row has a score for a target: True for all rows, False for none, None for some."""
         scoring = {leaf for leaf, each in self.weights.items() if any(owner == target for owner, _ in each)}
         reached = [self.reachable(int(root)) for root in self.roots]
         if any(scoring.issuperset(leaves) for leaves in reached):
@@ -122,12 +122,15 @@ class Ensemble:
         return None if any(not scoring.isdisjoint(leaves) for leaves in reached) else False
 
 
-def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
-    """A TreeEnsembleRegressor or TreeEnsembleClassifier.
+def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
+    """Return the trees of a TreeEnsembleRegressor or TreeEnsembleClassifier.
 
     Args:
         node: the operator.
         dtype: of thresholds and weights.
+
+    Raises:
+        NotApplicable: the attributes are malformed.
     """
     classifier = node.op_type == "TreeEnsembleClassifier"
     kind = "class" if classifier else "target"
@@ -142,10 +145,10 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
     thresholds, weights = (_values(node, name, dtype) for name in ("nodes_values", f"{kind}_weights"))
     features = ml.integers(node, "nodes_featureids")
     if not count or any(len(each) != count for each in (trees, ids, yes, no, thresholds, features)):
-        return Skip("its lists of nodes are empty, or differ in length")
+        raise NotApplicable("the lists of nodes are empty, or differ in length")
     unknown = {name for name in names if name not in (*_MODES[:-1], LEAF)}
     if unknown:
-        return Skip(f"its mode {unknown.pop()} is unknown")
+        raise NotApplicable(f"the mode {unknown.pop()} is unknown")
     places = {pair: index for index, pair in enumerate(zip(trees.tolist(), ids.tolist(), strict=True))}
     mode = np.array(names)
     try:
@@ -162,11 +165,11 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
             )
         ]
     except KeyError as error:
-        return Skip(f"a node or a weight refers to tree and node {error}, which does not exist")
+        raise NotApplicable(f"a node or a weight refers to tree and node {error}, which does not exist") from error
     held: dict[int, list[tuple[int, float]]] = {}
     ids_of = ml.integers(node, f"{kind}_ids")
     if len(ids_of) != len(owners) or len(weights) != len(owners) or any(not 0 <= each < targets for each in ids_of):
-        return Skip("its lists of weights differ in length, or refer to targets that do not exist")
+        raise NotApplicable("the lists of weights differ in length, or refer to targets that do not exist")
     for owner, target, weight in zip(owners, ids_of.tolist(), weights, strict=True):
         if mode[owner] == LEAF:  # old converters also write weights for inner nodes, which have no meaning
             held.setdefault(owner, []).append((target, weight))
@@ -182,23 +185,27 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble | Skip:
     )
 
 
-def read_v5(node: ir.Node) -> Ensemble | Skip:
-    """A TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes."""
+def read_v5(node: ir.Node) -> Ensemble:
+    """Return the trees of a TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes.
+
+    Raises:
+        NotApplicable: the attributes are malformed.
+    """
     features, yes, no = (ml.integers(node, f"nodes_{each}") for each in ("featureids", "truenodeids", "falsenodeids"))
     tensors = {name: _tensor(node, name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")}
     leaf_yes, leaf_no = (ml.integers(node, f"nodes_{each}leafs") for each in ("true", "false"))
     modes, splits, weights = tensors["nodes_modes"], tensors["nodes_splits"], tensors["leaf_weights"]
     targets_of, count, leaves = ml.integers(node, "leaf_targetids"), len(features), len(weights)
     if not count or any(len(each) != count for each in (modes, splits, yes, no, leaf_yes, leaf_no)):
-        return Skip("its lists of nodes are empty, or differ in length")
+        raise NotApplicable("the lists of nodes are empty, or differ in length")
     targets = node.attributes.get_int("n_targets", 1)
     if len(targets_of) != leaves or any(not 0 <= each < targets for each in targets_of):
-        return Skip("its lists of leaves differ in length, or refer to targets that do not exist")
+        raise NotApplicable("the lists of leaves differ in length, or refer to targets that do not exist")
     if modes.max() >= len(_MODES):
-        return Skip(f"its mode {modes.max()} is unknown")
+        raise NotApplicable(f"the mode {modes.max()} is unknown")
     for ids, to_leaf in ((yes, leaf_yes), (no, leaf_no)):
         if np.any((ids < 0) | (ids >= np.where(to_leaf != 0, leaves, count))):
-            return Skip("a node refers to a node or a leaf that does not exist")
+            raise NotApplicable("a node refers to a node or a leaf that does not exist")
     own = np.arange(count, count + leaves)
     pad = np.zeros(leaves, np.int64)
     missing = np.zeros(count + leaves, bool)
@@ -219,39 +226,41 @@ def read_v5(node: ir.Node) -> Ensemble | Skip:
         node.attributes.get_int(name, default) for name, default in (("aggregate_function", 1), ("post_transform", 0))
     )
     if not 0 <= aggregate < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
-        return Skip(f"its aggregate function {aggregate} or post transform {transform} is unknown")
+        raise NotApplicable(f"the aggregate function {aggregate} or post transform {transform} is unknown")
     members = _members(modes, _tensor(node, "membership_values"))
-    if members is None:
-        return Skip("its membership_values lack a set for a MEMBER node")
     return _check(replace(made, aggregate=_AGGREGATES[aggregate], transform=_TRANSFORMS[transform], members=members))
 
 
-def _check(ensemble: Ensemble) -> Ensemble | Skip:
+def _check(ensemble: Ensemble) -> Ensemble:
     if ensemble.depth() is None:
-        return Skip("its nodes have a cycle")
+        raise NotApplicable("the nodes have a cycle")
     leaves = [leaf for root in ensemble.roots for leaf in ensemble.reachable(int(root))]
     if any(leaf not in ensemble.weights for leaf in leaves):
-        return Skip("a leaf has no weight")
+        raise NotApplicable("a leaf has no weight")
     if ensemble.targets == 1:  # ONNX Runtime uses only the first weight of a leaf
         return replace(ensemble, weights={leaf: each[:1] for leaf, each in ensemble.weights.items()})
     return ensemble
 
 
-def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray] | None:
-    """The sets of MEMBER nodes, which are separated by NaN; None where there are too few."""
-    found: dict[int, np.ndarray] = {}
+def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the sets of MEMBER nodes, which are separated by NaN.
+
+    Raises:
+        NotApplicable: there are too few.
+    """
+    sets: dict[int, np.ndarray] = {}
     ends = np.append(np.flatnonzero(np.isnan(values)), len(values)) if len(values) else np.zeros(0, np.int64)
     start = 0
     for index, node in enumerate(np.flatnonzero(modes == _MODES.index(MEMBER))):
         if index >= len(ends) or start == ends[index]:
-            return None
-        found[int(node)] = values[start : ends[index]]
+            raise NotApplicable("the membership_values lack a set for a MEMBER node")
+        sets[int(node)] = values[start : ends[index]]
         start = int(ends[index]) + 1
-    return found
+    return sets
 
 
 def _values(node: ir.Node, name: str, dtype: np.dtype) -> np.ndarray:
-    """An attribute that is a list of floats or a tensor."""
+    """Return an attribute that is a list of floats or a tensor."""
     attribute = node.attributes.get(f"{name}_as_tensor")
     given: Sequence[float] | np.ndarray = ml.floats(node, name)
     if attribute is not None:

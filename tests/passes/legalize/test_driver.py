@@ -151,6 +151,16 @@ def test_contrib_operators_in_a_row(target: Target, device: Device) -> None:
     assert "QuickGelu" not in operators(source), reasons(result)
 
 
+def test_a_model_that_does_not_import_the_standard_operators(target: Target) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["ai.onnx.ml": 1]> g (float[2,3] x) => (float[2,3] y)'
+        " { y = ai.onnx.ml.Scaler <offset = [1.0], scale = [2.0]> (x) }"
+    )
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    result = Legalize().run(source, Context(target))
+    assert operators(source) == ["Sub", "Mul"], reasons(result)
+
+
 @rewrite("Mish", exactness=Exactness.ROUNDING)
 def mish_is_tanh(node: ir.Node, edit: Edit) -> Replacement:
     """Compute something else."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from passes.legalize import rules_of
 from passes.legalize.ml import features as rules
 from passes.rewriting.base import Context, Pass
 from tests.passes.device import Device
@@ -31,22 +32,22 @@ def on_device(m: ir.Model, inputs: dict[str, Array], device: Device) -> None:
 
 
 CASES: list[tuple[Pass, dict[str, Any], list[tuple[int, tuple[int, ...]]], tuple[int, ...]]] = [
-    (rules.ArrayFeatureExtractor(), {}, [(F, (3, 4)), (L, (1, 2))], (F,)),
-    (rules.ArrayFeatureExtractor(), {}, [(L, (4,)), (L, (3,))], (L,)),
-    (rules.ArrayFeatureExtractor(), {}, [(D, (2, 3, 4)), (L, (1,))], (D,)),
-    (rules.Binarizer(), {"threshold": 0.5}, [(F, (3, 4))], (F,)),
-    (rules.Binarizer(), {}, [(F, (2, 3, 4))], (F,)),
-    (rules.Imputer(), {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}, [(F, (3, 4))], (F,)),
+    (rules.gather_array_features, {}, [(F, (3, 4)), (L, (1, 2))], (F,)),
+    (rules.gather_array_features, {}, [(L, (4,)), (L, (3,))], (L,)),
+    (rules.gather_array_features, {}, [(D, (2, 3, 4)), (L, (1,))], (D,)),
+    (rules.decompose_binarizer, {"threshold": 0.5}, [(F, (3, 4))], (F,)),
+    (rules.decompose_binarizer, {}, [(F, (2, 3, 4))], (F,)),
+    (rules.decompose_imputer, {"imputed_value_floats": [7.0], "replaced_value_float": 0.0}, [(F, (3, 4))], (F,)),
     (
-        rules.Imputer(),
+        rules.decompose_imputer,
         {"imputed_value_floats": [7.0, 8.0, 9.0, 1.0], "replaced_value_float": float("nan")},
         [(F, (3, 4))],
         (F,),
     ),
-    (rules.Imputer(), {"imputed_value_int64s": [7, 8], "replaced_value_int64": 0}, [(L, (5, 2))], (L,)),
-    (rules.Imputer(), {"imputed_value_int64s": [7, 8, 9], "replaced_value_int64": 1}, [(L, (5, 2))], (L,)),
+    (rules.decompose_imputer, {"imputed_value_int64s": [7, 8], "replaced_value_int64": 0}, [(L, (5, 2))], (L,)),
+    (rules.decompose_imputer, {"imputed_value_int64s": [7, 8, 9], "replaced_value_int64": 1}, [(L, (5, 2))], (L,)),
     *[
-        (rules.Normalizer(), {"norm": norm}, [(dtype, shape)], (F,))
+        (rules.decompose_normalizer, {"norm": norm}, [(dtype, shape)], (F,))
         for norm, dtype, shape in [
             ("MAX", F, (3, 4)),
             ("L1", L, (3, 4)),
@@ -56,23 +57,23 @@ CASES: list[tuple[Pass, dict[str, Any], list[tuple[int, tuple[int, ...]]], tuple
             ("L1", INT, (3, 1)),
         ]
     ],
-    (rules.OneHotEncoder(), {"cats_int64s": [0, 3, -2]}, [(L, (3, 4))], (F,)),
-    (rules.OneHotEncoder(), {"cats_int64s": [0, 3, -2], "zeros": 1}, [(F, (5,))], (F,)),
-    (rules.Scaler(), {"offset": [1.0], "scale": [2.0]}, [(F, (3, 4))], (F,)),
-    (rules.Scaler(), {"offset": [1.0, 2.0], "scale": [2.0, 0.5]}, [(D, (3, 2))], (F,)),
-    (rules.Scaler(), {"offset": [1.5, 2.5], "scale": [2.0, 0.5]}, [(L, (2,))], (F,)),
-    (rules.Scaler(), {"offset": [1.5], "scale": [0.5]}, [(INT, (2, 3, 2))], (F,)),
+    (rules.decompose_one_hot_encoder, {"cats_int64s": [0, 3, -2]}, [(L, (3, 4))], (F,)),
+    (rules.decompose_one_hot_encoder, {"cats_int64s": [0, 3, -2], "zeros": 1}, [(F, (5,))], (F,)),
+    (rules.decompose_scaler, {"offset": [1.0], "scale": [2.0]}, [(F, (3, 4))], (F,)),
+    (rules.decompose_scaler, {"offset": [1.0, 2.0], "scale": [2.0, 0.5]}, [(D, (3, 2))], (F,)),
+    (rules.decompose_scaler, {"offset": [1.5, 2.5], "scale": [2.0, 0.5]}, [(L, (2,))], (F,)),
+    (rules.decompose_scaler, {"offset": [1.5], "scale": [0.5]}, [(INT, (2, 3, 2))], (F,)),
 ]
 
 
 @pytest.mark.parametrize(("rule", "attributes", "inputs", "outputs"), CASES)
-@pytest.mark.parametrize("opset", [11, 18, None])
+@pytest.mark.parametrize("opset", [11, 18])
 def test_numbers(
     rule: Pass,
     attributes: dict[str, Any],
     inputs: list[tuple[int, tuple[int, ...]]],
     outputs: tuple[int, ...],
-    opset: int | None,
+    opset: int,
 ) -> None:
     m, arrays = example(rule, attributes, inputs, outputs, opset)
     apply(rule, m, inputs=arrays)
@@ -92,7 +93,7 @@ def example(
     attributes: dict[str, Any],
     inputs: list[tuple[int, tuple[int, ...]]],
     outputs: tuple[int, ...],
-    opset: int | None,
+    opset: int,
 ) -> tuple[ir.Model, dict[str, Array]]:
     """A model and its inputs, with zeros, and NaN where that matters."""
     (operator,) = rule.operators  # type: ignore[attr-defined]
@@ -111,8 +112,8 @@ def example(
 @pytest.mark.parametrize("threshold", [-2.5, -3.0, 1.0, 2.0**63, -(2.0**63)])
 def test_integers_and_a_fractional_threshold(threshold: float) -> None:
     m = one("Binarizer", (L, (7,)), outputs=(L,), version=1, threshold=threshold)
-    apply(rules.Binarizer(), one("Binarizer", (F, (7,)), version=1, threshold=threshold))
-    assert rules.Binarizer().run(m, Context()).rewrites
+    apply(rules.decompose_binarizer, one("Binarizer", (F, (7,)), version=1, threshold=threshold))
+    assert rules.decompose_binarizer.run(m, Context()).rewrites
     x = np.arange(-4, 3)
     np.testing.assert_array_equal(run(ir.to_proto(m), {"a": x})["y"], (x > threshold).astype(np.int64))
 
@@ -120,19 +121,23 @@ def test_integers_and_a_fractional_threshold(threshold: float) -> None:
 @pytest.mark.parametrize(
     ("rule", "m", "reason"),
     [
-        (rules.OneHotEncoder(), one("OneHotEncoder", (S, (2,)), cats_strings=["a"], version=1), "strings"),
+        (rules.decompose_one_hot_encoder, one("OneHotEncoder", (S, (2,)), cats_strings=["a"], version=1), "strings"),
         (
-            rules.ArrayFeatureExtractor(),
+            rules.gather_array_features,
             one("ArrayFeatureExtractor", (S, (2,)), (L, (1,)), outputs=(S,), version=1),
             "strings",
         ),
-        (rules.Scaler(), one("Scaler", (F, (2, 3, 4)), offset=[1.0] * 3, scale=[1.0] * 3), "3 parameters"),
-        (rules.Scaler(), one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0] * 3), "1 offsets and 3 scales"),
-        (rules.Scaler(), one("Scaler", (F, ("n", 3)), offset=[1.0], scale=[1.0]), "freeze"),  # type: ignore[arg-type]
-        (rules.Scaler(), one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0], opset=10), "use convert-opset"),
-        (rules.Imputer(), one("Imputer", (F, (2, 3)), imputed_value_int64s=[1]), "imputed_value_floats"),
-        (rules.Normalizer(), one("Normalizer", (F, (2, 3)), norm="L3"), "L3"),
-        (rules.Binarizer(), one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "out of range"),
+        (rules.decompose_scaler, one("Scaler", (F, (2, 3, 4)), offset=[1.0] * 3, scale=[1.0] * 3), "3 parameters"),
+        (rules.decompose_scaler, one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0] * 3), "1 offsets and 3 scales"),
+        (rules.decompose_scaler, one("Scaler", (F, ("n", 3)), offset=[1.0], scale=[1.0]), "freeze"),  # type: ignore[arg-type]
+        (
+            rules.decompose_scaler,
+            one("Scaler", (F, (2, 3)), offset=[1.0], scale=[1.0], opset=10),
+            "convert-opset comes first",
+        ),
+        (rules.decompose_imputer, one("Imputer", (F, (2, 3)), imputed_value_int64s=[1]), "imputed_value_floats"),
+        (rules.decompose_normalizer, one("Normalizer", (F, (2, 3)), norm="L3"), "L3"),
+        (rules.decompose_binarizer, one("Binarizer", (L, (2, 3)), outputs=(L,), threshold=1e30), "out of range"),
     ],
 )
 def test_skips(rule: Pass, m: ir.Model, reason: str) -> None:
@@ -169,6 +174,6 @@ def test_any_parameters(data: st.DataObject) -> None:
     m = one(
         operator, (dtype, shape), outputs=(target,), version=1, opset=draw(st.sampled_from([11, 13, 18])), **attributes
     )
-    rule = next(each for each in rules.RULES if ("ai.onnx.ml", operator) in each.operators)
+    rule = next(each for each in rules_of("ml.features") if ("ai.onnx.ml", operator) in each.operators)
     result = apply(rule, m, inputs={"a": numbers(shape, dtype, draw(st.integers(0, 99)))}, atol=1e-6)
     assert result.rewrites

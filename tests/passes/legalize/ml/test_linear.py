@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from passes.legalize.ml import linear
+from passes.legalize.ml.linear import multiply_linear_classifier, multiply_linear_regressor
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import apply, operators, run
@@ -20,7 +20,6 @@ from tests.passes.ml import numbers, one, why_not
 F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 INT = TensorProto.INT32
 TRANSFORMS = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"]
-REGRESSOR, CLASSIFIER = linear.RULES
 
 
 def weights(*shape: int, seed: int = 5) -> list[float]:
@@ -54,13 +53,13 @@ def test_linear_regressor(kind: str, targets: int, shape: tuple[int, ...], opset
         opset=opset,
         version=1,
     )
-    apply(REGRESSOR, m)
+    apply(multiply_linear_regressor, m)
     assert "LinearRegressor" not in operators(m)
 
 
 def test_linear_regressor_without_intercepts() -> None:
-    m = one("LinearRegressor", (F, (5, 3)), coefficients=weights(3), version=1, opset=None)
-    apply(REGRESSOR, m)
+    m = one("LinearRegressor", (F, (5, 3)), coefficients=weights(3), version=1)
+    apply(multiply_linear_regressor, m)
     assert operators(m) == ["MatMul"]
 
 
@@ -68,14 +67,14 @@ def test_linear_regressor_without_intercepts() -> None:
 @pytest.mark.parametrize("classes", [2, 4])
 def test_linear_classifier(kind: str, classes: int) -> None:
     m = linear_classifier(classes, classes, post_transform=kind, multi_class=1)
-    apply(CLASSIFIER, m)
+    apply(multiply_linear_classifier, m)
     assert "LinearClassifier" not in operators(m)
 
 
 @pytest.mark.parametrize("kind", TRANSFORMS[:-1])
 @pytest.mark.parametrize("dtype", [F, D, INT, L])
 def test_linear_classifier_of_one_score(kind: str, dtype: int) -> None:
-    apply(CLASSIFIER, m := linear_classifier(1, 2, post_transform=kind, dtype=dtype))
+    apply(multiply_linear_classifier, m := linear_classifier(1, 2, post_transform=kind, dtype=dtype))
     assert "LinearClassifier" not in operators(m)
 
 
@@ -92,20 +91,24 @@ def strings_of(m: ir.Model, names: str, *, drop_labels: bool) -> ir.Model:
 
 def test_string_labels() -> None:
     m = strings_of(linear_classifier(3, 3), "abc", drop_labels=False)
-    assert why_not(CLASSIFIER, m) == "its labels are strings, which run on the host"
+    assert why_not(multiply_linear_classifier, m) == "the labels are strings, which run on the host"
     m = strings_of(linear_classifier(3, 3), "abc", drop_labels=True)
-    apply(CLASSIFIER, m)
+    apply(multiply_linear_classifier, m)
     assert not [node for node in m.graph if node.domain]
 
 
 @pytest.mark.parametrize(
     ("rule", "m", "reason"),
     [
-        (CLASSIFIER, linear_classifier(3, 3, intercepts=None), "no intercepts"),
-        (CLASSIFIER, linear_classifier(1, 1), "1 scores and 1 labels"),
-        (CLASSIFIER, linear_classifier(3, 2), "3 scores and 2 labels"),
-        (CLASSIFIER, linear_classifier(3, 3, coefficients=[1.0]), "1 coefficients for 3 scores of 3 features"),
-        (CLASSIFIER, linear_classifier(1, 2, post_transform="PROBIT"), "not defined"),
+        (multiply_linear_classifier, linear_classifier(3, 3, intercepts=None), "no intercepts"),
+        (multiply_linear_classifier, linear_classifier(1, 1), "1 scores and 1 labels"),
+        (multiply_linear_classifier, linear_classifier(3, 2), "3 scores and 2 labels"),
+        (
+            multiply_linear_classifier,
+            linear_classifier(3, 3, coefficients=[1.0]),
+            "1 coefficients for 3 scores of 3 features",
+        ),
+        (multiply_linear_classifier, linear_classifier(1, 2, post_transform="PROBIT"), "not defined"),
     ],
 )
 def test_skips(rule: Any, m: ir.Model, reason: str) -> None:
@@ -124,14 +127,19 @@ def test_any_classifier(data: st.DataObject) -> None:
     m = linear_classifier(classes, max(2, classes), dtype=dtype, post_transform=kind)
     (value,) = m.graph.inputs
     assert value.shape is not None
-    assert apply(CLASSIFIER, m, inputs={"a": numbers(value.shape.numpy(), dtype, seed)}, rtol=1e-4, atol=1e-4).rewrites
+    assert apply(
+        multiply_linear_classifier, m, inputs={"a": numbers(value.shape.numpy(), dtype, seed)}, rtol=1e-4, atol=1e-4
+    ).rewrites
 
 
 def test_migraphx_computes_the_same(device: Device) -> None:
     cases: list[tuple[Any, ir.Model]] = [
-        (REGRESSOR, one("LinearRegressor", (F, (5, 3)), coefficients=weights(2, 3), targets=2, version=1)),
-        *[(CLASSIFIER, linear_classifier(3, 3, post_transform=kind)) for kind in TRANSFORMS[:-1]],
-        (CLASSIFIER, linear_classifier(1, 2)),
+        (
+            multiply_linear_regressor,
+            one("LinearRegressor", (F, (5, 3)), coefficients=weights(2, 3), targets=2, version=1),
+        ),
+        *[(multiply_linear_classifier, linear_classifier(3, 3, post_transform=kind)) for kind in TRANSFORMS[:-1]],
+        (multiply_linear_classifier, linear_classifier(1, 2)),
     ]
     for rule, m in cases:
         rule.run(m, Context())

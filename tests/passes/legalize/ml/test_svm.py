@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from passes.legalize.ml import svm
+from passes.legalize.ml.svm import multiply_svm_classifier, multiply_svm_regressor
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import apply, operators, run
@@ -21,7 +21,6 @@ F, D, L = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 INT = TensorProto.INT32
 TRANSFORMS = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"]
 KERNELS = {"LINEAR": [0.0, 0.0, 0.0], "POLY": [0.1, 0.5, 3.0], "RBF": [0.05, 0.0, 3.0], "SIGMOID": [0.1, 0.2, 3.0]}
-REGRESSOR, CLASSIFIER = svm.RULES
 
 
 def weights(*shape: int, seed: int = 5) -> list[float]:
@@ -70,17 +69,17 @@ def likely(classes: int) -> dict[str, list[float]]:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("shape", "opset"), [((7, 3), 18), ((3,), 11)])
 def test_regressor(kernel: str, shape: tuple[int, ...], opset: int) -> None:
-    apply(REGRESSOR, m := regressor(kernel, shape, opset=opset))
+    apply(multiply_svm_regressor, m := regressor(kernel, shape, opset=opset))
     assert not [node for node in m.graph if node.domain]
 
 
 @pytest.mark.parametrize("more", [{"one_class": 1}, {"kernel_params": [0.1, 0.5, 2.0], "kernel_type": "POLY"}])
 def test_regressor_of_another_kind(more: dict[str, Any]) -> None:
-    assert apply(REGRESSOR, regressor(**more)).rewrites
+    assert apply(multiply_svm_regressor, regressor(**more)).rewrites
 
 
 def test_regressor_without_support_vectors() -> None:
-    assert apply(REGRESSOR, m := regressor("LINEAR", vectors=0)).rewrites
+    assert apply(multiply_svm_regressor, m := regressor("LINEAR", vectors=0)).rewrites
     assert operators(m) == ["MatMul", "Add"]
 
 
@@ -88,25 +87,25 @@ def test_distances_of_numbers_far_from_zero() -> None:
     """|x|² − 2 x·v + |v|² of such numbers has no correct digit in float32."""
     far = (np.array(weights(5, 3, seed=1)).reshape(5, 3) + 3000).ravel().tolist()
     x = (np.array(weights(7, 3)).reshape(7, 3) + 3000).astype(np.float32)
-    assert apply(REGRESSOR, regressor(support_vectors=far), inputs={"a": x}, rtol=1e-4).rewrites
+    assert apply(multiply_svm_regressor, regressor(support_vectors=far), inputs={"a": x}, rtol=1e-4).rewrites
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [2, 2, 2, 3]])
 def test_classifier(kernel: str, counts: list[int]) -> None:
-    apply(CLASSIFIER, m := classifier(counts, kernel), rtol=1e-4)
+    apply(multiply_svm_classifier, m := classifier(counts, kernel), rtol=1e-4)
     assert not [node for node in m.graph if node.domain]
 
 
 @pytest.mark.parametrize("kind", TRANSFORMS)
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5]])
 def test_transforms(kind: str, counts: list[int]) -> None:
-    assert apply(CLASSIFIER, classifier(counts, post_transform=kind), rtol=1e-4).rewrites
+    assert apply(multiply_svm_classifier, classifier(counts, post_transform=kind), rtol=1e-4).rewrites
 
 
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [2, 1, 2, 3, 1]])
 def test_probabilities(counts: list[int]) -> None:
-    assert apply(CLASSIFIER, classifier(counts, **likely(len(counts))), rtol=1e-4).rewrites
+    assert apply(multiply_svm_classifier, classifier(counts, **likely(len(counts))), rtol=1e-4).rewrites
 
 
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [1] * 8])
@@ -114,7 +113,7 @@ def test_certain_probabilities(counts: list[int]) -> None:
     """Of numbers so large that most pairs are certain, which takes the most steps."""
     m = classifier(counts, "LINEAR", **likely(len(counts)))
     x = np.random.default_rng(0).standard_normal((40, 3)) * np.logspace(-2, 2, 40)[:, None]
-    assert apply(CLASSIFIER, m, inputs={"a": x.astype(np.float32)}, rtol=1e-4).rewrites
+    assert apply(multiply_svm_classifier, m, inputs={"a": x.astype(np.float32)}, rtol=1e-4).rewrites
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -122,7 +121,7 @@ def test_certain_probabilities(counts: list[int]) -> None:
 def test_classifier_without_support_vectors(positive: bool, classes: int) -> None:
     coefficients = np.array(weights(classes * 3, seed=2))
     m = classifier([0] * classes, "LINEAR", coefficients=(abs(coefficients) if positive else coefficients).tolist())
-    assert apply(CLASSIFIER, m).rewrites
+    assert apply(multiply_svm_classifier, m).rewrites
 
 
 def test_string_labels() -> None:
@@ -131,24 +130,24 @@ def test_string_labels() -> None:
     del node.attributes["classlabels_ints"]
     node.attributes["classlabels_strings"] = ir.AttrStrings("classlabels_strings", ["a", "b"])
     node.outputs[0].type = ir.TensorType(ir.DataType.STRING)
-    assert why_not(CLASSIFIER, m) == "its labels are strings, which run on the host"
+    assert why_not(multiply_svm_classifier, m) == "the labels are strings, which run on the host"
     m.graph.outputs.pop(0)
-    assert apply(CLASSIFIER, m).rewrites
+    assert apply(multiply_svm_classifier, m).rewrites
 
 
 @pytest.mark.parametrize(
     ("rule", "m", "reason"),
     [
-        (REGRESSOR, regressor(coefficients=[1.0]), "1 coefficients for 5 numbers"),
-        (REGRESSOR, regressor(support_vectors=[1.0] * 7), "7 numbers for 5 vectors of 3 features"),
-        (REGRESSOR, regressor(rho=None), "no coefficients or no rho"),
-        (REGRESSOR, regressor(kernel_type="COSINE"), "COSINE is unknown"),
-        (REGRESSOR, regressor(opset=9), "use convert-opset"),
-        (CLASSIFIER, classifier([3], rho=[0.5]), "1 labels"),
-        (CLASSIFIER, classifier([3, 2], post_transform="PROBIT"), "not defined"),
-        (CLASSIFIER, classifier([3, 2, 2], rho=[0.5]), "do not fit 3 classes"),
-        (CLASSIFIER, classifier([1] * 21, **likely(21)), "probabilities of 21 classes"),
-        (CLASSIFIER, classifier([3, 2], prob_a=[1.0]), "do not fit 2 classes"),
+        (multiply_svm_regressor, regressor(coefficients=[1.0]), "1 coefficients for 5 numbers"),
+        (multiply_svm_regressor, regressor(support_vectors=[1.0] * 7), "7 numbers for 5 vectors of 3 features"),
+        (multiply_svm_regressor, regressor(rho=None), "no coefficients or no rho"),
+        (multiply_svm_regressor, regressor(kernel_type="COSINE"), "COSINE is unknown"),
+        (multiply_svm_regressor, regressor(opset=9), "convert-opset comes first"),
+        (multiply_svm_classifier, classifier([3], rho=[0.5]), "1 labels"),
+        (multiply_svm_classifier, classifier([3, 2], post_transform="PROBIT"), "not defined"),
+        (multiply_svm_classifier, classifier([3, 2, 2], rho=[0.5]), "do not fit 3 classes"),
+        (multiply_svm_classifier, classifier([1] * 21, **likely(21)), "probabilities of 21 classes"),
+        (multiply_svm_classifier, classifier([3, 2], prob_a=[1.0]), "do not fit 2 classes"),
     ],
 )
 def test_skips(rule: Any, m: ir.Model, reason: str) -> None:
@@ -167,15 +166,15 @@ def test_any_classifier(data: st.DataObject) -> None:
     (value,) = m.graph.inputs
     assert value.shape is not None
     inputs = {"a": numbers(value.shape.numpy(), dtype, draw(st.integers(0, 99)))}
-    assert apply(CLASSIFIER, m, inputs=inputs, rtol=1e-3, atol=1e-4).rewrites
+    assert apply(multiply_svm_classifier, m, inputs=inputs, rtol=1e-3, atol=1e-4).rewrites
 
 
 def test_migraphx_computes_the_same(device: Device) -> None:
     cases: list[tuple[Any, ir.Model]] = [
-        *[(REGRESSOR, regressor(kernel)) for kernel in KERNELS],
-        (CLASSIFIER, classifier([2, 3])),
-        (CLASSIFIER, classifier([2, 3, 2])),
-        (CLASSIFIER, classifier([2, 3, 2], shape=(4, 3), **likely(3))),
+        *[(multiply_svm_regressor, regressor(kernel)) for kernel in KERNELS],
+        (multiply_svm_classifier, classifier([2, 3])),
+        (multiply_svm_classifier, classifier([2, 3, 2])),
+        (multiply_svm_classifier, classifier([2, 3, 2], shape=(4, 3), **likely(3))),
     ]
     for rule, m in cases:
         rule.run(m, Context())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from passes.legalize.ml.trees import RULES
+from passes.legalize.ml.trees import classify_by_trees, evaluate_trees
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, operators, run
@@ -19,7 +19,6 @@ from tests.passes.ml import numbers, one, why_not
 
 F, D, L, S = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 INT = TensorProto.INT32
-REGRESSOR, CLASSIFIER = RULES
 TRANSFORMS = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"]
 MODES = ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ"]
 FEATURES = 4
@@ -108,14 +107,14 @@ class TestRegressor:
     @pytest.mark.parametrize("mode", [*MODES, None])
     def test_modes(self, dtype: int, mode: str | None) -> None:
         m = regressor(2, dtype, modes=[mode] if mode else MODES, targets=[0, 1])
-        apply(REGRESSOR, m, inputs={"a": features(dtype)}, atol=1e-5)
+        apply(evaluate_trees, m, inputs={"a": features(dtype)}, atol=1e-5)
         assert "GatherElements" not in operators(m)
 
     @pytest.mark.parametrize("missing", [False, True])
     @pytest.mark.parametrize("mode", [*MODES, None])
     def test_nan(self, missing: bool, mode: str | None) -> None:
         m = regressor(3, modes=[mode] if mode else MODES, missing=missing)
-        apply(REGRESSOR, m, inputs={"a": features(nan=True)})
+        apply(evaluate_trees, m, inputs={"a": features(nan=True)})
 
     @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
     @pytest.mark.parametrize("targets", [[0], [0, 1, 2], [0, 2]])
@@ -123,7 +122,7 @@ class TestRegressor:
     def test_aggregates(self, aggregate: str, targets: list[int], base: bool) -> None:
         values = [0.5 + each for each in range(1 + max(targets))] if base else None
         m = regressor(4, targets=targets, aggregate_function=aggregate, base_values=values)
-        apply(REGRESSOR, m, inputs={"a": features()})
+        apply(evaluate_trees, m, inputs={"a": features()})
 
     @pytest.mark.parametrize("kind", TRANSFORMS)
     @pytest.mark.parametrize("targets", [[0], [0, 1, 2]])
@@ -134,12 +133,12 @@ class TestRegressor:
             m.graph[0].attributes["target_weights"] = ir.AttrFloat32s(
                 "target_weights", [0.01 + abs(each) / 12 for each in weights]
             )
-        apply(REGRESSOR, m, inputs={"a": features()}, rtol=1e-4)
+        apply(evaluate_trees, m, inputs={"a": features()}, rtol=1e-4)
 
-    @pytest.mark.parametrize("opset", [11, 18, None])
+    @pytest.mark.parametrize("opset", [11, 18])
     @pytest.mark.parametrize("shaping", [{"depth": 0}, {"trees": 1}, {"depth": 11, "trees": 2}])
-    def test_shapes_of_trees(self, opset: int | None, shaping: dict[str, int]) -> None:
-        apply(REGRESSOR, m := regressor(6, opset=opset, **shaping), inputs={"a": features()})
+    def test_shapes_of_trees(self, opset: int, shaping: dict[str, int]) -> None:
+        apply(evaluate_trees, m := regressor(6, opset=opset, **shaping), inputs={"a": features()})
         assert "TreeEnsembleRegressor" not in operators(m)
 
     @pytest.mark.parametrize("opset", [7, 8, 9])
@@ -147,18 +146,18 @@ class TestRegressor:
     def test_old_opset(self, mode: str | None, opset: int) -> None:
         """LightGBM's models have opset 8 or 9, whose Equal takes no floats; 8 has no IsNaN."""
         m = regressor(3, modes=[mode] if mode else MODES, missing=True, opset=opset)
-        assert apply(REGRESSOR, m, inputs={"a": features(nan=True)}).rewrites
+        assert apply(evaluate_trees, m, inputs={"a": features(nan=True)}).rewrites
 
     def test_old_opset_of_large_trees(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(type(REGRESSOR), "max_cells", 10)
-        assert "too old to traverse" in why_not(REGRESSOR, regressor(3, opset=9))
-        assert "opset 8 is too old" in why_not(REGRESSOR, regressor(3, opset=8, post_transform="PROBIT"))
+        monkeypatch.setattr("passes.legalize.ml.trees._MAX_CELLS", 10)
+        assert "too old to traverse" in why_not(evaluate_trees, regressor(3, opset=9))
+        assert "opset 8 is too old" in why_not(evaluate_trees, regressor(3, opset=8, post_transform="PROBIT"))
 
     def test_large_trees_are_traversed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(type(REGRESSOR), "max_cells", 10)
+        monkeypatch.setattr("passes.legalize.ml.trees._MAX_CELLS", 10)
         for seed in range(4):
             m = regressor(seed, modes=MODES, missing=True, targets=[0, 1], depth=5)
-            apply(REGRESSOR, m, inputs={"a": features(nan=True)})
+            apply(evaluate_trees, m, inputs={"a": features(nan=True)})
             assert "GatherElements" in operators(m)
 
     def test_tensor_attributes(self) -> None:
@@ -167,7 +166,7 @@ class TestRegressor:
             trees[f"{name}_as_tensor"] = numpy_helper.from_array(np.array(trees.pop(name)) + 1e-12)
         trees["base_values_as_tensor"] = numpy_helper.from_array(np.array([0.25, 0.5]))
         m = one("TreeEnsembleRegressor", (D, (20, FEATURES)), n_targets=2, **trees)
-        apply(REGRESSOR, m, inputs={"a": features(D)})
+        apply(evaluate_trees, m, inputs={"a": features(D)})
 
     @pytest.mark.parametrize(
         ("change", "reason"),
@@ -199,8 +198,8 @@ class TestRegressor:
             "target_weights": [1.0, 2.0],
             "n_targets": 1,
         }
-        assert apply(REGRESSOR, one("TreeEnsembleRegressor", (F, (20, FEATURES)), **stump)).rewrites
-        assert reason in why_not(REGRESSOR, one("TreeEnsembleRegressor", (F, (20, FEATURES)), **stump | change))
+        assert apply(evaluate_trees, one("TreeEnsembleRegressor", (F, (20, FEATURES)), **stump)).rewrites
+        assert reason in why_not(evaluate_trees, one("TreeEnsembleRegressor", (F, (20, FEATURES)), **stump | change))
 
 
 class TestClassifier:
@@ -210,7 +209,7 @@ class TestClassifier:
     def test_many_classes(self, kind: str, base: bool, targets: list[int]) -> None:
         values = [0.5, -0.5, 0.0] if base else None
         m = classifier(8, targets=targets, post_transform=kind, base_values=values)
-        apply(CLASSIFIER, m, inputs={"a": features()})
+        apply(classify_by_trees, m, inputs={"a": features()})
 
     @pytest.mark.parametrize("kind", TRANSFORMS[:-1])
     @pytest.mark.parametrize("base", [None, [0.25], [0.25, 0.5]])
@@ -219,21 +218,21 @@ class TestClassifier:
     def test_two_classes(self, kind: str, base: list[float] | None, targets: list[int], positive: bool) -> None:
         m = classifier(9, 2, targets=targets, positive=positive, post_transform=kind, base_values=base)
         if targets == [0] and base is not None and len(base) == 2:
-            assert "not defined" in why_not(CLASSIFIER, m)
+            assert "not defined" in why_not(classify_by_trees, m)
             return
-        apply(CLASSIFIER, m, inputs={"a": features()})
+        apply(classify_by_trees, m, inputs={"a": features()})
         assert "TreeEnsembleClassifier" not in operators(m)
 
     @pytest.mark.parametrize("dtype", [F, D, INT, L])
     def test_dtypes(self, dtype: int) -> None:
-        apply(CLASSIFIER, m := classifier(10, 3, dtype), inputs={"a": features(dtype)})
+        apply(classify_by_trees, m := classifier(10, 3, dtype), inputs={"a": features(dtype)})
         assert "TreeEnsembleClassifier" not in operators(m)
 
     def test_string_labels(self) -> None:
         m = classifier(11, classlabels_int64s=None, classlabels_strings=["a", "b", "c"])
-        assert why_not(CLASSIFIER, m) == "its labels are strings, which run on the host"
+        assert why_not(classify_by_trees, m) == "the labels are strings, which run on the host"
         m.graph.outputs.pop(0).type = ir.TensorType(ir.DataType.STRING)
-        apply(CLASSIFIER, m, inputs={"a": features()})
+        apply(classify_by_trees, m, inputs={"a": features()})
         assert "TreeEnsembleClassifier" not in operators(m)
 
     def test_leaves_that_score_different_classes(self) -> None:
@@ -243,7 +242,7 @@ class TestClassifier:
             ids = list(node.attributes["class_ids"].as_ints())
             ids[-1] = 0
             node.attributes["class_ids"] = ir.AttrInt64s("class_ids", ids)
-            assert "score different classes" in why_not(CLASSIFIER, m)
+            assert "score different classes" in why_not(classify_by_trees, m)
 
 
 def version_5(seed: int, *, modes: int = 7, dtype: int = F, targets: int = 2, **more: Any) -> ir.Model:
@@ -284,7 +283,7 @@ def version_5(seed: int, *, modes: int = 7, dtype: int = F, targets: int = 2, **
 def test_version_5(dtype: int, aggregate: int, kind: int) -> None:
     m = version_5(aggregate + 4 * kind, dtype=dtype, aggregate_function=aggregate, post_transform=kind)
     x = np.random.default_rng(0).integers(-4, 5, (20, FEATURES)).astype(helper.tensor_dtype_to_np_dtype(dtype))
-    apply(REGRESSOR, m, inputs={"a": x})
+    apply(evaluate_trees, m, inputs={"a": x})
     assert "TreeEnsemble" not in operators(m)
 
 
@@ -305,25 +304,25 @@ def test_any_trees(data: st.DataObject) -> None:
         shaping["missing"] = draw(st.booleans())
         m, rule = (
             regressor(seed, targets=targets, post_transform=kind, aggregate_function=aggregate, **shaping),
-            REGRESSOR,
+            evaluate_trees,
         )
     else:
         classes = max(2, 1 + max(targets))
-        m, rule = classifier(seed, classes, targets=targets, post_transform=kind, **shaping), CLASSIFIER
+        m, rule = classifier(seed, classes, targets=targets, post_transform=kind, **shaping), classify_by_trees
     x = features(seed=seed, nan=bool(shaping.get("missing")))
     assert apply(rule, m, inputs={"a": x}, rtol=1e-4).rewrites
 
 
 def test_migraphx_computes_the_same(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     cases: list[tuple[Any, ir.Model]] = [
-        (REGRESSOR, regressor(13, modes=MODES, missing=True, targets=[0, 1])),
-        (REGRESSOR, regressor(14, D, aggregate_function="MIN", targets=[0, 2])),
-        (CLASSIFIER, classifier(15, 3, post_transform="SOFTMAX_ZERO")),
-        (CLASSIFIER, classifier(16, 2, targets=[0], post_transform="LOGISTIC")),
-        (REGRESSOR, version_5(17)),
+        (evaluate_trees, regressor(13, modes=MODES, missing=True, targets=[0, 1])),
+        (evaluate_trees, regressor(14, D, aggregate_function="MIN", targets=[0, 2])),
+        (classify_by_trees, classifier(15, 3, post_transform="SOFTMAX_ZERO")),
+        (classify_by_trees, classifier(16, 2, targets=[0], post_transform="LOGISTIC")),
+        (evaluate_trees, version_5(17)),
     ]
     for limit in (2**22, 10):
-        monkeypatch.setattr(type(REGRESSOR), "max_cells", limit)
+        monkeypatch.setattr("passes.legalize.ml.trees._MAX_CELLS", limit)
         for rule, source in cases:
             m = source.clone()
             rule.run(m, Context())
