@@ -34,7 +34,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: RuntimeFailure) -> Failure:
-        """Return the failure of a conversion; it is one of parsing where no request to MIGraphX failed."""
+        """Return the failure of a conversion; it is one of parsing if no request to MIGraphX failed."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, RuntimeFailure) and cause.step is not None:

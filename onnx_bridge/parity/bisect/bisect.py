@@ -71,7 +71,7 @@ def bisect(  # noqa: PLR0913
         model: an ONNX file, or a model in memory, which is not modified; or a bundle, for the model that it was
             converted from, with the settings of that conversion; or ``file.py:factory``, which gives a PyTorch module
             and its arguments: it is exported, and PyTorch's outputs are the expected ones.
-        reference: a correct model, where ``model`` was made from it by other means; values of the same name are taken
+        reference: a correct model, if ``model`` was made from it by other means; values of the same name are taken
             to mean the same.
         inputs: samples, or where to read them from, as for `onnx_bridge.check`; default: seeded samples that suit the
             model.

@@ -17,7 +17,7 @@ from onnx_bridge.requests.parity import LowPrecision
 from passes.graphs import lineage
 
 NOT_DETERMINED = 4
-"""The exit code where nothing is known to be wrong, but the reference does not determine an output."""
+"""The exit code if nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 4
 """How many nodes a sentence names."""
 
@@ -72,7 +72,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Fault(JsonRecord):
-    """What is wrong, and where.
+    """A fault and its place.
 
     Attributes:
         component: what is at fault.
@@ -83,10 +83,10 @@ class Fault(JsonRecord):
         nodes: the nodes at fault: one, or several that are wrong only together; empty if no node is.
         isolated: whether the nodes show it by themselves, fed with the reference's values. If not, it takes everything
             between the first and the last of them.
-        error: the largest absolute error: of the nodes at fault, where they show it by themselves.
+        error: the largest absolute error: of the nodes at fault, if they show it by themselves.
         sample: the number of the sample that shows it; None if it shows before any is run.
         pass_name: the pass at fault, or that made the node.
-        application: the number of the application of the pass, from 1; 0 where its applications cannot be separated.
+        application: the number of the application of the pass, from 1; 0 if its applications cannot be separated.
         applications: how many there are.
         before: the nodes that this application removed or changed.
         after: the nodes that it added.
@@ -157,8 +157,8 @@ class Bisection(JsonRecord):
         seed: of generated samples; None if samples were given.
         versions: of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
-            none do.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None if
+            no output differs.
     """
 
     in_json = ("passed", "summary")

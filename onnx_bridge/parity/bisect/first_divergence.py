@@ -1,6 +1,6 @@
 """The first nodes of a model that diverge from another model that should compute the same.
 
-Values of the same name are taken to mean the same. They are compared in the order of the nodes; where one differs, the
+Values of the same name are taken to mean the same. They are compared in the order of the nodes; if one differs, the
 nodes that compute it are fed with the reference's values: only what differs then is at fault, rather than what
 propagates or amplifies an error.
 """
@@ -74,7 +74,7 @@ def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[
 def _local(
     nodes: list[ir.Node], name: str, reference: SubmodelExtractor, model: SubmodelExtractor, tolerances: Tolerances
 ) -> Symptom | None:
-    """Return how a value differs where its nodes are fed with the reference's values."""
+    """Return how a value differs if its nodes are fed with the reference's values."""
     inputs = [str(value.name) for value in boundary(model.model.graph, nodes)[0]]
     model.runs.reference += 1
     try:

@@ -50,7 +50,7 @@ class FaultLocalizer:
 
     Attributes:
         name: of the model.
-        rehearsal: the passes of the gpu target, where they are to be rehearsed.
+        rehearsal: the passes of the gpu target, if they are to be rehearsed.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
         applications: the cleaning.
@@ -105,7 +105,7 @@ class FaultLocalizer:
         self.truth = run_samples(session, given, "reference", self.tell)
 
     def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
-        """Return the fault of the exporter, where the model does not compute the expected outputs."""
+        """Return the fault of the exporter, if the model does not compute the expected outputs."""
         self.runs[Component.EXPORT] = RunCounts(reference=1)
         found = self._difference(self.truth, outputs)
         if found is None:
@@ -216,8 +216,8 @@ class FaultLocalizer:
         """Run the cleaned model on MIGraphX; arguments are those of `migraphx`.
 
         Returns:
-            The failure where not even ONNX Runtime can run a node that MIGraphX cannot; and the search for the nodes at
-            fault, where something is wrong.
+            The failure if not even ONNX Runtime can run a node that MIGraphX cannot; and the search for the nodes at
+            fault, if something is wrong.
         """
         self.tell("the cleaned model on MIGraphX")
         model, samples = self.cleaned, [_inputs_of(self.cleaned, sample) for sample in self.samples]
@@ -233,7 +233,7 @@ class FaultLocalizer:
         if passes is not None and is_quantized(model):
             tolerances = tolerances.at_least("int8")
         runtime = self.runtime if passes is None else passes.runtime
-        # this worker checks its heap, where the runtime can, so that a submodel that corrupts it is blamed itself
+        # this worker checks its heap, if the runtime can, so that a submodel that corrupts it is blamed itself
         device = Device(workers.shared_with_heap_checks(runtime), self.target, self.limits, passes)
         detector = SymptomDetector(device, tolerances, runs, precision)
         outputs = [str(value.name) for value in model.graph.outputs]

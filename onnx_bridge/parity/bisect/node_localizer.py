@@ -47,7 +47,7 @@ class NodeLocalizer:
         """Return the symptom of the submodel of these nodes.
 
         Returns:
-            False if nothing is wrong with it; None if something else is, or where it cannot be extracted.
+            False if nothing is wrong with it; None if something else is wrong, or if it cannot be extracted.
         """
         key = tuple(nodes)
         if key not in self._known:
@@ -68,7 +68,7 @@ class NodeLocalizer:
             tell: is called before each submodel, with the time that is left if a single node is at fault.
 
         Returns:
-            The nodes, in order, and their symptom; all nodes, and None, where no submodel shows it.
+            The nodes, in order, and their symptom; all nodes, and None, if no submodel shows it.
         """
         steps = (len(self.extractor.groups) - 1).bit_length() + 1
         self._countdown = Countdown(tell, "which nodes", steps, step_name="submodel")

@@ -20,7 +20,7 @@ class Score(JsonRecord):
         side: what computes it: the reference, or what is compared with it.
         output: its name.
         metric: its name.
-        value: NaN where one side is NaN.
+        value: NaN if one side is NaN.
         unit: of the value; empty for a share.
         against: what it was computed against: ``labels`` or ``reference``.
         least: what it must be; None if nothing was asked for, and for the reference.
@@ -76,7 +76,7 @@ class AccuracyReport(JsonRecord):
 
     @property
     def exit_code(self) -> int:
-        """0 where it passed, 1 if a score is below its minimum, 3 if MIGraphX failed."""
+        """0 if it passed, 1 if a score is below its minimum, 3 if MIGraphX failed."""
         return 0 if self.passed else RuntimeFailure.exit_code if self.failures else 1
 
     @property
@@ -133,7 +133,7 @@ class Scores:
 
         Args:
             side: what computed them.
-            actual: the outputs; paired with those expected by name, or by position where names differ.
+            actual: the outputs; paired with those expected by name, or by position if names differ.
             expected: the reference's.
             label: the labels of the sample; they belong to the first output that has the metric.
 

@@ -62,7 +62,7 @@ class Baseline:
         notes: sentences for the user.
         legs: what was compared so far.
         inside: the values inside the bundle; None if there are none to be fetched.
-        reference: the session of the original, where one is open.
+        reference: the session of the original, if one is open.
     """
 
     request: CheckRequest

@@ -78,7 +78,7 @@ def check(  # noqa: PLR0913
     Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
     host partitions. This separates a difference that a pass makes from one that MIGraphX makes. Sequences are compared
     element by element. Where MIGraphX rejects the model, crashes or exceeds a limit, the report says so, with the nodes
-    at fault where these can be found without waiting (`onnx_bridge.bisect`).
+    at fault if these can be found without waiting (`onnx_bridge.bisect`).
 
     Args:
         model: a model, which is converted first (into a temporary folder), or a bundle.
@@ -97,7 +97,7 @@ def check(  # noqa: PLR0913
         layers_memory: limit in GiB of the values that this holds at a time.
         evidence: whether the report keeps all outputs, the graphs before and after, and a sketch of each layer.
         as_target: ``gpu`` also rehearses the gpu target: the bundle runs on ``ref`` after those of its passes that need
-            no GPU (`onnx_bridge.as_gpu`), with the tolerances of int8 where the model is quantized.
+            no GPU (`onnx_bridge.as_gpu`), with the tolerances of int8 if the model is quantized.
         target: as for `onnx_bridge.convert`, for a model; with ``as_target``, ``auto`` is ``ref``.
         pipeline: likewise.
         dims: likewise.
@@ -178,7 +178,7 @@ def _check_model(
         except RuntimeNotFound:
             raise
         except RuntimeFailure as error:
-            workers.shared(runtimes.find(None)).start()  # raises where not the model is at fault
+            workers.shared(runtimes.find(None)).start()  # raises if the runtime is at fault
             return _check_unconverted(model, request, Failure.of(error), progress)
         if isinstance(model, ir.Model):
             original = Path(folder) / "original.onnx"
@@ -264,7 +264,7 @@ def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> Layer
 
 
 def _fusion_note(legs: Sequence[Leg], layers: LayerReport | None) -> list[str]:
-    """Return a note where outputs are wrong and every value inside agrees: whether the layers show the difference."""
+    """Return a note if outputs are wrong and every value inside agrees: whether the layers show the difference."""
     wrong = [each for leg in legs for one in leg.comparisons for each in one.outputs if each.differs]
     if layers is None or not layers.passed or not wrong:
         return []

@@ -1,6 +1,6 @@
 """The evidence behind a check's verdict: all outputs, and the graphs before and after cleaning.
 
-It is not part of the report's JSON, and takes memory: a check keeps it only where a page or a file is to be written.
+It is not part of the report's JSON, and takes memory: a check keeps it only if a page or a file is to be written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NetworkNode:
 
     Attributes:
         name: of the node.
-        operator: with its domain, where that is not ONNX's own.
+        operator: with its domain, unless that is ONNX's own.
         inputs: its operands, those that its subgraphs capture included; without constants.
         outputs: its outputs.
         made_by: the pass that made it; empty if none did.

@@ -95,7 +95,7 @@ class CheckReport(JsonRecord):
         notes: sentences for the user ("the reference is the cleaned model").
         samples: the inputs, in order; not part of the JSON.
         layers: the comparison of every layer, if requested. The verdict is that of the outputs.
-        bisection: the nodes that MIGraphX fails on, where it fails.
+        bisection: the nodes that MIGraphX fails on, if it fails.
         evidence: the outputs and graphs, if requested; not part of the JSON.
     """
 

@@ -11,12 +11,12 @@ Each value has up to three errors:
 
 The model is run in segments (`onnx_bridge.parity.layers.segments`), each of which takes the outputs of those before
 it, so that everything is computed once, whatever the memory limit; only the original starts from its inputs each time.
-MIGraphX gets a program for a segment in context, and one for its nodes in isolation, or several where these are many.
+MIGraphX gets a program for a segment in context, and one for its nodes in isolation, or several if these are many.
 Where it does not take one of them, halves are tried, down to the node that it does not take; later segments continue
 with the reference's values.
 
 Fetching intermediate values changes what MIGraphX fuses: a fault of a fusion can disappear when it is observed. So
-where a node's local error does not explain the first difference, it is run together with its predecessors, without
+if a node's local error does not explain the first difference, it is run together with its predecessors, without
 fetching the values in between.
 """
 

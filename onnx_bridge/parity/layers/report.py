@@ -15,8 +15,8 @@ class Layer(JsonRecord):
 
     Attributes:
         node: the node whose output it is.
-        operator: with its domain, where that is not ONNX's own.
-        module: the PyTorch module that the node comes from, where the exporter recorded it.
+        operator: with its domain, unless that is ONNX's own.
+        module: the PyTorch module that the node comes from, if the exporter recorded it.
         tensor: its name.
         inputs: the names of the node's inputs.
         runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
@@ -70,9 +70,9 @@ class LayerReport(JsonRecord):
         rows: one a value.
         segments: how many segments it was run in.
         notes: sentences for the user.
-        together: the other nodes that make the first difference together with its own, where no single node does.
+        together: the other nodes that make the first difference together with its own, if no single node does.
         sample: the number of the sample that was run.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None where
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None if
             they are one.
     """
 

@@ -35,7 +35,7 @@ class Segment:
     """Nodes that are run together.
 
     Attributes:
-        side: where.
+        side: the side that runs them.
         nodes: in topological order, without constants.
     """
 
@@ -62,7 +62,7 @@ class SegmentedModel:
         self._values |= {str(each.name): each for node in graph for each in node.outputs if each.name}
 
     def segments(self, limit: int) -> Iterator[Segment]:
-        """Yield the segments, in order; `COPIES` of their values take no more than ``limit`` bytes where possible.
+        """Yield the segments, in order; `COPIES` of their values take no more than ``limit`` bytes if possible.
 
         Values that later segments need count twice: the reference's, and those in context. A single node is never cut,
         nor is a value that MIGraphX does not take.

@@ -115,7 +115,7 @@ class Walk:
                 self.found.pop(name, None)
 
     def with_cluster(self, report: LayerReport) -> LayerReport:
-        """Return the report with the nodes that only together make the first difference, where no single node does."""
+        """Return the report with the nodes that only together make the first difference, if no single node does."""
         first = report.first
         if first is None or first.local is None or not first.local.passed or first.accumulated is None:
             return report
@@ -269,7 +269,7 @@ class Walk:
 
 
 def _shifted(value: Value, offset: int, like: Value) -> Value:
-    """Return a value of the original as the cleaned model has it: where a pass shifted integers, so are these."""
+    """Return a value of the original as the cleaned model has it: shifted, if a pass shifted integers."""
     if not offset or not isinstance(value, np.ndarray) or not isinstance(like, np.ndarray):
         return value
     return lineage.shifted(value, offset, like.dtype)

@@ -50,7 +50,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 class MigraphxRunner(BaseRunner):  # type: ignore[misc]
     """Runs a model on MIGraphX in its worker process, and host partitions on ONNX Runtime.
 
-    The model is converted once for each set of input shapes: on activation where all shapes are static.
+    The model is converted once for each set of input shapes: on activation if all shapes are static.
 
     Args:
         model: an ONNX file, a model in memory, or a function that returns either.

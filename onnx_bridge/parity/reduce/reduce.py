@@ -122,7 +122,7 @@ def reduce(  # noqa: PLR0913
         progress: likewise.
 
     Returns:
-        The reduction; without a reproduction where nothing is wrong.
+        The reduction; without a reproduction if nothing is wrong.
 
     Raises:
         InputError: the model or the inputs are wrong, ONNX Runtime cannot run the model, or ``out`` cannot be written.

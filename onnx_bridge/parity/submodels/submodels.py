@@ -27,7 +27,7 @@ from passes.operators import is_quantizer
 from passes.probing.partition import boundary, extract, is_constant, needed
 
 _CACHE_BYTES = 1 << 30
-"""All values are cached where they are estimated to take no more; else they are computed again for each submodel."""
+"""All values are cached if they are estimated to take no more; else they are computed again for each submodel."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class SubmodelExtractor:
         return submodels
 
     def outputs_with(self, values: Sample, number: int) -> Sample | None:
-        """Return the reference's outputs of the model where some of its values are replaced.
+        """Return the reference's outputs of the model if some of its values are replaced.
 
         Args:
             values: the replacements, by name.

@@ -56,7 +56,7 @@ class Symptom:
         step: the step of MIGraphX in which it shows; None on ONNX Runtime.
         message: MIGraphX's or ONNX Runtime's message, or how outputs differ.
         sample: the number of the first sample that shows it; None if it shows before any is run.
-        comparison: of that sample's outputs, where they are wrong.
+        comparison: of that sample's outputs, if they are wrong.
         outputs: those outputs.
     """
 

@@ -44,7 +44,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Trace:
-    """One series: its name, colour and geometry; ``label`` is where the name stands, None for in the legend."""
+    """One series: its name, colour and geometry; ``label`` is where the name stands, None if it is in the legend."""
 
     name: str
     colour: str
@@ -195,7 +195,7 @@ class _Axis:
         return round(self._start + share * (self._end - self._start), 1)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Round values within it: 1, 2 and 5 of each power of ten, or powers alone where these are many."""
+        """Round values within it: 1, 2 and 5 of each power of ten, or powers alone if these are many."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1,) if len(powers) > 4 else (1, 2, 5)
         found = [step * 10.0**power for power in powers for step in steps]
