@@ -187,7 +187,7 @@ class ProgramInfo:
         dims: the sizes, and the values of selecting inputs, that it is chosen by; empty if there is no choice, and for
             what runs once before a decoder.
         inputs: its inputs, with fixed sizes.
-        outputs: its outputs, likewise.
+        outputs: its outputs, with fixed sizes.
         partitions: its partitions, in execution order.
         model: the files of its cleaned ONNX, the model first; empty if only the program was kept.
         pipeline: the passes that ran, with their options.

@@ -96,8 +96,8 @@ class Manifest:
         target: the compilation target.
         architecture: the GPU's ("gfx942"); None for ``ref``.
         versions: versions of the libraries involved.
-        inputs: the model's, in its order.
-        outputs: likewise.
+        inputs: the inputs of the model, in its order.
+        outputs: the outputs of the model, in its order.
         programs: one or several, the smallest first.
         timings: seconds by stage of the conversion, all programs together.
         notes: sentences for the user.
