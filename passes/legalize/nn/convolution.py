@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,55 +24,40 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.builders.windows import Window, windows
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
+
+_EXPLICIT = {"pads", "strides", "dilations", "kernel_shape"}
 
 
-@dataclass(frozen=True)
-class _ConvMatch(Match):
-    shape: tuple[int, ...]
-    weights: tuple[int, ...]
-    axes: tuple[Window, ...]
-
-
-class ExplicitConv(NodeRewrite[_ConvMatch]):
+@rewrite("Conv", needs_shape=(0, 1))
+def explicit_conv(node: ir.Node, edit: Edit) -> Replacement:
     """Replace auto_pad and default attributes of Conv by explicit ones."""
-
-    name = "explicit-conv"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Conv")})
-    needs_shape = (0, 1)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
-        """Match a Conv with auto_pad or default attributes."""
-        is_explicit = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
-        if is_explicit and "auto_pad" not in node.attributes:
-            return None
-        shape, weights = context.shape(node, 0), context.shape(node, 1)
-        return _ConvMatch(node, shape, weights, tuple(windows(node, shape[2:], weights[2:])))
-
-    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same operator with explicit attributes."""
-        attributes = _explicit(match.axes) | {"group": match.node.attributes.get_int("group", 1)}
-        return [edit.op("Conv", match.node.inputs, attributes)]
+    if set(node.attributes) >= _EXPLICIT and "auto_pad" not in node.attributes:
+        return None
+    axes = windows(node, edit.shape(node)[2:], edit.shape(node, 1)[2:])
+    return edit.op("Conv", node.inputs, _explicit(axes) | {"group": node.attributes.get_int("group", 1)})
 
 
 def _explicit(axes: Sequence[Window]) -> dict[str, Any]:
     return {
-        "kernel_shape": [each.kernel for each in axes],
-        "strides": [each.stride for each in axes],
-        "dilations": [each.dilation for each in axes],
-        "pads": [each.begin for each in axes] + [each.end for each in axes],
+        "kernel_shape": [window.kernel for window in axes],
+        "strides": [window.stride for window in axes],
+        "dilations": [window.dilation for window in axes],
+        "pads": [window.begin for window in axes] + [window.end for window in axes],
     }
 
 
-def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[Window, ...] | str:
-    """The windows of a transposed convolution: one per input element, over an output of ``size`` elements.
+def _transposed(node: ir.Node, edit: Edit) -> list[Window]:
+    """Return the windows of a transposed convolution: one per input element, over an output of ``size`` elements.
 
-    ``begin`` and ``end`` are the elements that pads crop, or, if negative, that are added. A reason if ONNX Runtime
-    deviates from the standard.
+    ``begin`` and ``end`` are the elements that pads crop, or, if negative, that are added.
+
+    Raises:
+        NotApplicable: ONNX Runtime deviates from the standard.
     """
+    sizes, kernel = edit.shape(node)[2:], edit.shape(node, 1)[2:]
     rank = len(sizes)
     strides = node.attributes.get_ints("strides", None) or [1] * rank
     dilations = node.attributes.get_ints("dilations", None) or [1] * rank
@@ -81,7 +65,7 @@ def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> t
     added = node.attributes.get_ints("output_padding", None) or [0] * rank
     wanted = list(node.attributes.get_ints("output_shape", []))[-rank:]
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    found = []
+    axes = []
     for axis, (count, length, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         full = (count - 1) * stride + (length - 1) * dilation + 1
         begin, end = (pads[axis], pads[axis + rank]) if auto == "NOTSET" else (0, 0)
@@ -89,121 +73,89 @@ def _transposed(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> t
         if wanted or auto.startswith("SAME"):
             size = wanted[axis] if wanted else count * stride
             if not wanted and size > full + added[axis]:
-                return f"windows do not reach all {size} elements of its output, where ONNX Runtime is not standard"
+                raise NotApplicable(
+                    f"windows do not reach all {size} elements of the output, for which ONNX Runtime is not standard"
+                )
             total = max(full + added[axis] - size, 0)
             begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
-        found.append(Window(size, length, stride, dilation, begin, full - begin - size, count))
-    return tuple(found)
+        axes.append(Window(size, length, stride, dilation, begin, full - begin - size, count))
+    return axes
 
 
-class ExplicitConvTranspose(NodeRewrite[_ConvMatch]):
+@rewrite("ConvTranspose", exactness=Exactness.ROUNDING, needs_shape=(0, 1))
+def explicit_conv_transpose(node: ir.Node, edit: Edit) -> Replacement:
     """Express the output size of a transposed convolution by pads alone."""
-
-    name = "explicit-conv-transpose"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "ConvTranspose")})
-    needs_shape = (0, 1)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
-        """Match a ConvTranspose with other attributes that determine its size."""
-        is_explicit = {"pads", "strides", "dilations", "kernel_shape"} <= set(node.attributes)
-        other = {"auto_pad", "output_shape", "output_padding"} & set(node.attributes)
-        if is_explicit and not other:
-            return None
-        return _transpose_match(node, context)
-
-    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Crop by pads; append missing zeros, and add the bias last."""
-        node, bias = match.node, given(match.node, 2)
-        attributes = _explicit(match.axes) | {"group": node.attributes.get_int("group", 1)}
-        attributes["pads"] = [max(each, 0) for each in attributes["pads"]]
-        rank = len(match.axes)
-        missing = [max(-each.begin, 0) for each in match.axes] + [max(-each.end, 0) for each in match.axes]
-        if not any(missing):
-            return [edit.op("ConvTranspose", node.inputs, attributes)]
-        if any(each.size <= max(-each.begin, 0) + max(-each.end, 0) for each in match.axes):
-            return Skip("its pads crop everything that the windows reach")
-        y = edit.op("ConvTranspose", node.inputs[:2], attributes)
-        pads = np.array([0, 0, *missing[:rank], 0, 0, *missing[rank:]], np.int64)
-        y = edit.op("Pad", [y, edit.constant(pads)])
-        return [_with_bias(edit, y, bias, rank)]
+    names = set(node.attributes)
+    if names >= _EXPLICIT and not {"auto_pad", "output_shape", "output_padding"} & names:
+        return None
+    axes = _transposed(node, edit)
+    attributes = _explicit(axes) | {"group": node.attributes.get_int("group", 1)}
+    attributes["pads"] = [max(pad, 0) for pad in attributes["pads"]]
+    before, after = _missing(axes)
+    if not any(before + after):
+        return edit.op("ConvTranspose", node.inputs, attributes)
+    if any(window.size <= first + last for window, first, last in zip(axes, before, after, strict=True)):
+        return Skip("the pads crop everything that the windows reach")
+    y = edit.op("ConvTranspose", node.inputs[:2], attributes)
+    y = edit.op("Pad", [y, edit.index([0, 0, *before, 0, 0, *after])])
+    return _with_bias(edit, y, given(node, 2), len(axes))
 
 
-def _transpose_match(node: ir.Node, context: NodeContext) -> _ConvMatch | Skip:
-    shape, weights = context.shape(node, 0), context.shape(node, 1)
-    axes = _transposed(node, shape[2:], weights[2:])
-    return Skip(axes) if isinstance(axes, str) else _ConvMatch(node, shape, weights, axes)
+def _missing(axes: Sequence[Window]) -> tuple[list[int], list[int]]:
+    """Return the elements that are added before and after the windows."""
+    return [max(-window.begin, 0) for window in axes], [max(-window.end, 0) for window in axes]
 
 
 def _with_bias(edit: Edit, y: ir.Value, bias: ir.Value | None, rank: int) -> ir.Value:
     return y if bias is None else edit.op("Add", [y, edit.reshape(bias, (1, -1, *[1] * rank))])
 
 
-class ConvTransposeAsConv(NodeRewrite[_ConvMatch]):
+@rewrite("ConvTranspose", exactness=Exactness.ROUNDING, needs_shape=(0, 1), needs_dtype=(0,))
+def conv_transpose_as_conv(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite a transposed convolution as a convolution of its input with zeros between the elements."""
-
-    name = "conv-transpose-as-conv"
-    needs_dtype = (0,)
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "ConvTranspose")})
-    needs_shape = (0, 1)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ConvMatch | Skip | None:
-        return _transpose_match(node, context)
-
-    def rewrite(self, match: _ConvMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """Insert zeros into the input, mirror the weights, convolve."""
-        node, axes, rank = match.node, match.axes, len(match.axes)
-        x, weights = node.inputs[0], node.inputs[1]
-        dtype = edit.scope.dtype(x)
-        assert x is not None and weights is not None and dtype is not None
-        for place, each in enumerate(axes):
-            x = _insert_zeros(edit, x, match.shape, place, axes, dtype)
-            if each.kernel > 1:
-                back = edit.constant(np.arange(each.kernel)[::-1].astype(np.int64))
-                weights = edit.op("Gather", [weights, back], {"axis": place + 2})
-        group = node.attributes.get_int("group", 1)
-        inner, outer, kernel = match.weights[0] // group, match.weights[1], match.weights[2:]
-        weights = edit.reshape(weights, (group, inner, outer, *kernel))
-        weights = edit.op("Transpose", [weights], {"perm": [0, 2, 1, *range(3, 3 + rank)]})
-        weights = edit.reshape(weights, (group * outer, inner, *kernel))
-        y = edit.op(
-            "Conv",
-            [x, weights],
-            {
-                "kernel_shape": list(kernel),
-                "strides": [1] * rank,
-                "dilations": [each.dilation for each in axes],
-                "pads": [each.reach - 1 for each in axes] * 2,
-                "group": group,
-            },
-        )
-        starts = [max(each.begin, 0) for each in axes]
-        ends = [each.count * each.stride - each.stride + each.reach - max(each.end, 0) for each in axes]
-        bounds = [edit.constant(np.array(each, np.int64)) for each in (starts, ends, list(range(2, 2 + rank)))]
-        y = edit.op("Slice", [y, *bounds])
-        missing = [max(-each.begin, 0) for each in axes], [max(-each.end, 0) for each in axes]
-        if any(map(any, missing)):
-            y = edit.op("Pad", [y, edit.constant(np.array([0, 0, *missing[0], 0, 0, *missing[1]], np.int64))])
-        return [_with_bias(edit, y, given(node, 2), rank)]
+    axes, shape, (rows, outer, *kernel) = _transposed(node, edit), edit.shape(node), edit.shape(node, 1)
+    x, weights, rank = edit.input(node, 0), edit.input(node, 1), len(axes)
+    for place, window in enumerate(axes):
+        x = _insert_zeros(edit, x, shape, place, axes, edit.dtype(node))
+        if window.kernel > 1:
+            backward = edit.index(np.arange(window.kernel)[::-1])
+            weights = edit.op("Gather", [weights, backward], {"axis": place + 2})
+    group = node.attributes.get_int("group", 1)
+    inner = rows // group
+    weights = edit.reshape(weights, (group, inner, outer, *kernel))
+    weights = edit.op("Transpose", [weights], {"perm": [0, 2, 1, *range(3, 3 + rank)]})
+    weights = edit.reshape(weights, (group * outer, inner, *kernel))
+    y = edit.op(
+        "Conv",
+        [x, weights],
+        {
+            "kernel_shape": kernel,
+            "strides": [1] * rank,
+            "dilations": [window.dilation for window in axes],
+            "pads": [window.reach - 1 for window in axes] * 2,
+            "group": group,
+        },
+    )
+    starts = [max(window.begin, 0) for window in axes]
+    ends = [(window.count - 1) * window.stride + window.reach - max(window.end, 0) for window in axes]
+    y = edit.op("Slice", [y, edit.index(starts), edit.index(ends), edit.index(np.arange(2, 2 + rank))])
+    before, after = _missing(axes)
+    if any(before + after):
+        y = edit.op("Pad", [y, edit.index([0, 0, *before, 0, 0, *after])])
+    return _with_bias(edit, y, given(node, 2), rank)
 
 
 def _insert_zeros(
     edit: Edit, x: ir.Value, shape: Sequence[int], place: int, axes: Sequence[Window], dtype: ir.DataType
 ) -> ir.Value:
     """Insert zeros between the elements along one spatial axis; those before it are expanded already."""
-    each = axes[place]
-    if each.stride == 1 or each.count == 1:
+    count, stride = axes[place].count, axes[place].stride
+    if stride == 1 or count == 1:
         return x
-    before = [*shape[:2], *((one.count - 1) * one.stride + 1 for one in axes[:place])]
-    after = [one.count for one in axes[place + 1 :]]
-    x = edit.reshape(x, (math.prod(before), each.count, 1, math.prod(after)))
-    gap = np.array([math.prod(before), each.count, each.stride - 1, math.prod(after)], np.int64)
-    zeros = edit.op("Expand", [edit.constant(np.zeros((), dtype.numpy())), edit.constant(gap)])
-    x = edit.op("Concat", [x, zeros], {"axis": 2})
-    x = edit.reshape(x, (*before, each.count * each.stride, *after))
-    length = (each.count - 1) * each.stride + 1
-    return edit.op("Slice", [x, *(edit.constant(np.array([end], np.int64)) for end in (0, length, place + 2))])
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (ExplicitConv(), ExplicitConvTranspose(), ConvTransposeAsConv())
+    before = [*shape[:2], *((window.count - 1) * window.stride + 1 for window in axes[:place])]
+    after = [window.count for window in axes[place + 1 :]]
+    x = edit.reshape(x, (math.prod(before), count, 1, math.prod(after)))
+    gap = edit.index([math.prod(before), count, stride - 1, math.prod(after)])
+    x = edit.concat([x, edit.op("Expand", [edit.scalar(0, dtype), gap])], 2)
+    x = edit.reshape(x, (*before, count * stride, *after))
+    return edit.slice(x, place + 2, 0, (count - 1) * stride + 1)

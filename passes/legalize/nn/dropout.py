@@ -11,97 +11,57 @@ Skips: Dropout that is random; a training mode or ratio that is not constant; bi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array
-from passes.builders.operands import (
-    UNKNOWN_DTYPE,
-    UNKNOWN_SHAPE,
-    constant_integer,
-    given,
-    is_output_used,
-    not_constant,
-)
+from passes.builders.operands import constant_integer, given, is_output_used, not_constant
 from passes.graphs.randomness import FUSED_DROPOUTS, is_random
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement, rewrite
 
-_CONTRIB = "com.microsoft"
-
-
-@dataclass(frozen=True)
-class _Dropout(Match):
-    mask: Array | None
+_RANDOM = "the node is in training mode, which is random"
 
 
-class RemoveDropout(NodeRewrite[_Dropout]):
-    """Replace a Dropout in inference mode by its input and a constant mask."""
+@rewrite("Dropout")
+def remove_dropout(node: ir.Node, edit: Edit) -> Replacement:
+    """Replace a Dropout in inference mode, or of ratio 0, by its input and a constant mask."""
+    scope, ratio, training = edit.scope, given(node, 1), given(node, 2)
+    opset = scope.opset()
+    if opset < 7 and not node.attributes.get_int("is_test", 0):
+        return Skip(_RANDOM)
+    if training is not None and constant_integer(training, scope) != 0:
+        if constant_integer(training, scope) is None:
+            return Skip(not_constant(training, "training_mode"))
+        share = scope.constant(ratio)
+        if ratio is not None and share is None:
+            return Skip(not_constant(ratio, "ratio"))
+        if share is None or float(share.numpy().item()) != 0:
+            return Skip(_RANDOM)
+    if not is_output_used(node, 1):
+        return edit.input(node) if len(node.outputs) == 1 else [node.inputs[0], None]
+    shape, dtype = scope.static_shape(node.inputs[0]), scope.dtype(node.inputs[0])
+    if shape is None:
+        return Skip(UNKNOWN_SHAPE)
+    if dtype is None:
+        return Skip(UNKNOWN_DTYPE)
+    return [node.inputs[0], edit.constant(np.full(shape, opset >= 12, bool if opset >= 10 else dtype.numpy()))]
 
-    name = "remove-dropout"
-    operators = frozenset({("", "Dropout")})
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Dropout | Skip | None:
-        """Match inference mode, or a ratio of 0, and a mask of static shape."""
-        scope = context.scope
-        if scope.opset() < 7 and not node.attributes.get_int("is_test", 0):
-            return Skip("it is in training mode, which is random")
-        ratio, training = given(node, 1), given(node, 2)
-        if training is not None and constant_integer(training, scope) != 0:
-            if constant_integer(training, scope) is None:
-                return Skip(not_constant(training, "training_mode"))
-            share = scope.constant(ratio)
-            if ratio is not None and share is None:
-                return Skip(not_constant(ratio, "ratio"))
-            if share is None or float(share.numpy().item()) != 0:
-                return Skip("it is in training mode, which is random")
-        if not is_output_used(node, 1):
-            return _Dropout(node, None)
-        shape, dtype = scope.static_shape(node.inputs[0]), scope.dtype(node.inputs[0])
+@rewrite(*(f"com.microsoft.{name}" for name in FUSED_DROPOUTS), exactness=Exactness.ROUNDING)
+def remove_fused_dropout(node: ir.Node, edit: Edit) -> Replacement:
+    """Replace com.microsoft's Dropout with a bias and a residual by a sum."""
+    if is_random(node, edit.scope):
+        return Skip("the node is or may be in training mode, which is random")
+    mask = None
+    if is_output_used(node, 1):
+        if node.op_type != "BiasDropout":
+            return Skip("the padding bits of the bit mask are not specified")
+        shape = edit.scope.static_shape(node.inputs[0])
         if shape is None:
             return Skip(UNKNOWN_SHAPE)
-        if dtype is None:
-            return Skip(UNKNOWN_DTYPE)
-        kind = bool if scope.opset() >= 10 else dtype.numpy()
-        return _Dropout(node, np.full(shape, scope.opset() >= 12, kind))
-
-    def rewrite(self, match: _Dropout, edit: Edit) -> Sequence[ir.Value | None]:
-        mask = None if match.mask is None else edit.constant(match.mask)
-        return [match.node.inputs[0], mask][: len(match.node.outputs)]
-
-
-class RemoveFusedDropout(NodeRewrite[_Dropout]):
-    """Replace com.microsoft's Dropout with a bias and a residual by a sum."""
-
-    name = "remove-fused-dropout"
-    exactness = Exactness.ROUNDING
-    operators = frozenset((_CONTRIB, name) for name in FUSED_DROPOUTS)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Dropout | Skip | None:
-        """Match inference mode, or a ratio of 0, and a mask of static shape."""
-        scope = context.scope
-        if is_random(node, scope):
-            return Skip("it is or may be in training mode, which is random")
-        if not is_output_used(node, 1):
-            return _Dropout(node, None)
-        if node.op_type != "BiasDropout":
-            return Skip("the padding bits of its bit mask are not specified")
-        shape = scope.static_shape(node.inputs[0])
-        return Skip(UNKNOWN_SHAPE) if shape is None else _Dropout(node, np.ones(shape, bool))
-
-    def rewrite(self, match: _Dropout, edit: Edit) -> Sequence[ir.Value | None]:
-        """The sum of the inputs that are present."""
-        terms = match.node.inputs[: FUSED_DROPOUTS[match.node.op_type][0]]
-        result = terms[0]
-        for term in terms[1:]:
-            result = result if term is None else edit.op("Add", [result, term])
-        mask = None if match.mask is None else edit.constant(match.mask)
-        return [result, mask][: len(match.node.outputs)]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (RemoveDropout(), RemoveFusedDropout())
+        mask = edit.constant(np.ones(shape, bool))
+    y, *terms = node.inputs[: FUSED_DROPOUTS[node.op_type][0]]
+    for term in terms:
+        y = y if term is None else edit.op("Add", [y, term])
+    return [y, mask][: len(node.outputs)]

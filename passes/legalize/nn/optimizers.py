@@ -15,54 +15,41 @@ Skips: unknown dtypes; models without the standard operators of opset 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
-
-_DOMAIN = "ai.onnx.preview.training"
+from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _Step(Match):
-    dtypes: tuple[ir.DataType, ...]
-
-
-class DecomposeOptimizer(NodeRewrite[_Step]):
+@rewrite(
+    "ai.onnx.preview.training.Adagrad",
+    "ai.onnx.preview.training.Adam",
+    "ai.onnx.preview.training.Momentum",
+    exactness=Exactness.ROUNDING,
+    since_opset=9,
+    needs_dtype=EVERY_INPUT,
+)
+def decompose_optimizer(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose the step of an optimizer, tensor by tensor."""
-
-    name = "decompose-optimizer"
-    since_opset = 9
-    needs_dtype = EVERY_INPUT
-    exactness = Exactness.ROUNDING
-    operators = frozenset((_DOMAIN, name) for name in ("Adagrad", "Adam", "Momentum"))
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Step:
-        """Match any node; a model that does not import the standard operators has no opset 9."""
-        return _Step(node, tuple(context.dtype(node, index) for index in range(len(node.inputs))))
-
-    def rewrite(self, match: _Step, edit: Edit) -> Sequence[ir.Value | None]:
-        """All updated X1, X2, …, then all states of the first kind, then those of the next."""
-        step, states = _STEPS[match.node.op_type]
-        rate, count, *tensors = (value for value in match.node.inputs if value is not None)
-        groups = len(tensors) // states
-        columns = []
-        for index in range(groups):
-            dtype = match.dtypes[2 + index]
-            a = Arithmetic(edit, wide(dtype))
-            own = [a.cast(value) for value in tensors[index::groups]]
-            r, t = a.cast(rate), a.cast(count)
-            columns.append([a.cast(value, dtype) for value in step(a, match.node, r, t, *own)])
-        return [value for row in zip(*columns, strict=True) for value in row]
+    step, states = _STEPS[node.op_type]
+    rate, count, *tensors = (value for value in node.inputs if value is not None)
+    groups = len(tensors) // states
+    columns = []
+    for index in range(groups):
+        dtype = edit.dtype(node, 2 + index)
+        a = Arithmetic(edit, wide(dtype))
+        operands = [a.cast(value) for value in (rate, count, *tensors[index::groups])]
+        columns.append([a.cast(value, dtype) for value in step(a, node, *operands)])
+    # all updated X1, X2, …, then all states of the first kind, then those of the next
+    return [value for row in zip(*columns, strict=True) for value in row]
 
 
 def _regularized(a: Arithmetic, node: ir.Node, x: ir.Value, g: ir.Value) -> ir.Value:
-    """The gradient plus that of the penalty on X."""
+    """Return the gradient plus that of the penalty on X."""
     return a("Add", a("Mul", x, node.attributes.get_float("norm_coefficient", 0.0)), g)
 
 
@@ -112,6 +99,3 @@ _STEPS: Mapping[str, tuple[Callable[..., Iterator[ir.Value]], int]] = {
     "Momentum": (_momentum, 3),
 }
 """The step of each optimizer, and how many inputs it has for each updated tensor."""
-
-
-RULES: tuple[NodeRewrite[_Step], ...] = (DecomposeOptimizer(),)

@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
 from passes.builders.operands import given, is_output_used
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 MAX_STEPS = 256
 """The most steps over all directions; each becomes ten to thirty nodes."""
@@ -65,15 +65,27 @@ Weights = Callable[[int], ir.Value | None]
 
 
 @dataclass(frozen=True)
-class RecurrentMatch(Match):
-    """The sizes, the dtype, and the activations of all directions, each with its parameters."""
+class Recurrence:
+    """The sizes of a node, the dtype, and the activations of all directions, each with its parameters."""
 
+    node: ir.Node
     steps: int
     batch: int
     hidden: int
     directions: int
     dtype: ir.DataType
     activations: Sequence[tuple[str, Mapping[str, float]]]
+
+    @classmethod
+    def of(cls, node: ir.Node, steps: int, batch: int, hidden: int, directions: int, dtype: ir.DataType) -> Self:
+        """Return the recurrence of a node with these sizes.
+
+        Raises:
+            NotApplicable: there are too many steps, or an activation is unknown.
+        """
+        if steps * directions > MAX_STEPS:
+            raise NotApplicable(f"there are {steps * directions} steps; the limit is {MAX_STEPS}")
+        return cls(node, steps, batch, hidden, directions, dtype, _activations_of(node, directions))
 
     @property
     def kind(self) -> str:
@@ -85,64 +97,52 @@ def _kind(node: ir.Node) -> str:
     return node.op_type.removeprefix("DynamicQuantize")
 
 
-class UnrollRecurrent(NodeRewrite[RecurrentMatch]):
+@rewrite(
+    *_GATES,
+    exactness=Exactness.ROUNDING,
+    since_opset=7,  # in older ones the operators have other attributes
+    needs_shape=(0, 2),
+    needs_dtype=(0,),
+)
+def unroll_recurrent(node: ir.Node, edit: Edit) -> Replacement:
     """Unroll RNN, GRU and LSTM."""
-
-    name = "unroll-recurrent"
-    exactness = Exactness.ROUNDING
-    operators = frozenset(("", name) for name in _GATES)
-    since_opset = 7  # in older ones the operators have other attributes
-    needs_shape = (0, 2)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> RecurrentMatch | Skip | None:
-        """Match known sizes and few steps."""
-        x, weights, dtype = context.shape(node, 0), context.shape(node, 2), context.dtype(node)
-        steps, batch = x[1::-1] if node.attributes.get_int("layout", 0) else x[:2]
-        directions, _, hidden = weights
-        if steps * directions > MAX_STEPS:
-            return Skip(f"it has {steps * directions} steps; the limit is {MAX_STEPS}")
-        activations = activations_of(node, directions)
-        if isinstance(activations, Skip):
-            return activations
-        return RecurrentMatch(node, steps, batch, hidden, directions, dtype, activations) if 0 not in x else None
-
-    def layer(self) -> type[Layer]:
-        """What a direction is computed by."""
-        return Layer
-
-    def rewrite(self, match: RecurrentMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """Unroll each direction, and concatenate the outputs."""
-        node, a = match.node, Arithmetic(edit, wide(match.dtype))
-        batch_first = bool(node.attributes.get_int("layout", 0))
-        layers = [self.layer().of(match, a, index) for index in range(match.directions)]
-        made = [layer.run() for layer in layers]
-        ends = [(hidden, cell) for _, hidden, cell in made]
-
-        def finished(value: ir.Value, order: Sequence[int]) -> ir.Value:
-            return a.cast(a("Transpose", value, perm=order) if batch_first else value, match.dtype)
-
-        outputs: list[ir.Value | None] = [None, None, None]
-        if is_output_used(node, 0):
-            ys = [a.concat([a.reshape(y, [1, 1, match.batch, match.hidden]) for y in each], 0) for each, _, _ in made]
-            outputs[0] = finished(a.concat(ys, 1), [2, 0, 1, 3])
-        for index in (1, 2):
-            if is_output_used(node, index):
-                states = [a.reshape(end[index - 1], [1, match.batch, match.hidden]) for end in ends]
-                outputs[index] = finished(a.concat(states, 0), [1, 0, 2])
-        return outputs[: len(node.outputs)]
+    shape, (directions, _, hidden) = edit.shape(node), edit.shape(node, 2)
+    steps, batch = shape[1::-1] if node.attributes.get_int("layout", 0) else shape[:2]
+    recurrence = Recurrence.of(node, steps, batch, hidden, directions, edit.dtype(node))
+    return None if 0 in shape else unroll(recurrence, Layer, edit)
 
 
-def activations_of(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]] | Skip:
-    """The name and the parameters of each activation; parameter lists are consumed in order."""
+def unroll(recurrence: Recurrence, kind: type[Layer], edit: Edit) -> list[ir.Value | None]:
+    """Unroll each direction as a layer of some kind, and return the concatenated outputs."""
+    node, batch, size = recurrence.node, recurrence.batch, recurrence.hidden
+    a = Arithmetic(edit, wide(recurrence.dtype))
+    batch_first = bool(node.attributes.get_int("layout", 0))
+    directions = [kind.of(recurrence, a, index).run() for index in range(recurrence.directions)]
+
+    def finish(value: ir.Value, order: Sequence[int]) -> ir.Value:
+        return a.cast(a("Transpose", value, perm=order) if batch_first else value, recurrence.dtype)
+
+    outputs: list[ir.Value | None] = [None, None, None]
+    if is_output_used(node, 0):
+        ys = [a.concat([a.reshape(y, [1, 1, batch, size]) for y in steps], 0) for steps, _, _ in directions]
+        outputs[0] = finish(a.concat(ys, 1), [2, 0, 1, 3])
+    hidden_states, cells = [hidden for _, hidden, _ in directions], [cell for _, _, cell in directions]
+    for index, states in enumerate((hidden_states, cells), start=1):
+        if is_output_used(node, index):
+            outputs[index] = finish(a.concat([a.reshape(state, [1, batch, size]) for state in states], 0), [1, 0, 2])
+    return outputs[: len(node.outputs)]
+
+
+def _activations_of(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]]:
+    """Return the name and the parameters of each activation; parameter lists are consumed in order."""
     names = node.attributes.get_strings("activations", []) or _DEFAULTS[_kind(node)] * directions
     queues = {name: list(node.attributes.get_floats(f"activation_{name}", [])) for name in ("alpha", "beta")}
-    found: list[tuple[str, Mapping[str, float]]] = []
-    for name in (each.lower() for each in names):
+    activations: list[tuple[str, Mapping[str, float]]] = []
+    for name in map(str.lower, names):
         if name not in _PARAMETERS:
-            return Skip(f"its activation {name} is not defined by ONNX")
-        found.append((name, {key: _next(queues[key], default) for key, default in _PARAMETERS[name].items()}))
-    return found
+            raise NotApplicable(f"the activation {name} is not defined by ONNX")
+        activations.append((name, {key: _next(queues[key], default) for key, default in _PARAMETERS[name].items()}))
+    return activations
 
 
 def _next(queue: list[float], default: float) -> float:
@@ -150,7 +150,7 @@ def _next(queue: list[float], default: float) -> float:
 
 
 def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Activation:
-    """An activation as a function of values."""
+    """Return an activation as a function of values."""
 
     def apply(x: ir.Value) -> ir.Value:
         match name:
@@ -168,7 +168,7 @@ class Layer:
     """One direction: weights as (inputs, gates · hidden), biases and peepholes as rows, and the states."""
 
     a: Arithmetic
-    found: RecurrentMatch
+    recurrence: Recurrence
     activations: Sequence[Activation]
     order: Sequence[int]
     inputs: ir.Value
@@ -181,37 +181,36 @@ class Layer:
     peepholes: Sequence[ir.Value | None] = field(default=(None, None, None))
 
     @classmethod
-    def of(cls, found: RecurrentMatch, a: Arithmetic, index: int) -> Self:
-        """The layer of one direction of the node."""
-        node, size, gates = found.node, found.hidden, _GATES[found.kind]
+    def of(cls, recurrence: Recurrence, a: Arithmetic, index: int) -> Self:
+        """Return the layer of one direction of the node."""
+        node, size, gates = recurrence.node, recurrence.hidden, _GATES[recurrence.kind]
         batch_first = bool(node.attributes.get_int("layout", 0))
 
         def own(position: int, *, state: bool = False) -> ir.Value | None:
-            """The slice of an input for this direction."""
+            """Return the slice of an input for this direction."""
             value = given(node, position)
             if value is None:
                 return None
             axis = 1 if state and batch_first else 0
             value = a.cast(value)
-            part = a.slice(value, axis, index, index + 1) if found.directions > 1 else value
+            part = a.slice(value, axis, index, index + 1) if recurrence.directions > 1 else value
             return a.squeeze(part, [axis])
 
-        assert node.inputs[0] is not None
-        x = a.cast(node.inputs[0])
+        x = a.cast(a.edit.input(node))
         x = a("Transpose", x, perm=[1, 0, 2]) if batch_first else x
-        bias, zero = own(3), a.value(np.zeros((found.batch, size)))
-        lstm = found.kind == "LSTM"
+        bias, zero = own(3), a.value(np.zeros((recurrence.batch, size)))
+        lstm = recurrence.kind == "LSTM"
         peepholes = own(7) if lstm else None
         backward = node.attributes.get_string("direction", "forward") == "reverse" or index == 1
-        functions = [_activation(a, *each) for each in found.activations]
-        each = len(functions) // found.directions
+        functions = [_activation(a, *activation) for activation in recurrence.activations]
+        count = len(functions) // recurrence.directions
         hidden, cell = own(5, state=True), own(6, state=True) if lstm else None
         return cls(
             a,
-            found,
-            functions[index * each : (index + 1) * each],
-            list(range(found.steps))[:: -1 if backward else 1],
-            *cls.weigh(found, a, x, own),
+            recurrence,
+            functions[index * count : (index + 1) * count],
+            list(range(recurrence.steps))[:: -1 if backward else 1],
+            *cls.weigh(recurrence, a, x, own),
             None if bias is None else a.slice(bias, 0, 0, gates * size),
             None if bias is None else a.slice(bias, 0, gates * size, 2 * gates * size),
             given(node, 4),
@@ -221,12 +220,12 @@ class Layer:
         )
 
     @classmethod
-    def weigh(cls, found: RecurrentMatch, a: Arithmetic, x: ir.Value, own: Weights) -> tuple[ir.Value, ir.Value]:
-        """The products of inputs and weights, and the recurrent weights, as (hidden, gates · hidden)."""
+    def weigh(cls, recurrence: Recurrence, a: Arithmetic, x: ir.Value, own: Weights) -> tuple[ir.Value, ir.Value]:
+        """Return the products of inputs and weights, and the recurrent weights, as (hidden, gates · hidden)."""
         return a("MatMul", x, a("Transpose", own(1), perm=[1, 0])), a("Transpose", own(2), perm=[1, 0])
 
     def run(self) -> tuple[list[ir.Value], ir.Value, ir.Value]:
-        """The outputs of all steps in temporal order, and the final states."""
+        """Return the outputs of all steps in temporal order, and the final states."""
         a, ys = self.a, dict[int, ir.Value]()
         joint = self.input_bias is not None and not self._resets_after_product
         if joint:
@@ -234,7 +233,7 @@ class Layer:
             self.inputs = a("Add", self.inputs, a("Add", self.input_bias, self.recurrent_bias))
         elif self.input_bias is not None:
             self.inputs = a("Add", self.inputs, self.input_bias)
-        step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.found.kind]
+        step = {"RNN": self._rnn, "GRU": self._gru, "LSTM": self._lstm}[self.recurrence.kind]
         for time in self.order:
             x = a.squeeze(a.slice(self.inputs, 0, time, time + 1), [0])
             hidden, cell = step(x)
@@ -248,23 +247,23 @@ class Layer:
         if self.lengths is not None:
             exists = a.unsqueeze(a("Greater", self.lengths, a.edit.constant(np.array(0, np.int32))), [1])
             self.hidden, self.cell = (a("Where", exists, state, 0) for state in (self.hidden, self.cell))
-        return [ys[time] for time in range(self.found.steps)], self.hidden, self.cell
+        return [ys[time] for time in range(self.recurrence.steps)], self.hidden, self.cell
 
     @property
     def _resets_after_product(self) -> bool:
-        return self.found.kind == "GRU" and bool(self.found.node.attributes.get_int("linear_before_reset", 0))
+        return self.recurrence.kind == "GRU" and bool(self.recurrence.node.attributes.get_int("linear_before_reset", 0))
 
     def _gates(self, x: ir.Value) -> ir.Value:
-        """The inputs of the gates of a step: ``x``, its slice of the products of inputs, plus those of the state."""
+        """Return the inputs of the gates of a step: ``x``, its slice of the products of inputs, plus the state's."""
         return self.a("Add", x, self.a("MatMul", self.hidden, self.recurrent))
 
     def _gate(self, x: ir.Value, index: int) -> ir.Value:
-        """The columns of a gate."""
-        size = self.found.hidden
+        """Return the columns of a gate."""
+        size = self.recurrence.hidden
         return self.a.slice(x, -1, index * size, (index + 1) * size)
 
     def _clipped(self, x: ir.Value) -> ir.Value:
-        clip = self.found.node.attributes.get_float("clip", 0.0)
+        clip = self.recurrence.node.attributes.get_float("clip", 0.0)
         return self.a("Min", self.a("Max", x, -clip), clip) if clip > 0 else x
 
     def _rnn(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -272,7 +271,7 @@ class Layer:
         return f(self._clipped(self._gates(x))), self.cell
 
     def _gru(self, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-        a, (f, g), size, h = self.a, self.activations, self.found.hidden, self.hidden
+        a, (f, g), size, h = self.a, self.activations, self.recurrence.hidden, self.hidden
         if self._resets_after_product:
             product = a("MatMul", h, self.recurrent)
             if self.recurrent_bias is not None:
@@ -296,11 +295,8 @@ class Layer:
             return f(self._clipped(inner if weights is None else a("Add", inner, a("Mul", weights, cell))))
 
         entry = gate(0, 0, self.cell)
-        coupled = self.found.node.attributes.get_int("input_forget", 0)
+        coupled = self.recurrence.node.attributes.get_int("input_forget", 0)
         forget = a("Sub", 1, entry) if coupled else gate(2, 2, self.cell)
         new = g(self._clipped(self._gate(gates, 3)))
         cell = a("Add", a("Mul", forget, self.cell), a("Mul", entry, new))
         return a("Mul", gate(1, 1, cell), h(cell)), cell
-
-
-RULES: tuple[NodeRewrite[RecurrentMatch], ...] = (UnrollRecurrent(),)

@@ -18,7 +18,7 @@ from passes.legalize.contrib.attention import (
     decompose_quantized_attention,
 )
 from passes.legalize.math.integer_products import exact_integer_product
-from passes.legalize.nn.rotary import DecomposeRotaryEmbedding
+from passes.legalize.nn.rotary import decompose_rotary_embedding
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, run
@@ -239,11 +239,11 @@ class TestRotaryEmbedding:
             attributes |= {"num_heads": 2, "rotary_embedding_dim": H}
         for positions in (np.array([[0, 1, 2], [4, 5, 6]]), np.array([4])):
             inputs = {"x": x, "positions": positions, **caches}
-            holds(DecomposeRotaryEmbedding(), "RotaryEmbedding", inputs, attributes=attributes, device=device)
+            holds(decompose_rotary_embedding, "RotaryEmbedding", inputs, attributes=attributes, device=device)
 
     def test_a_scale(self) -> None:
         inputs = {"x": random(B, S, D), "p": np.array([0]), "cos": random(10, 2), "sin": random(10, 2)}
-        (reason,) = skips(DecomposeRotaryEmbedding(), "RotaryEmbedding", inputs, {"scale": 2.0})
+        (reason,) = skips(decompose_rotary_embedding, "RotaryEmbedding", inputs, {"scale": 2.0})
         assert "scale" in reason
 
 

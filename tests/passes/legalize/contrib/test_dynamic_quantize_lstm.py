@@ -8,13 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.contrib.dynamic_quantize_lstm import RULES
+from passes.legalize.contrib.dynamic_quantize_lstm import unroll_dynamic_quantize_lstm
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import run
 from tests.passes.legalize.one_node import Case, case, normal, skipped
 
-(RULE,) = RULES
 STEPS, WIDTH, HIDDEN = 5, 6, 8
 
 
@@ -70,13 +69,13 @@ def lstm(
 def unrolled(source: Case, device: Device) -> None:
     """Require that ONNX Runtime, before and after, and the device agree within a rounding of float32."""
     model = source.model
-    assert RULE.run(model, Context()).rewrites
+    assert unroll_dynamic_quantize_lstm.run(model, Context()).rewrites
     assert not any(node.domain for node in model.graph)
     after, expected = ir.to_proto(model), run(source.proto, source.feeds, threads=2).values()
     for found in (list(run(after, source.feeds).values()), device.run(after, source.feeds)):
         for actual, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(np.reshape(actual, wanted.shape), wanted, 1e-4, 1e-5)
-    assert not RULE.run(model, Context()).rewrites
+    assert not unroll_dynamic_quantize_lstm.run(model, Context()).rewrites
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -130,7 +129,7 @@ def test_a_state_of_zeros(device: Device) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    one_scale = "the lengths of its sequences are not all the same constant, and their states have one scale"
-    assert skipped(RULE, lstm(batch=2, lengths=[5, 3], direction="reverse")) == [one_scale]
-    assert skipped(RULE, lstm(batch=3, hidden=260, lengths=[5, 3, 1])) == [one_scale]
-    assert skipped(RULE, lstm(steps=257)) == ["it has 257 steps; the limit is 256"]
+    one_scale = "the lengths of the sequences are not all the same constant, and the states have one scale"
+    assert skipped(unroll_dynamic_quantize_lstm, lstm(batch=2, lengths=[5, 3], direction="reverse")) == [one_scale]
+    assert skipped(unroll_dynamic_quantize_lstm, lstm(batch=3, hidden=260, lengths=[5, 3, 1])) == [one_scale]
+    assert skipped(unroll_dynamic_quantize_lstm, lstm(steps=257)) == ["there are 257 steps; the limit is 256"]

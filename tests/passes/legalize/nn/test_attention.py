@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.legalize.nn.attention import DecomposeAttention
+from passes.legalize.nn.attention import decompose_attention
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
@@ -61,9 +61,9 @@ def check(
         kind = info.type.tensor_type.elem_type
         info.CopyFrom(onnx.helper.make_tensor_value_info(info.name, kind, wanted.shape))
     source = ir.from_proto(proto)
-    result = DecomposeAttention().run(source, Context())
+    result = decompose_attention.run(source, Context())
     assert len(result.rewrites) == 1, result.skips
-    assert not DecomposeAttention().run(source, Context()).rewrites
+    assert not decompose_attention.run(source, Context()).rewrites
     after = ir.to_proto(source)
     onnx.checker.check_model(after, full_check=True)
     found = [list(run(after, inputs).values())]
@@ -155,20 +155,20 @@ class TestDoesNotMatch:
     def test_unknown_shapes(self) -> None:
         proto = attention(HEADS, {}, 1, 24)
         proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "queries"
-        result = DecomposeAttention().run(ir.from_proto(proto), Context())
+        result = decompose_attention.run(ir.from_proto(proto), Context())
         assert not result.rewrites
         assert reasons(result) == [UNKNOWN_SHAPE]
 
     def test_empty_sequences(self) -> None:
         inputs = HEADS | {"k": random(B, K, 0, H), "v": random(B, K, 0, 6)}
-        result = DecomposeAttention().run(ir.from_proto(attention(inputs, {}, 1, 24)), Context())
+        result = decompose_attention.run(ir.from_proto(attention(inputs, {}, 1, 24)), Context())
         assert reasons(result) == ["queries, keys or values are empty"]
 
     def test_a_function_of_the_name(self) -> None:
         function = '<opset_import: ["": 23], domain: "local"> Attention (q, k, v) => (y) { y = Add(q, k) }'
         text = "(float[1,2,3,4] q, float[1,2,3,4] k, float[1,2,3,4] v) => (float[1,2,3,4] y)"
         source = model(text + " { y = local.Attention(q, k, v) }", opset=23, functions=function)
-        assert not DecomposeAttention().run(source, Context()).rewrites
+        assert not decompose_attention.run(source, Context()).rewrites
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.nn.deform_conv import GatherDeformConv
+from passes.legalize.nn.deform_conv import gather_deform_conv
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
 from tests.passes.harness import Array, model
@@ -43,7 +43,7 @@ def deform(
 def test_inputs(device: Device, bias: bool, mask: bool) -> None:
     drawn = deform([2, 4, 5, 4], 4, [3, 2], bias, mask, pads=[1, 0, 1, 1], group=2, offset_group=2)
     assert drawn is not None
-    check(GatherDeformConv(), *drawn, device)
+    check(gather_deform_conv, *drawn, device)
 
 
 def test_integer_offsets_equal_a_convolution(device: Device) -> None:
@@ -51,13 +51,13 @@ def test_integer_offsets_equal_a_convolution(device: Device) -> None:
     assert drawn is not None
     m, feeds = drawn
     feeds["offset"] = np.zeros_like(feeds["offset"])
-    check(GatherDeformConv(), m, feeds, device)
+    check(gather_deform_conv, m, feeds, device)
 
 
 def test_open_dimensions() -> None:
     text = "(float[N,1,3,3] x, float[1,1,2,2] w, float[N,8,2,2] o) => (float[N,1,2,2] y) { y = DeformConv (x, w, o) }"
     reason = UNKNOWN_SHAPE
-    assert skipped(GatherDeformConv(), model(text, opset=19)) == [reason]
+    assert skipped(gather_deform_conv, model(text, opset=19)) == [reason]
 
 
 @settings(max_examples=25, deadline=None)
@@ -81,4 +81,4 @@ def test_every_deform_conv(device: Device, data: st.DataObject) -> None:
     )
     assume(drawn is not None)
     assert drawn is not None
-    check(GatherDeformConv(), *drawn, device, atol=1e-4)
+    check(gather_deform_conv, *drawn, device, atol=1e-4)

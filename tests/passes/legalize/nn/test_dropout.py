@@ -7,41 +7,39 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passes.legalize.nn.dropout import RULES
+from passes.legalize.nn.dropout import remove_dropout, remove_fused_dropout
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
-
-DROPOUT, FUSED_DROPOUT = RULES
 
 
 class TestDropout:
     @pytest.mark.parametrize("opset", [12, 13, 22])
     def test_inference(self, opset: int, device: Device) -> None:
-        found = legalized(DROPOUT, case("Dropout", [normal(3, 4)], opset=opset, outputs=2), device=device)
+        found = legalized(remove_dropout, case("Dropout", [normal(3, 4)], opset=opset, outputs=2), device=device)
         assert set(found) == {"Identity"}
         inputs = [normal(3, 4), np.array(0.5, np.float32), np.array(False)]
-        legalized(DROPOUT, case("Dropout", inputs, opset=opset, constants=[1, 2], outputs=2))
-        legalized(DROPOUT, case("Dropout", inputs, opset=opset, constants=[2]))
+        legalized(remove_dropout, case("Dropout", inputs, opset=opset, constants=[1, 2], outputs=2))
+        legalized(remove_dropout, case("Dropout", inputs, opset=opset, constants=[2]))
 
     @pytest.mark.parametrize("opset", [7, 10])
     def test_old_masks(self, opset: int, device: Device) -> None:
         source = case("Dropout", [normal(3, 4)], {"ratio": 0.5}, opset=opset, outputs=2)
-        legalized(DROPOUT, declare(source, source.expected()), device=device)
+        legalized(remove_dropout, declare(source, source.expected()), device=device)
 
     def test_training_without_a_loss(self) -> None:
         inputs = [normal(3, 4), np.array(0, np.float32), np.array(True)]
-        legalized(DROPOUT, case("Dropout", inputs, opset=13, constants=[1, 2], outputs=2))
+        legalized(remove_dropout, case("Dropout", inputs, opset=13, constants=[1, 2], outputs=2))
 
     def test_skips(self) -> None:
         x, ratio, training = normal(3), np.array(0.5, np.float32), np.array(True)
-        random = "it is in training mode, which is random"
-        assert skipped(DROPOUT, case("Dropout", [x, ratio, training], constants=[1, 2])) == [random]
-        assert skipped(DROPOUT, case("Dropout", [x, None, training], constants=[2])) == [random]
-        assert skipped(DROPOUT, case("Dropout", [x], opset=6)) == [random]
+        random = "the node is in training mode, which is random"
+        assert skipped(remove_dropout, case("Dropout", [x, ratio, training], constants=[1, 2])) == [random]
+        assert skipped(remove_dropout, case("Dropout", [x, None, training], constants=[2])) == [random]
+        assert skipped(remove_dropout, case("Dropout", [x], opset=6)) == [random]
         reason = "{} is not constant: freeze it with --freeze {}=VALUE"
-        assert skipped(DROPOUT, case("Dropout", [x, ratio, training])) == [reason.format("training_mode", "x2")]
+        assert skipped(remove_dropout, case("Dropout", [x, ratio, training])) == [reason.format("training_mode", "x2")]
         source = case("Dropout", [x, ratio, training], constants=[2])
-        assert skipped(DROPOUT, source) == [reason.format("ratio", "x1")]
+        assert skipped(remove_dropout, source) == [reason.format("ratio", "x1")]
 
 
 class TestFusedDropout:
@@ -55,23 +53,23 @@ class TestFusedDropout:
     def test_a_bias_and_a_residual(self, device: Device) -> None:
         expected = [self.X + self.BIAS + self.RESIDUAL, np.ones((3, 4), bool)]
         source = declare(self.fused("BiasDropout", self.X, self.BIAS, self.RESIDUAL, outputs=2), expected)
-        assert legalized(FUSED_DROPOUT, source, expected, device=device) == ["Add", "Add", "Identity"]
+        assert legalized(remove_fused_dropout, source, expected, device=device) == ["Add", "Add", "Identity"]
 
     def test_without_a_residual(self) -> None:
         ratio, training = np.array(0.5, np.float32), np.array(False)
         source = self.fused("BitmaskBiasDropout", self.X, self.BIAS, None, ratio, training, constants=[3, 4])
-        legalized(FUSED_DROPOUT, declare(source, [self.X + self.BIAS]), [self.X + self.BIAS])
+        legalized(remove_fused_dropout, declare(source, [self.X + self.BIAS]), [self.X + self.BIAS])
 
     def test_identity(self) -> None:
         source = declare(self.fused("BitmaskDropout", self.X), [self.X])
-        assert legalized(FUSED_DROPOUT, source, [self.X]) == ["Identity"]
+        assert legalized(remove_fused_dropout, source, [self.X]) == ["Identity"]
 
     def test_skips(self) -> None:
         ratio, training = np.array(0.5, np.float32), np.array(True)
-        random = "it is or may be in training mode, which is random"
+        random = "the node is or may be in training mode, which is random"
         source = self.fused("BiasDropout", self.X, self.BIAS, None, ratio, training, constants=[3, 4])
-        assert skipped(FUSED_DROPOUT, source) == [random]
+        assert skipped(remove_fused_dropout, source) == [random]
         source = self.fused("BitmaskDropout", self.X, ratio, training)
-        assert skipped(FUSED_DROPOUT, source) == [random]
-        (reason,) = skipped(FUSED_DROPOUT, self.fused("BitmaskDropout", self.X, outputs=2))
-        assert reason == "the padding bits of its bit mask are not specified"
+        assert skipped(remove_fused_dropout, source) == [random]
+        (reason,) = skipped(remove_fused_dropout, self.fused("BitmaskDropout", self.X, outputs=2))
+        assert reason == "the padding bits of the bit mask are not specified"

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.legalize.nn.grid_sample import GatherGridSample, MatMulAffineGrid
+from passes.legalize.nn.grid_sample import gather_grid_sample, matmul_affine_grid
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
@@ -31,34 +31,34 @@ def grid_sample(shape: list[int], places: list[int], **a: Any) -> tuple[ir.Model
 class TestGridSample:
     def test_linear(self, device: Device) -> None:
         m, feeds = grid_sample([2, 3, 4, 5], [2, 3])
-        check(GatherGridSample(), m, feeds, device)
+        check(gather_grid_sample, m, feeds, device)
         assert operators(m).count("Gather") == 3
         assert operators(m).count("MatMul") == 1
 
     @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
     def test_cubic_that_stock_computes_wrongly(self, device: Device, padding: str) -> None:
         m, feeds = grid_sample([2, 3, 4, 5], [2, 3], mode="cubic", padding_mode=padding)
-        check(GatherGridSample(), m, feeds, device)
+        check(gather_grid_sample, m, feeds, device)
 
     def test_nearest_has_no_weights(self, device: Device) -> None:
         m, feeds = grid_sample([1, 2, 4, 5], [2, 3], mode="nearest", padding_mode="border")
-        check(GatherGridSample(), m, feeds, device)
+        check(gather_grid_sample, m, feeds, device)
         assert "MatMul" not in operators(m)
 
     @pytest.mark.parametrize("mode", ["nearest", "linear"])
     def test_volumes(self, device: Device, mode: str) -> None:
         m, feeds = grid_sample([2, 2, 3, 4, 5], [2, 1, 3], mode=mode, align_corners=1)
-        check(GatherGridSample(), m, feeds, device)
+        check(gather_grid_sample, m, feeds, device)
 
     @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
     def test_names_of_opset_16(self, device: Device, mode: str) -> None:
         m, feeds = grid_sample([1, 2, 4, 5], [2, 3], mode=mode, opset=16)
-        check(GatherGridSample(), m, feeds, device)
+        check(gather_grid_sample, m, feeds, device)
 
     def test_open_dimensions(self) -> None:
         text = "(float[N,1,2,2] x, float[N,2,2,2] g) => (float[N,1,2,2] y) { y = GridSample (x, g) }"
         reason = UNKNOWN_SHAPE
-        assert skipped(GatherGridSample(), model(text)) == [reason]
+        assert skipped(gather_grid_sample, model(text)) == [reason]
 
 
 @st.composite
@@ -85,7 +85,7 @@ def test_every_grid_sample(device: Device, drawn: tuple[ir.Model, dict[str, Arra
     mirrored = attributes["padding_mode"].as_string() == "reflection" and attributes["align_corners"].as_int() == 1
     assume(not (one_pixel and mirrored))  # ONNX Runtime divides by zero
     assume(not refused(m, feeds))
-    check(GatherGridSample(), m, feeds, device, atol=1e-4)
+    check(gather_grid_sample, m, feeds, device, atol=1e-4)
 
 
 class TestAffineGrid:
@@ -98,14 +98,14 @@ class TestAffineGrid:
         m, feeds = one("AffineGrid", inputs, opset=20, constants=("size",), align_corners=corners)
         with np.errstate(divide="ignore"):  # it takes the step between the only point and the next
             (expected,) = ReferenceEvaluator(ir.to_proto(m)).run(None, feeds)
-        assert MatMulAffineGrid().run(m, Context()).rewrites
+        assert matmul_affine_grid.run(m, Context()).rewrites
         assert operators(m) == ["Transpose", "MatMul", "Reshape"]
         proto = ir.to_proto(m)
         onnx.checker.check_model(proto, full_check=True)
         (actual,) = device.run(proto, {"theta": theta})
         np.testing.assert_allclose(actual, expected, 1e-4, 1e-5)
-        assert not MatMulAffineGrid().run(m, Context()).rewrites
+        assert not matmul_affine_grid.run(m, Context()).rewrites
 
     def test_size_that_is_not_constant(self) -> None:
         m, _ = one("AffineGrid", {"theta": floats(1, 2, 3), "size": np.array([1, 1, 2, 2])}, opset=20)
-        assert skipped(MatMulAffineGrid(), m) == ["size is not constant: freeze it with --freeze size=VALUE"]
+        assert skipped(matmul_affine_grid, m) == ["the size is not constant: freeze it with --freeze size=VALUE"]

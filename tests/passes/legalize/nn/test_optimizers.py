@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.legalize.nn.optimizers import RULES
+from passes.legalize.nn.optimizers import decompose_optimizer
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
-(OPTIMIZER,) = RULES
 DOMAIN = "ai.onnx.preview.training"
 STATES = {"Adagrad": 1, "Adam": 2, "Momentum": 1}
 MOMENTUM = {"alpha": 0.9, "beta": 0.5, "mode": "standard", "norm_coefficient": 0.01}
@@ -50,17 +49,17 @@ class TestOptimizers:
             ("Momentum", {**MOMENTUM, "mode": "nesterov"}),
         ):
             source = step(operator, attributes, tensors=tensors, count=count)
-            legalized(OPTIMIZER, source, expected(source), device=device)
+            legalized(decompose_optimizer, source, expected(source), device=device)
 
     @pytest.mark.parametrize("operator", ["Adagrad", "Adam"])
     def test_defaults(self, operator: str) -> None:
         source = step(operator, {})
-        legalized(OPTIMIZER, source, expected(source))
+        legalized(decompose_optimizer, source, expected(source))
 
     def test_models_without_standard_operators(self) -> None:
         source = step("Adam", {})
         del source.proto.opset_import[0]
-        (reason,) = skipped(OPTIMIZER, source)
+        (reason,) = skipped(decompose_optimizer, source)
         assert "needs opset 9" in reason
 
 
@@ -77,4 +76,4 @@ def test_any_factors(data: st.DataObject) -> None:
     if operator == "Momentum":
         attributes["mode"] = data.draw(st.sampled_from(["standard", "nesterov"]))
     source = step(operator, attributes, count=data.draw(st.integers(0, 5)), tensors=data.draw(st.integers(1, 2)))
-    legalized(OPTIMIZER, source, expected(source), rtol=1e-4)
+    legalized(decompose_optimizer, source, expected(source), rtol=1e-4)

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from passes.legalize.nn.recurrent import RULES
+from passes.legalize.nn.recurrent import unroll_recurrent
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, legalized, normal, skipped
 
-(RULE,) = RULES
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 STEPS, BATCH, WIDTH, HIDDEN = 4, 2, 3, 5
@@ -73,7 +72,7 @@ def test_all_forms(operator: str, direction: str, device: Device) -> None:
     if operator == "LSTM":
         forms += [{"peepholes": True, "clip": 0.2}, {"input_forget": 1, "peepholes": True}]
     for form in forms:
-        legalized(RULE, recurrent(operator, direction=direction, **form), device=device)
+        legalized(unroll_recurrent, recurrent(operator, direction=direction, **form), device=device)
 
 
 @pytest.mark.parametrize("operator", GATES)
@@ -82,7 +81,7 @@ def test_activations(operator: str, device: Device) -> None:
     for name in ("Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"):
         # with gates that are not bounded, states grow until ONNX Runtime's Softplus overflows
         names = ["Sigmoid", *[name] * (count - 1)] if operator == "LSTM" else [name] * count
-        legalized(RULE, recurrent(operator, activations=names))
+        legalized(unroll_recurrent, recurrent(operator, activations=names))
     alphas = {
         "LeakyRelu": 0.1,
         "Elu": 0.5,
@@ -94,13 +93,13 @@ def test_activations(operator: str, device: Device) -> None:
     for name, alpha in alphas.items():
         betas = {"activation_beta": [0.4] * count} if name in ("HardSigmoid", "Affine", "ScaledTanh") else {}
         source = recurrent(operator, activations=[name] * count, activation_alpha=[alpha] * count, **betas)
-        legalized(RULE, source, device=device)
+        legalized(unroll_recurrent, source, device=device)
 
 
 def test_each_direction_has_its_own(device: Device) -> None:
     names = ["Sigmoid", "Tanh", "LeakyRelu", "hardsigmoid", "ELU", "tanh"]
     attributes = {"activations": names, "activation_alpha": [0.1, 0.2, 0.3], "activation_beta": [0.4]}
-    legalized(RULE, recurrent("LSTM", direction="bidirectional", **attributes), device=device)
+    legalized(unroll_recurrent, recurrent("LSTM", direction="bidirectional", **attributes), device=device)
 
 
 @pytest.mark.parametrize("operator", GATES)
@@ -114,24 +113,26 @@ def test_batch_first(operator: str, direction: str, device: Device) -> None:
     inputs = [arrays.get(name) for name in plain.proto.graph.node[0].input]
     attributes = {"hidden_size": HIDDEN, "direction": direction, "layout": 1}
     source = case(operator, inputs, attributes, opset=14, constants=[1, 2, 3, 4], outputs=len(expected))
-    legalized(RULE, source, expected, device=device)
+    legalized(unroll_recurrent, source, expected, device=device)
 
 
 @pytest.mark.parametrize("outputs", [["y"], ["", "h"], ["", "", "c"]])
 def test_omitted_outputs(outputs: list[str]) -> None:
-    legalized(RULE, recurrent("LSTM", outputs=outputs))
+    legalized(unroll_recurrent, recurrent("LSTM", outputs=outputs))
 
 
 @pytest.mark.parametrize("opset", [7, 14, 22])
 def test_opsets_and_dtypes(opset: int) -> None:
-    legalized(RULE, recurrent("GRU", opset=opset))
-    legalized(RULE, recurrent("LSTM", opset=opset, dtype=np.float16), atol=2e-3)
+    legalized(unroll_recurrent, recurrent("GRU", opset=opset))
+    legalized(unroll_recurrent, recurrent("LSTM", opset=opset, dtype=np.float16), atol=2e-3)
 
 
 def test_skips() -> None:
-    reason = "it has 300 steps; the limit is 256"
-    assert skipped(RULE, recurrent("RNN", steps=300)) == [reason]
-    assert skipped(RULE, recurrent("RNN", activations=["Gelu"])) == ["its activation gelu is not defined by ONNX"]
+    reason = "there are 300 steps; the limit is 256"
+    assert skipped(unroll_recurrent, recurrent("RNN", steps=300)) == [reason]
+    assert skipped(unroll_recurrent, recurrent("RNN", activations=["Gelu"])) == [
+        "the activation gelu is not defined by ONNX"
+    ]
 
 
 @settings(max_examples=25, deadline=None)
@@ -154,4 +155,4 @@ def test_any_form(data: st.DataObject) -> None:
     source = recurrent(
         operator, steps=steps, lengths=lengths, bias=data.draw(flags), states=data.draw(flags), **attributes
     )
-    legalized(RULE, source)
+    legalized(unroll_recurrent, source)

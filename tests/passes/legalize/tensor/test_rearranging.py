@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from passes.legalize.nn.convolution import ExplicitConvTranspose
+from passes.legalize.nn.convolution import explicit_conv_transpose
 from passes.legalize.tensor.rearranging import ConvTransposeCol2Im, ScatterMaxUnpool, TransposeBlocks
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
@@ -76,7 +76,7 @@ def columns(
 
 def settle(m: ir.Model) -> None:
     """The rules that the driver applies to the ConvTranspose."""
-    ExplicitConvTranspose().run(m, Context())
+    explicit_conv_transpose.run(m, Context())
 
 
 class TestCol2Im:
