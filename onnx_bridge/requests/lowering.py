@@ -12,7 +12,7 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
 from onnx_bridge.requests.export import Dynamic, ExporterChoice
 
-Precision = Literal["fp16", "bf16"]
+HalfPrecision = Literal["fp16", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LowerRequest:
     """
 
     target: str = "auto"
-    precision: Precision | None = None
+    precision: HalfPrecision | None = None
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dynamic: Dynamic = field(default_factory=dict)
     pad_before: tuple[str, ...] = ()

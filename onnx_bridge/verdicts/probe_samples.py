@@ -46,15 +46,9 @@ _PRODUCTS, _EXPONENTIALS = frozenset(("Einsum", "Gemm", "MatMul")), frozenset(("
 _WHOLE = (2.0**24 + 2, 2.0**31, -(2.0**33), 1e15, -1e20)
 """Numbers that are whole, to be rounded; those in the range of no integer too."""
 _INTEGERS = (0, 1, -1, 2, -2, 3, -5, 7, 100, -100, 2**24 + 1, -(2**24) - 1)
-_INDEXED_SINCE = {
-    ("Gather", 1): 11,
-    ("GatherElements", 1): 11,
-    ("GatherND", 1): 11,
-    ("ScatterElements", 1): 11,
-    ("ScatterND", 1): 11,
-    ("OneHot", 0): 11,
-}
-"""Inputs that are indices, and the opset since which they may be negative."""
+_INDEXING = ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
+_INDICES = {("OneHot", 0), *((name, 1) for name in _INDEXING)}
+"""Inputs that are indices, which may be negative since opset 11."""
 _SCALE, _SCALE_OF_PRODUCT = Uniform(0.01, 0.1), Uniform(0.5, 1.0)
 """Scales; the larger ones keep most sums of products within the range of 8 bits."""
 _QUANTIZED_PRODUCTS = ("QLinearConv", "QLinearMatMul")
@@ -134,8 +128,7 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
             return _spread([each for each in _integers(array) if each], array, place)
         case IntegerRange():
             for node, index in value.uses():
-                since = _INDEXED_SINCE.get((node.op_type, index))
-                extent = _extent(node, index) if since is not None and opset >= since else None
+                extent = _extent(node, index) if (node.op_type, index) in _INDICES and opset >= 11 else None
                 if extent is not None:
                     return [(array - extent).astype(array.dtype)]
         case Data() if _is_float(array) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):

@@ -16,6 +16,7 @@ another axis are taken for those that it wants, and the numbers are wrong.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -254,16 +255,9 @@ def _moved(node: ir.Node, axis: int | None, direct: bool, scope: Scope) -> tuple
     if node.op_type == "Expand":
         return axis + len(new) - len(old), direct
     for place, size in enumerate(new):  # the same axis, if as many elements are before and after it
-        if size == old[axis] and _product(new[:place]) == _product(old[:axis]):
+        if size == old[axis] and math.prod(new[:place]) == math.prod(old[:axis]):
             return place, direct
     return None, False
-
-
-def _product(dims: list[int]) -> int:
-    total = 1
-    for each in dims:
-        total *= each
-    return total
 
 
 def _is_int4(value: ir.Value | None, scope: Scope) -> bool:
@@ -276,7 +270,7 @@ def _is_int4(value: ir.Value | None, scope: Scope) -> bool:
 def _size(value: ir.Value | None, scope: Scope) -> int:
     """Return the number of elements of a scale; 0 if unknown."""
     shape = scope.shape(value)
-    return _product(list(shape.numpy())) if shape is not None and shape.is_static() else 0
+    return math.prod(list(shape.numpy())) if shape is not None and shape.is_static() else 0
 
 
 def _dim(value: ir.Value | None, axis: int, scope: Scope) -> int | None:

@@ -16,7 +16,7 @@ from itertools import accumulate, chain, pairwise
 import onnx_ir as ir
 
 from passes.graphs.traversal import operands_of
-from passes.probing.partition import Partition, Plan, Side, can_cross
+from passes.probing.partition import Partition, Partitioning, Side, can_cross
 
 MOST = 8000
 """The most nodes of a partition that stays whole."""
@@ -24,7 +24,7 @@ PIECE = 1000
 """The most nodes of a program that a longer one is cut into, where values can cross there."""
 
 
-def cut(plan: Plan) -> Plan:
+def cut(plan: Partitioning) -> Partitioning:
     """Cut the device partitions of a plan that have more than `MOST` nodes."""
     return replace(plan, partitions=tuple(chain.from_iterable(map(_pieces, plan.partitions))))
 

@@ -66,7 +66,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Partitioning:
     """The partitions of a model.
 
     Attributes:
@@ -103,7 +103,7 @@ class Plan:
         return {str(node.name) for node in with_nested(nodes)}
 
 
-def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Plan:
+def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = False) -> Partitioning:
     """Partition a model into as few pieces as possible.
 
     Outputs of the model that are constants or inputs pass through the device only if there is nothing else to compute.
@@ -122,7 +122,7 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
     partitions = tuple(planner.partitions(hosted))
     if not hosted:
         partitions = tuple(_without_host(graph, tuple(planner.operands), made_only))
-    return Plan(
+    return Partitioning(
         partitions,
         {node: hosted[node] for node in sorted(hosted, key=order.__getitem__)},
         planner.work,

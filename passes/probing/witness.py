@@ -48,18 +48,18 @@ def witness(probe: Probe) -> Probe | Skip:
         return Skip(probe.problem)
     if probe.replaces is not None:
         return Skip("it is judged by what it replaces")
-    plan = _Plan(probe)
+    blueprint = _Blueprint(probe)
     reason = ""
     for least, power in _ATTEMPTS:
-        plan.solve(least, power)
-        copy = _Copy(plan)
+        blueprint.solve(least, power)
+        copy = _Copy(blueprint)
         reason = copy.difference()
         if not reason:
             return copy.probe()
     return Skip(reason)
 
 
-class _Plan:
+class _Blueprint:
     """The sizes of a witness, and how each node shrinks."""
 
     def __init__(self, probe: Probe) -> None:
@@ -156,14 +156,14 @@ class _Plan:
 class _Copy:
     """A model with the nodes of a probe, for smaller sizes."""
 
-    def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
+    def __init__(self, blueprint: _Blueprint) -> None:
+        self._blueprint = blueprint
         self._values: dict[ir.Value, ir.Value] = {}
-        dependencies, scope = plan.dependencies, plan.scope
+        dependencies, scope = blueprint.dependencies, blueprint.scope
         inputs = [self._input(value) for value in dependencies.inputs]
         constants = [self._constant(value, tensor) for value, tensor in dependencies.constants.items()]
-        nodes = [self._node(node) for node in plan.nodes]
-        outputs = [self._values[value] for value in plan.probe.outputs]
+        nodes = [self._node(node) for node in blueprint.nodes]
+        outputs = [self._values[value] for value in blueprint.probe.outputs]
         imports = dict(scope.opset_imports)
         graph = ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, opset_imports=imports, name="witness")
         functions = list(scope.model.functions.values())
@@ -173,8 +173,8 @@ class _Copy:
 
     def probe(self) -> Probe:
         """Return the nodes as a probe of this model."""
-        made = {old: self._values[old.outputs[0]].producer() for old in self._plan.probe.nodes}
-        outputs = [self._values[value] for value in self._plan.probe.outputs]
+        made = {old: self._values[old.outputs[0]].producer() for old in self._blueprint.probe.nodes}
+        outputs = [self._values[value] for value in self._blueprint.probe.outputs]
         return Probe([node for node in made.values() if node is not None], self._scope, outputs)
 
     # copying
@@ -185,9 +185,9 @@ class _Copy:
         return new
 
     def _input(self, value: ir.Value) -> ir.Value:
-        new, real = self._named(value), self._plan.real(value)
-        new.shape = None if real is None else ir.Shape(self._plan.small(value, real))
-        if (found := self._plan.ranges.get(value)) is not None:
+        new, real = self._named(value), self._blueprint.real(value)
+        new.shape = None if real is None else ir.Shape(self._blueprint.small(value, real))
+        if (found := self._blueprint.ranges.get(value)) is not None:
             new.meta[RANGE] = found
         return new
 
@@ -199,17 +199,17 @@ class _Copy:
 
     def _tensor(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         """Return the elements of a constant: what they name if they name sizes, else a sample of the real ones."""
-        plan = self._plan
-        shape = plan.small(value, tensor.shape.numpy())
-        elements = plan.elements.get(value)
+        blueprint = self._blueprint
+        shape = blueprint.small(value, tensor.shape.numpy())
+        elements = blueprint.elements.get(value)
         if elements is not None:
-            numbers = np.array([plan.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
+            numbers = np.array([blueprint.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
             return ir.Tensor(numbers.reshape(shape), dtype=tensor.dtype)
-        limits = plan.limits.get(value)
+        limits = blueprint.limits.get(value)
         small = sampled(tensor, shape)
         if limits is None:
             return small
-        return within(small, [each.real for each in limits], [plan.sizes.evaluate(each) for each in limits])
+        return within(small, [each.real for each in limits], [blueprint.sizes.evaluate(each) for each in limits])
 
     def _node(self, node: ir.Node) -> ir.Node:
         inputs = [None if value is None else self._values[value] for value in node.inputs]
@@ -220,9 +220,9 @@ class _Copy:
         )
 
     def _attribute(self, attribute: ir.Attr, node: ir.Node) -> ir.Attr:
-        elements = self._plan.shrunk[node].attributes.get(attribute.name)
+        elements = self._blueprint.shrunk[node].attributes.get(attribute.name)
         if elements is not None:
-            small = [self._plan.sizes.evaluate(each) for each in elements]
+            small = [self._blueprint.sizes.evaluate(each) for each in elements]
             single = attribute.type == ir.AttributeType.INT
             return ir.AttrInt64(attribute.name, small[0]) if single else ir.AttrInt64s(attribute.name, small)
         if attribute.is_ref():
@@ -246,17 +246,17 @@ class _Copy:
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=constants, name=graph.name)
 
     def _infer(self, nodes: Sequence[ir.Node]) -> None:
-        if len(self._plan.shrunk) == 1:
+        if len(self._blueprint.shrunk) == 1:
             inference.infer_node(nodes[0], self._scope)
         if any(value.shape is None for node in nodes for value in node.outputs if value.name):
             inference.infer(self._model)
-        for node, shrunk in self._plan.shrunk.items():
+        for node, shrunk in self._blueprint.shrunk.items():
             for index, axes in shrunk.results.items():
                 new = self._values[node.outputs[index]]
                 if new.shape is None:
-                    new.shape = ir.Shape([self._plan.sizes.evaluate(each) for each in axes])
+                    new.shape = ir.Shape([self._blueprint.sizes.evaluate(each) for each in axes])
         inference.infer_foreign(self._model)
-        followed = [self._follow_first_input(node) for node in self._plan.nodes]
+        followed = [self._follow_first_input(node) for node in self._blueprint.nodes]
         if any(followed):
             inference.infer(self._model)
 
@@ -266,7 +266,9 @@ class _Copy:
         if node.domain in ("", "ai.onnx.ml") or result.shape is not None or not node.inputs:
             return False
         given = self._values[node.inputs[0]] if node.inputs[0] is not None else None
-        if given is None or given.shape is None or self._plan.real(node.outputs[0]) != self._plan.real(node.inputs[0]):
+        if given is None or given.shape is None:
+            return False
+        if self._blueprint.real(node.outputs[0]) != self._blueprint.real(node.inputs[0]):
             return False
         result.shape = given.shape
         return True
@@ -275,19 +277,19 @@ class _Copy:
 
     def difference(self) -> str:
         """Return how the witness differs in pattern from what it stands for; empty if it does not."""
-        for node, shrunk in self._plan.shrunk.items():
+        for node, shrunk in self._blueprint.shrunk.items():
             has_body = has_subgraphs(node)  # whose results ONNX may not infer
             for value in node.outputs:
                 if value.name and not (has_body and self._small(value) is None) and (reason := self._differs(value)):
                     return reason
             for (index, axis), rule in shrunk.rules.items():
-                real, small = self._plan.real(node.inputs[index]), self._small(node.inputs[index])
+                real, small = self._blueprint.real(node.inputs[index]), self._small(node.inputs[index])
                 if real and small and not rule.allows(small[axis] or 0, real[axis]):
                     return f"input {index} of {node.op_type} of {list(real)} would become {small}"
         return ""
 
     def _differs(self, value: ir.Value) -> str:
-        before, after = self._plan.scope.shape(value), self._small(value)
+        before, after = self._blueprint.scope.shape(value), self._small(value)
         if before is None:
             return ""
         if after is None or len(before) != len(after):

@@ -32,7 +32,7 @@ from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.structural_inputs import structural_inputs
 from passes.probing.long_partitions import cut
 from passes.probing.node_verdicts import UNSOLVED, Finding, NodeVerdicts
-from passes.probing.partition import Plan, Side, can_cross, extract, is_constant, needed, plan
+from passes.probing.partition import Partitioning, Side, can_cross, extract, is_constant, needed, plan
 from passes.probing.probe import Probe
 from passes.rewriting.base import Context, Obstacle, Status, Unproven, Verdict
 
@@ -61,7 +61,7 @@ class Partitioned:
         verdicts: those on the nodes that MIGraphX accepts, or may accept as parts of the whole.
     """
 
-    plan: Plan
+    plan: Partitioning
     programs: list[RemoteProgram | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: RuntimeFailure | None = None
@@ -260,7 +260,7 @@ def _may_try(probe: Probe) -> bool:
     return numeric and not all(map(can_cross, probe.inputs))
 
 
-def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
+def _check_host(model: ir.Model, found: Partitioning) -> RuntimeFailure | None:
     """Return why ONNX Runtime rejects a host partition; None if it accepts all of them."""
     for each in found.partitions:
         if each.side is not Side.HOST:
@@ -277,7 +277,7 @@ def _check_host(model: ir.Model, found: Plan) -> RuntimeFailure | None:
     return None
 
 
-def _host_forbidden(found: Plan) -> RuntimeFailure:
+def _host_forbidden(found: Partitioning) -> RuntimeFailure:
     listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in found.reasons.items())
     if not listed:
         what = "outputs that are constants or inputs cannot go through MIGraphX"

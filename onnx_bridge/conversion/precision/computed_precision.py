@@ -14,7 +14,7 @@ from passes.operators import is_quantizer
 
 
 @dataclass(frozen=True)
-class Precision:
+class ComputedPrecision:
     """A precision: ``preset`` of `onnx_bridge.reference.comparison.tolerances.PRESETS`; None goes by the outputs'
     dtypes."""
 
@@ -31,7 +31,7 @@ class Precision:
         return EPSILON.get(self.preset or "", 0.0)
 
 
-def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> Precision:
+def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> ComputedPrecision:
     """Return the coarsest precision in which a model computes.
 
     A quantizer rounds to steps, where a tie goes to either side: the tolerances are those of int8.
@@ -46,4 +46,4 @@ def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str)
     nodes = (node for model in (original, cleaned) for scope in scopes(model) for node in scope.nodes())
     if any(map(is_quantizer, nodes)):
         found.add("int8")
-    return Precision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))
+    return ComputedPrecision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.intermediate_values import InsideProgram
-from onnx_bridge.conversion.precision.computed_precision import Precision
+from onnx_bridge.conversion.precision.computed_precision import ComputedPrecision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
@@ -75,7 +75,7 @@ class Agreement:
 
 
 def compare_with_reference(
-    bundle: Path, original: Original, precision: Precision, limits: Limits, runtime: Runtime
+    bundle: Path, original: Original, precision: ComputedPrecision, limits: Limits, runtime: Runtime
 ) -> Agreement | OutputComparison:
     """Run a bundle and its original on seeded samples.
 
@@ -99,7 +99,7 @@ def compare_with_reference(
 
 def runs_on_reference(original: Original, limits: Limits) -> bool:
     """Return whether the reference runs a model with the shapes of ``original``."""
-    comparison = _Comparison(original, Precision(), limits)
+    comparison = _Comparison(original, ComputedPrecision(), limits)
     try:
         comparison.reference(comparison.samples(original.shapes))
     except Unprovable:
@@ -110,7 +110,7 @@ def runs_on_reference(original: Original, limits: Limits) -> bool:
 @dataclass(frozen=True)
 class _Comparison:
     original: Original
-    precision: Precision
+    precision: ComputedPrecision
     limits: Limits
 
     def of(self, path: Path, runtime: Runtime) -> Agreement | OutputComparison:

@@ -23,7 +23,7 @@ from passes.graphs.randomness import RANDOM
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.traversal import operands_of
 from passes.operators import is_quantizer
-from passes.probing.partition import Plan, Side, extract, is_constant, needed
+from passes.probing.partition import Partitioning, Side, extract, is_constant, needed
 
 COPIES = 4
 """How many copies of a segment's values exist at a time: of the original, the reference, in context, in isolation."""
@@ -53,7 +53,7 @@ class SegmentedModel:
     """
 
     model: ir.Model
-    plan: Plan
+    plan: Partitioning
     _values: dict[str, ir.Value] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,8 +11,8 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.reference.comparison.choices import chooses, same_choice
-from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
-from onnx_bridge.reference.comparison.conditioning import SEEDS, explains, nudged
+from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values
 from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from passes.graphs.dependencies import fixed_values
@@ -54,14 +53,6 @@ class MovedReference:
         for seed in SEEDS[len(self._runs) : count]:
             self._runs.append(self._run(self.inputs(sample, seed), sample))
         return [compare(outputs, expected, Tolerances()) for outputs in self._runs[:count]]
-
-    @staticmethod
-    def explains(differing: Sequence[OutputComparison], moved: Sequence[Comparison]) -> bool:
-        """Return whether each output moves as far by itself as it differs."""
-        return all(
-            explains(output, [each for comparison in moved for each in comparison.outputs if each.name == output.name])
-            for output in differing
-        )
 
     def _begin(self, sample: Values) -> None:
         if self._sample is not sample:

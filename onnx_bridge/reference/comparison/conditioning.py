@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.comparison.compare import OutputComparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 
 FACTOR = 10.0
@@ -93,14 +93,16 @@ def undetermined(
         run: the reference.
         epsilon: as for `nudged`.
     """
-    moved = [
-        compare(outputs, expected, Tolerances()) for outputs in run([nudged(sample, seed, epsilon) for seed in SEEDS])
-    ]
-    by_name: dict[str, list[OutputComparison]] = {}
-    for comparison in moved:
-        for each in comparison.outputs:
-            by_name.setdefault(each.name, []).append(each)
-    return all(explains(each, by_name.get(each.name, [])) for each in differing)
+    runs = run([nudged(sample, seed, epsilon) for seed in SEEDS])
+    return explains_all(differing, [compare(outputs, expected, Tolerances()) for outputs in runs])
+
+
+def explains_all(differing: Sequence[OutputComparison], moved: Sequence[Comparison]) -> bool:
+    """Return whether each output moves as far by itself as it differs (`explains`)."""
+    return all(
+        explains(output, [each for comparison in moved for each in comparison.outputs if each.name == output.name])
+        for output in differing
+    )
 
 
 def _one_sided(output: OutputComparison) -> bool:

@@ -28,6 +28,7 @@ from onnx_bridge.reference.comparison.chaos import MovedReference, wrong_node
 from onnx_bridge.reference.comparison.choices import rounds
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.computed_precision import Inside, computed_precisions
+from onnx_bridge.reference.comparison.conditioning import explains_all
 from onnx_bridge.reference.comparison.inside import OpenModel, Tested, Values
 from onnx_bridge.reference.comparison.rounding import floors
 from onnx_bridge.reference.comparison.ties import GivenChoices, given_choices
@@ -128,7 +129,7 @@ class Judge:
     ) -> str | None:
         """Return why outputs are not determined, if the reference moves as far by itself; otherwise None."""
         moved = self._moved.against(expected, sample)
-        if not self._moved.explains([output for output in compared.outputs if not output.passed], moved):
+        if not explains_all([output for output in compared.outputs if not output.passed], moved):
             return None
         wrong, self.unexamined = wrong_node(self._open, tested, sample, actual, self.tolerances)
         if wrong or self.unexamined is not None:

@@ -10,7 +10,7 @@ from onnx_bridge.reference.comparison.chaos import MovedReference
 from onnx_bridge.reference.comparison.choices import Examination, Tie, choices
 from onnx_bridge.reference.comparison.compare import Comparison, compare, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import Inside, output_presets
-from onnx_bridge.reference.comparison.conditioning import SEEDS
+from onnx_bridge.reference.comparison.conditioning import SEEDS, explains_all
 from onnx_bridge.reference.comparison.inside import OpenModel, Tested, Values
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 
@@ -107,6 +107,6 @@ def _disagreement(
         values = opened.values(wanted, {**theirs, **inputs}, [*given, *inputs.keys() - sample.keys()])
         runs.append(compare(values, right, Tolerances()))
     for operand in differing:
-        if not moved.explains([operand], runs):
+        if not explains_all([operand], runs):
             return f"{operand.name}, which a choice depends on, differs: {operand.reason}"
     return None

@@ -10,7 +10,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import PROVE_BUDGET, Prove
 from onnx_bridge.requests.export import Dynamic, ExporterChoice, as_arguments
-from onnx_bridge.requests.lowering import LowerRequest, Precision
+from onnx_bridge.requests.lowering import HalfPrecision, LowerRequest
 from onnx_bridge.torch import require_torch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def lower(  # noqa: PLR0913
     module: torch.nn.Module,
     sample_inputs: Any,
     target: Literal["auto", "ref", "gpu"] = "auto",
-    precision: Precision | None = None,
+    precision: HalfPrecision | None = None,
     buckets: Mapping[str, Sequence[int]] | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.graphs.scopes import Scope, name_nodes
 from passes.probing import long_partitions
 from passes.probing.long_partitions import cut
-from passes.probing.partition import Plan, Side, plan
+from passes.probing.partition import Partitioning, Side, plan
 from tests.passes.harness import model
 from tests.passes.probing.test_partition import W, planned, same
 from tests.passes.test_large_graphs import chain, unary
@@ -26,7 +26,7 @@ def short(monkeypatch: Any) -> None:
     monkeypatch.setattr(long_partitions, "PIECE", 2)
 
 
-def sizes(found: Plan) -> list[int]:
+def sizes(found: Partitioning) -> list[int]:
     return [len(each.nodes) for each in found.partitions]
 
 

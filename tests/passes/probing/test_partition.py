@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from passes.core.errors import PassError
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope, name_nodes
-from passes.probing.partition import Plan, Side, extract, plan
+from passes.probing.partition import Partitioning, Side, extract, plan
 from tests.passes.harness import feeds, model, run
 from tests.passes.helpers import mentioned
 
@@ -23,12 +23,12 @@ HOST = frozenset({"NonZero", "StringNormalizer", "NonMaxSuppression", "Unique", 
 W = np.random.default_rng(0).standard_normal((4, 4), np.float32)
 
 
-def planned(source: ir.Model, host: frozenset[str] = HOST) -> Plan:
+def planned(source: ir.Model, host: frozenset[str] = HOST) -> Partitioning:
     name_nodes(Scope(source, source.graph))
     return plan(source, {node: f"no {node.op_type}" for node in source.graph if node.op_type in host})
 
 
-def shown(found: Plan) -> str:
+def shown(found: Partitioning) -> str:
     """``device: MatMul Relu | host: NonZero``."""
     return " | ".join(
         f"{partition.side.value}: {' '.join(node.op_type for node in partition.nodes)}"
@@ -36,7 +36,7 @@ def shown(found: Plan) -> str:
     )
 
 
-def in_partitions(source: ir.Model, found: Plan, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def in_partitions(source: ir.Model, found: Partitioning, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the partitions compute one after another on ONNX Runtime, each given only what it asks for."""
     values = dict(inputs)
     for partition in found.partitions:
@@ -49,7 +49,7 @@ def in_partitions(source: ir.Model, found: Plan, inputs: Mapping[str, Any]) -> d
     return {str(value.name): values[str(value.name)] for value in source.graph.outputs}
 
 
-def same(source: ir.Model, found: Plan, inputs: Mapping[str, Any] | None = None) -> None:
+def same(source: ir.Model, found: Partitioning, inputs: Mapping[str, Any] | None = None) -> None:
     proto = ir.to_proto(source)
     inputs = inputs or feeds(proto)
     expected, actual = run(proto, inputs), in_partitions(source, found, inputs)
