@@ -19,17 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Array, wide_float
 from passes.builders.operands import given, not_constant
-from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _UINT8_SCALE = 2**22
 """In ONNX Runtime, the antialias weights of uint8 are multiples of 1 / this."""
@@ -57,16 +55,8 @@ class _Axis:
         return (self.positions < 0) | (self.positions > self.size - 1)
 
 
-@dataclass(frozen=True)
-class _ResizeMatch(Match):
-    shape: tuple[int, ...]
-    axes: tuple[_Axis, ...]
-    extrapolation: float | None
-    """The value outside of the input; None to extend its border."""
-
-
 def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple[float, float]) -> Array:
-    """The positions of the output elements in the input.
+    """Return the positions of the output elements in the input.
 
     Args:
         mode: coordinate_transformation_mode.
@@ -100,9 +90,15 @@ def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple
     return (index + half) / scale - half
 
 
-def _plan(node: ir.Node, shape: Sequence[int], scope: Scope) -> tuple[_Axis, ...] | str:
-    """The resized axes; a reason if they are not known."""
-    opset, rank = scope.opset(), len(shape)
+def _resized_axes(node: ir.Node, edit: Edit) -> list[_Axis]:
+    """Return the resized axes, in their order.
+
+    Raises:
+        NotApplicable: the axes are unknown, or the input or output is empty.
+    """
+    opset, shape, rank = edit.scope.opset(), edit.shape(node), len(edit.shape(node))
+    if 0 in shape:
+        raise NotApplicable("the input is empty")
     has_roi = node.op_type == "Resize" and opset >= 11
     axes = [axis % rank for axis in node.attributes.get_ints("axes", None) or range(rank)]
     operands: dict[str, Array] = {}
@@ -110,17 +106,17 @@ def _plan(node: ir.Node, shape: Sequence[int], scope: Scope) -> tuple[_Axis, ...
         value = given(node, index)
         if value is None or (name == "roi" and _mode(node, opset) != "tf_crop_and_resize"):
             continue
-        tensor = scope.constant(value)
+        tensor = edit.scope.constant(value)
         if tensor is None:
-            return not_constant(value, name)
+            raise NotApplicable(not_constant(value, name))
         if tensor.size:
             operands[name] = tensor.numpy().ravel()
     if "scales" in node.attributes:
         operands["scales"] = np.array(node.attributes.get_floats("scales", []))
     if "sizes" not in operands and "scales" not in operands:
-        return "it has neither scales nor sizes"
+        raise NotApplicable("there are neither scales nor sizes")
     if len(operands.get("sizes", operands.get("scales", ()))) != len(axes):
-        return "its scales or sizes do not fit its axes"
+        raise NotApplicable("the scales or sizes do not fit the axes")
     before = np.array([shape[axis] for axis in axes], np.int64)
     if "sizes" in operands:
         after = operands["sizes"].astype(np.int64)
@@ -133,73 +129,50 @@ def _plan(node: ir.Node, shape: Sequence[int], scope: Scope) -> tuple[_Axis, ...
         scales = operands["scales"].astype(np.float32)
         after = np.floor(scales * before.astype(np.float32)).astype(np.int64)
     roi = operands.get("roi", np.array([0.0] * len(axes) + [1.0] * len(axes)))
-    found = []
+    resized = []
     for place, (axis, size, count) in enumerate(zip(axes, before.tolist(), after.tolist(), strict=True)):
         region = float(roi[place]), float(roi[place + len(axes)])
         positions = _coordinates(_mode(node, opset), size, count, scales[place], region)
         if count != size or not np.array_equal(positions, np.arange(size)):
-            found.append(_Axis(axis, size, float(scales[place]), positions))
-    return tuple(sorted(found, key=lambda each: each.axis))
+            resized.append(_Axis(axis, size, float(scales[place]), positions))
+    if not all(len(axis.positions) for axis in resized):
+        raise NotApplicable("the output is empty")
+    return sorted(resized, key=lambda axis: axis.axis)
 
 
 def _mode(node: ir.Node, opset: int) -> str:
     return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") if opset >= 11 else "asymmetric"
 
 
-def _match(node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip:
-    scope, shape = context.scope, context.shape(node)
-    if 0 in shape:
-        return Skip("its input is empty")
-    axes = _plan(node, shape, scope)
-    if isinstance(axes, str):
-        return Skip(axes)
-    if not all(len(each.positions) for each in axes):
-        return Skip("its output is empty")
-    crop = _mode(node, scope.opset()) == "tf_crop_and_resize"
-    return _ResizeMatch(node, shape, axes, node.attributes.get_float("extrapolation_value", 0.0) if crop else None)
+def _extrapolate(y: ir.Value, node: ir.Node, axes: Sequence[_Axis], edit: Edit) -> ir.Value:
+    """Insert the extrapolation value, if there is one, at output elements outside of the input."""
+    rank = len(edit.shape(node))
+    outside = np.zeros([1] * rank, bool)
+    for axis in axes:
+        outside = outside | axis.outside.reshape([-1 if place == axis.axis else 1 for place in range(rank)])
+    if _mode(node, edit.scope.opset()) == "tf_crop_and_resize" and outside.any():
+        value = edit.scalar(node.attributes.get_float("extrapolation_value", 0.0), edit.dtype(node))
+        y = edit.op("Where", [edit.constant(outside), value, y])
+    return edit.op("Identity", [y]) if y is node.inputs[0] else y
 
 
-def _extrapolate(y: ir.Value, match: _ResizeMatch, dtype: ir.DataType | None, edit: Edit) -> ir.Value:
-    """Insert the extrapolation value at output elements outside of the input."""
-    outside = np.zeros([1] * len(match.shape), bool)
-    for each in match.axes:
-        outside = outside | each.outside.reshape([-1 if axis == each.axis else 1 for axis in range(len(match.shape))])
-    if match.extrapolation is None or not outside.any():
-        return y
-    assert dtype is not None
-    return edit.op("Where", [edit.constant(outside), edit.scalar(match.extrapolation, dtype), y])
-
-
-class GatherResize(NodeRewrite[_ResizeMatch]):
+@rewrite("Resize", "Upsample", needs_shape=(0,), needs_dtype=(0,))
+def gather_resize(node: ir.Node, edit: Edit) -> Replacement:
     """Resize to the nearest element, by constant indices."""
-
-    name = "gather-resize"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Resize"), ("", "Upsample")})
-    needs_shape = (0,)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip | None:
-        if node.attributes.get_string("mode", "nearest") != "nearest":
-            return None
-        return _match(node, context)
-
-    def rewrite(self, match: _ResizeMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        rounding = match.node.attributes.get_string("nearest_mode", "round_prefer_floor")
-        if edit.scope.opset() < 11:
-            rounding = "simple"
-        y = match.node.inputs[0]
-        assert y is not None
-        dtype = edit.scope.dtype(y)
-        for each in match.axes:
-            indices = np.clip(_nearest(rounding, each), 0, each.size - 1).astype(np.int64)
-            y = edit.op("Gather", [y, edit.constant(indices)], {"axis": each.axis})
-        y = _extrapolate(y, match, dtype, edit)
-        return [y if y is not match.node.inputs[0] else edit.op("Identity", [y])]
+    if node.attributes.get_string("mode", "nearest") != "nearest":
+        return None
+    axes, y = _resized_axes(node, edit), edit.input(node)
+    rounding = (
+        node.attributes.get_string("nearest_mode", "round_prefer_floor") if edit.scope.opset() >= 11 else "simple"
+    )
+    for axis in axes:
+        indices = np.clip(_nearest(rounding, axis), 0, axis.size - 1).astype(np.int64)
+        y = edit.op("Gather", [y, edit.constant(indices)], {"axis": axis.axis})
+    return _extrapolate(y, node, axes, edit)
 
 
 def _nearest(rounding: str, axis: _Axis) -> Array:
-    """The index of the element that is nearest to each position."""
+    """Return the index of the element that is nearest to each position."""
     x = axis.positions
     match rounding:
         case "floor":
@@ -213,59 +186,42 @@ def _nearest(rounding: str, axis: _Axis) -> Array:
     return np.ceil(x) if axis.scale < 1 else np.trunc(x)  # before opset 11
 
 
-class MatMulResize(NodeRewrite[_ResizeMatch]):
-    """Resize by interpolation, with one constant matrix per axis."""
-
-    name = "matmul-resize"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Resize"), ("", "Upsample")})
-    needs_shape = (0,)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _ResizeMatch | Skip | None:
-        """Match modes other than nearest."""
-        mode = node.attributes.get_string("mode", "nearest")
-        if mode == "nearest":
-            return None
-        if mode not in ("linear", "bilinear", "cubic"):
-            return Skip(f"its mode {mode} is unknown")
-        antialias = node.attributes.get_int("antialias", 0)
-        if antialias and context.scope.dtype(node.inputs[0]) == ir.DataType.INT8:
-            return Skip("ONNX Runtime's antialias of int8 returns 0 for negative numbers")
-        return _match(node, context)
-
-    def rewrite(self, match: _ResizeMatch, edit: Edit) -> Sequence[ir.Value | None]:
-        """One MatMul per axis, the last axis first."""
-        x = match.node.inputs[0]
-        dtype = edit.scope.dtype(x)
-        assert x is not None and dtype is not None
-        antialias = bool(match.node.attributes.get_int("antialias", 0))
-        fixed = antialias and dtype == ir.DataType.UINT8
-        working = ir.DataType.FLOAT if not dtype.is_floating_point() else wide_float(dtype)
-        working = ir.DataType.DOUBLE if fixed else working  # the sums have 30 bits
-        assert working is not None
-        y, shape = edit.cast(x, working), list(match.shape)
-        for each in reversed(match.axes):
-            matrix = _matrix(match.node, each).astype(working.numpy())
-            if fixed:
-                matrix = np.floor(matrix * _UINT8_SCALE + 0.5) / _UINT8_SCALE
-            y = edit.apply_along(y, shape, each.axis, matrix)
-            shape[each.axis] = len(each.positions)
-            if antialias and not dtype.is_floating_point():
-                y = _rounded(edit, y, dtype, working)
-        y = _extrapolate(edit.cast(y, dtype), match, dtype, edit)
-        return [y if y is not x else edit.op("Identity", [y])]
+@rewrite("Resize", "Upsample", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
+def matmul_resize(node: ir.Node, edit: Edit) -> Replacement:
+    """Resize by interpolation, with one constant matrix per axis, the last axis first."""
+    mode, dtype = node.attributes.get_string("mode", "nearest"), edit.dtype(node)
+    if mode == "nearest":
+        return None
+    if mode not in ("linear", "bilinear", "cubic"):
+        return Skip(f"the mode {mode} is unknown")
+    antialias, is_float = bool(node.attributes.get_int("antialias", 0)), dtype.is_floating_point()
+    if antialias and dtype == ir.DataType.INT8:
+        return Skip("ONNX Runtime's antialias of int8 returns 0 for negative numbers")
+    is_fixed = antialias and dtype == ir.DataType.UINT8
+    working = wide_float(dtype) if is_float else ir.DataType.FLOAT
+    if is_fixed:  # the sums have 30 bits
+        working = ir.DataType.DOUBLE
+    axes, y, shape = _resized_axes(node, edit), edit.cast(edit.input(node), working), list(edit.shape(node))
+    for axis in reversed(axes):
+        matrix = _matrix(node, axis).astype(working.numpy())
+        if is_fixed:
+            matrix = np.floor(matrix * _UINT8_SCALE + 0.5) / _UINT8_SCALE
+        y = edit.apply_along(y, shape, axis.axis, matrix)
+        shape[axis.axis] = len(axis.positions)
+        if antialias and not is_float:
+            y = _rounded(edit, y, dtype, working)
+    return _extrapolate(edit.cast(y, dtype), node, axes, edit)
 
 
 def _rounded(edit: Edit, y: ir.Value, dtype: ir.DataType, working: ir.DataType) -> ir.Value:
-    """Rounded to integers within ``dtype``'s range, halves away from zero."""
+    """Round to integers within ``dtype``'s range, halves away from zero."""
     low, high = edit.scalar(float(dtype.min), working), edit.scalar(float(dtype.max), working)
     up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [y]), edit.scalar(0.5, working)])])
     return edit.op("Clip", [edit.op("Mul", [edit.op("Sign", [y]), up]), low, high])
 
 
 def _matrix(node: ir.Node, axis: _Axis) -> Array:
-    """The weights of the input elements in each output element, (out, in), as ONNX Runtime computes them in float32.
+    """Return the weights of the input elements in each output element, (out, in), in float32 as ONNX Runtime.
 
     An output element is a weighted sum of the elements around its position. For downsampling, antialias widens the
     kernel by the inverse scale. Elements beyond the border take the border's value, or are excluded.
@@ -293,10 +249,7 @@ def _matrix(node: ir.Node, axis: _Axis) -> Array:
 
 
 def _cubic_kernel(x: Array, a: np.float32) -> Array:
-    """Keys' cubic convolution kernel at distances ``x`` with coefficient ``a``."""
+    """Return Keys' cubic convolution kernel at distances ``x`` with coefficient ``a``."""
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return np.where(x < 1, near, np.where(x < 2, far, np.float32(0)))
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (GatherResize(), MatMulResize())
