@@ -15,77 +15,47 @@ not constant.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Array, wide_float
-from passes.rewriting.base import Exactness, Skip
+from passes.builders.arithmetic import Arithmetic, Array, wide_float
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _Regions(Match):
-    shape: tuple[int, ...]
-    """Of the images."""
-    count: int
-    """The number of regions."""
-    dtype: ir.DataType
-
-
-def _match(node: ir.Node, context: NodeContext) -> _Regions | Skip:
-    shape, rois = context.shape(node, 0), context.shape(node, 1)
-    if 0 in shape or 0 in rois:
-        return Skip("its input is empty, or there are no regions")
-    return _Regions(node, shape, rois[0], context.dtype(node))
+def _check_sizes(node: ir.Node, edit: Edit) -> None:
+    """Raise `NotApplicable` if the images are empty, or there are no regions."""
+    if 0 in edit.shape(node) or 0 in edit.shape(node, 1):
+        raise NotApplicable("the input is empty, or there are no regions")
 
 
 def _column(edit: Edit, rois: ir.Value, place: int) -> ir.Value:
-    """One coordinate of each region, (regions, 1, 1)."""
-    column = edit.op("Gather", [rois, edit.constant(np.array([place], np.int64))], {"axis": 1})
-    return edit.reshape(column, (-1, 1, 1))
+    """Return one coordinate of each region, (regions, 1, 1)."""
+    return edit.reshape(edit.op("Gather", [rois, edit.index([place])], {"axis": 1}), (-1, 1, 1))
 
 
-class MatMulRoiAlign(NodeRewrite[_Regions]):
+@rewrite("RoiAlign", exactness=Exactness.ROUNDING, needs_shape=(0, 1), needs_dtype=(0,))
+def matmul_roi_align(node: ir.Node, edit: Edit) -> Replacement:
     """Sample regions along rows, then along columns."""
-
-    name = "matmul-roi-align"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "RoiAlign")})
-    needs_shape = (0, 1)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-        """Match a known number of samples."""
-        found = _match(node, context)
-        constant = context.scope.constant(node.inputs[1]) is not None
-        if isinstance(found, _Regions) and not constant and node.attributes.get_int("sampling_ratio", 0) <= 0:
-            return Skip(
-                "its sampling_ratio is 0, and the rois, which then determine the samples, are not constant: freeze them"
-            )
-        return found
-
-    def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
-        """The weights of rows and columns, and two MatMuls."""
-        node = match.node
-        x, rois, batch = node.inputs[:3]
-        working = wide_float(match.dtype)
-        assert x is not None and rois is not None and batch is not None and working is not None
-        images = edit.op("Gather", [edit.cast(x, working), batch], {"axis": 0})
-        rois = edit.cast(rois, working)
-        height, width = (_RoiAlignAxis(match, axis, edit) for axis in (0, 1))
-        rows, columns = height.weights(edit, rois, working), width.weights(edit, rois, working)
-        if node.attributes.get_string("mode", "avg") == "avg":
-            y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
-            return [edit.cast(y, match.dtype)]
-        corners = [_weighted(edit, one, images, other) for one in rows for other in columns]
-        bins = (height.bins, height.samples, width.bins, width.samples)
-        y = edit.reshape(edit.op("Max", corners), (match.count, match.shape[1], *bins))
-        axes = edit.constant(np.array([3, 5], np.int64))
-        return [edit.cast(edit.op("ReduceMax", [y, axes], {"keepdims": 0}), match.dtype)]
+    _check_sizes(node, edit)
+    if edit.scope.constant(node.inputs[1]) is None and node.attributes.get_int("sampling_ratio", 0) <= 0:
+        return Skip(
+            "sampling_ratio is 0, and the rois, which then determine the samples, are not constant: freeze them"
+        )
+    dtype, count, channels = edit.dtype(node), edit.shape(node, 1)[0], edit.shape(node)[1]
+    a = Arithmetic(edit, wide_float(dtype))
+    images = a("Gather", a.cast(edit.input(node)), node.inputs[2], axis=0)
+    rois = a.cast(edit.input(node, 1))
+    height, width = (_RoiAlignAxis(node, axis, edit) for axis in (0, 1))
+    rows, columns = height.weights(edit, rois, a.dtype), width.weights(edit, rois, a.dtype)
+    if node.attributes.get_string("mode", "avg") == "avg":
+        y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
+        return a.cast(y, dtype)
+    corners = [_weighted(edit, row, images, column) for row in rows for column in columns]
+    y = a.reshape(a("Max", *corners), (count, channels, height.bins, height.samples, width.bins, width.samples))
+    return a.cast(a.reduce("Max", y, [3, 5], keepdims=False), dtype)
 
 
 def _weighted(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
@@ -102,9 +72,10 @@ class _RoiAlignAxis:
         samples: the number of samples per bin along the axis; the maximum over the regions.
     """
 
-    def __init__(self, match: _Regions, axis: int, edit: Edit) -> None:
-        attributes = match.node.attributes
-        self.match, self.axis, self.size = match, axis, match.shape[2 + axis]
+    def __init__(self, node: ir.Node, axis: int, edit: Edit) -> None:
+        attributes = node.attributes
+        self.node, self.axis, self.size = node, axis, edit.shape(node)[2 + axis]
+        self.regions = edit.shape(node, 1)[0]
         self.bins = attributes.get_int("output_width" if axis else "output_height", 1)
         default = "half_pixel" if edit.scope.opset() >= 16 else "output_half_pixel"
         self.half = attributes.get_string("coordinate_transformation_mode", default) == "half_pixel"
@@ -114,8 +85,8 @@ class _RoiAlignAxis:
         self.samples = int(self.counts.max())
 
     def _adaptive(self, edit: Edit) -> Array:
-        """The number of samples per bin of each constant region along the axis: one per pixel."""
-        tensor = edit.scope.constant(self.match.node.inputs[1])
+        """Return the number of samples per bin of each constant region along the axis: one per pixel."""
+        tensor = edit.scope.constant(self.node.inputs[1])
         assert tensor is not None
         rois = tensor.numpy().astype(np.float32) * np.float32(self.scale)
         extent = rois[:, 3 - self.axis] - rois[:, 1 - self.axis]
@@ -124,7 +95,7 @@ class _RoiAlignAxis:
         return np.maximum(np.ceil(extent / np.float32(self.bins)).astype(np.int64), 1)
 
     def weights(self, edit: Edit, rois: ir.Value, dtype: ir.DataType) -> list[ir.Value]:
-        """The weight of each pixel in each sample, as the lower and as the upper neighbour.
+        """Return the weight of each pixel in each sample, as the lower and as the upper neighbour.
 
         Returns:
             Two values of shape (regions, 1, bins · samples, size).
@@ -153,16 +124,16 @@ class _RoiAlignAxis:
         near = edit.op("Sub", [edit.scalar(1, dtype), far])
         pixels = edit.constant(np.arange(self.size, dtype=np.int64))
         zero = edit.scalar(0, dtype)
-        found = []
+        weights = []
         for pixel, weight in ((low, near), (high, far)):
             inside = edit.op("Where", [outside, zero, weight])
             here = edit.op("Equal", [edit.cast(pixel, ir.DataType.INT64), pixels])
-            one = edit.op("Where", [here, inside, zero])
-            found.append(edit.reshape(one, (self.match.count, 1, self.bins * self.samples, self.size)))
-        return found
+            chosen = edit.op("Where", [here, inside, zero])
+            weights.append(edit.reshape(chosen, (self.regions, 1, self.bins * self.samples, self.size)))
+        return weights
 
     def _steps(self) -> Array:
-        """The positions of samples in bins from the region's start: (regions or 1, bins · samples, 1).
+        """Return the positions of samples in bins from the region's start: (regions or 1, bins · samples, 1).
 
         A region with fewer samples than the maximum repeats its last one, which does not change a maximum.
         """
@@ -172,9 +143,9 @@ class _RoiAlignAxis:
         return steps.reshape(len(self.counts), -1, 1)
 
     def averaged(self, edit: Edit, weights: Sequence[ir.Value]) -> ir.Value:
-        """The weight of each pixel in each bin: (regions, 1, bins, size)."""
+        """Return the weight of each pixel in each bin: (regions, 1, bins, size)."""
         both = edit.op("Add", list(weights))
-        shape = (self.match.count, 1, self.bins, self.samples, self.size)
+        shape = (self.regions, 1, self.bins, self.samples, self.size)
         counts = self.counts[:, None]
         share = np.where(np.arange(self.samples) < counts, 1 / counts, 0.0)[:, None, None, :, None]
         assert both.dtype is not None
@@ -182,77 +153,40 @@ class _RoiAlignAxis:
         return edit.op("ReduceSum", [shared, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
 
 
-class WhereMaxRoiPool(NodeRewrite[_Regions]):
-    """Compute the maxima of the bins of regions, by masks of rows and of columns."""
-
-    name = "where-max-roi-pool"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "MaxRoiPool")})
-    needs_shape = (0, 1)
-    needs_dtype = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Regions | Skip | None:
-        return _match(node, context)
-
-    def rewrite(self, match: _Regions, edit: Edit) -> Sequence[ir.Value | None]:
-        """Maxima over rows, then columns; empty bins are 0."""
-        x, rois = match.node.inputs[:2]
-        working = wide_float(match.dtype)
-        assert x is not None and rois is not None and working is not None
-        rois = edit.cast(rois, working)
-        batch = edit.op("Cast", [_column(edit, rois, 0)], {"to": ir.DataType.INT64.value})
-        images = edit.op("Gather", [edit.cast(x, working), edit.reshape(batch, (-1,))], {"axis": 0})
-        lowest = edit.scalar(float(working.min), working)
-        bins = match.node.attributes.get_ints("pooled_shape", [])
-        channels, height, width = match.shape[1:]
-        rows, no_row = self._bins(match, edit, rois, 0, bins[0], working)
-        y = edit.reshape(images, (match.count, channels, 1, height, width))
-        y = edit.op("Where", [edit.reshape(rows, (match.count, 1, bins[0], height, 1)), y, lowest])
-        y = edit.op("ReduceMax", [y, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
-        columns, no_column = self._bins(match, edit, rois, 1, bins[1], working)
-        y = edit.reshape(y, (match.count, channels, bins[0], 1, width))
-        y = edit.op("Where", [edit.reshape(columns, (match.count, 1, 1, bins[1], width)), y, lowest])
-        y = edit.op("ReduceMax", [y, edit.constant(np.array([4], np.int64))], {"keepdims": 0})
-        empty = edit.op(
-            "Or",
-            [
-                edit.reshape(no_row, (match.count, 1, bins[0], 1)),
-                edit.reshape(no_column, (match.count, 1, 1, bins[1])),
-            ],
-        )
-        return [edit.cast(edit.op("Where", [empty, edit.scalar(0, working), y]), match.dtype)]
-
-    @staticmethod
-    def _bins(
-        match: _Regions, edit: Edit, rois: ir.Value, axis: int, bins: int, dtype: ir.DataType
-    ) -> tuple[ir.Value, ir.Value]:
-        """Whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
-        size = match.shape[2 + axis]
-        scale = edit.scalar(match.node.attributes.get_float("spatial_scale", 1.0), dtype)
-        one = edit.scalar(1, dtype)
-        start, end = (
-            _away_from_zero(edit, edit.op("Mul", [_column(edit, rois, place), scale]), dtype)
-            for place in (2 - axis, 4 - axis)
-        )
-        extent = edit.op("Max", [edit.op("Add", [edit.op("Sub", [end, start]), one]), one])
-        bin_size = edit.op("Div", [extent, edit.scalar(bins, dtype)])
-        index = np.arange(bins + 1).astype(dtype.numpy())[None, :, None]
-        low = edit.op("Floor", [edit.op("Mul", [edit.constant(index[:, :-1]), bin_size])])
-        high = edit.op("Ceil", [edit.op("Mul", [edit.constant(index[:, 1:]), bin_size])])
-        bounds = [
-            edit.op("Clip", [edit.op("Add", [each, start]), edit.scalar(0, dtype), edit.scalar(size, dtype)])
-            for each in (low, high)
-        ]
-        pixels = edit.constant(np.arange(size).astype(dtype.numpy()))
-        before = edit.op("Less", [pixels, bounds[0]])
-        inside = edit.op("And", [edit.op("Not", [before]), edit.op("Less", [pixels, bounds[1]])])
-        return inside, edit.op("Not", [edit.op("Less", bounds)])
+@rewrite("MaxRoiPool", exactness=Exactness.ROUNDING, needs_shape=(0, 1), needs_dtype=(0,))
+def where_max_roi_pool(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute the maxima of the bins of regions, by masks of rows and of columns; empty bins are 0."""
+    _check_sizes(node, edit)
+    dtype, count, (_, channels, height, width) = edit.dtype(node), edit.shape(node, 1)[0], edit.shape(node)
+    a = Arithmetic(edit, wide_float(dtype))
+    rois, lowest = a.cast(edit.input(node, 1)), float(a.dtype.min)
+    batch = a.reshape(a.cast(_column(edit, rois, 0), ir.DataType.INT64), (-1,))
+    y = a("Gather", a.cast(edit.input(node)), batch, axis=0)
+    rows, columns = node.attributes.get_ints("pooled_shape", [])
+    in_row, no_row = _bins(a, node, rois, 0, rows)
+    y = a("Where", a.reshape(in_row, (count, 1, rows, height, 1)), a.unsqueeze(y, [2]), lowest)
+    y = a.reduce("Max", y, [3], keepdims=False)
+    in_column, no_column = _bins(a, node, rois, 1, columns)
+    y = a.reshape(y, (count, channels, rows, 1, width))
+    y = a("Where", a.reshape(in_column, (count, 1, 1, columns, width)), y, lowest)
+    y = a.reduce("Max", y, [4], keepdims=False)
+    is_empty = a("Or", a.reshape(no_row, (count, 1, rows, 1)), a.reshape(no_column, (count, 1, 1, columns)))
+    return a.cast(a("Where", is_empty, 0, y), dtype)
 
 
-def _away_from_zero(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
+def _bins(a: Arithmetic, node: ir.Node, rois: ir.Value, axis: int, bins: int) -> tuple[ir.Value, ir.Value]:
+    """Return whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
+    size, scale = a.edit.shape(node)[2 + axis], node.attributes.get_float("spatial_scale", 1.0)
+    start, end = (_away_from_zero(a, a("Mul", _column(a.edit, rois, place), scale)) for place in (2 - axis, 4 - axis))
+    bin_size = a("Div", a("Max", a("Add", a("Sub", end, start), 1), 1), bins)
+    index = np.arange(bins + 1)[None, :, None]
+    low, high = a("Floor", a("Mul", index[:, :-1], bin_size)), a("Ceil", a("Mul", index[:, 1:], bin_size))
+    first, behind = (a("Clip", a("Add", bound, start), 0, size) for bound in (low, high))
+    pixels = np.arange(size)
+    is_inside = a("And", a("Not", a("Less", pixels, first)), a("Less", pixels, behind))
+    return is_inside, a("Not", a("Less", first, behind))
+
+
+def _away_from_zero(a: Arithmetic, x: ir.Value) -> ir.Value:
     """Round to integers, halves away from zero, unlike Round."""
-    up = edit.op("Floor", [edit.op("Add", [edit.op("Abs", [x]), edit.scalar(0.5, dtype)])])
-    return edit.op("Mul", [edit.op("Sign", [x]), up])
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (MatMulRoiAlign(), WhereMaxRoiPool())
+    return a("Mul", a("Sign", x), a("Floor", a("Add", a("Abs", x), 0.5)))

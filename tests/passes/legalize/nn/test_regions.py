@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.nn.regions import MatMulRoiAlign, WhereMaxRoiPool
+from passes.legalize.nn.regions import matmul_roi_align, where_max_roi_pool
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
 from tests.passes.harness import Array, model
@@ -33,23 +33,23 @@ class TestRoiAlign:
     @pytest.mark.parametrize("frame", ["half_pixel", "output_half_pixel"])
     def test_modes_that_stock_computes_wrongly(self, device: Device, mode: str, frame: str) -> None:
         a = {"mode": mode, "coordinate_transformation_mode": frame, "sampling_ratio": 2, "spatial_scale": 0.8}
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
+        check(matmul_roi_align, *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
 
     @pytest.mark.parametrize("mode", ["avg", "max"])
     def test_samples_as_many_as_a_region_has_pixels(self, device: Device, mode: str) -> None:
         a = {"mode": mode, "sampling_ratio": 0, "constant": True}
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
+        check(matmul_roi_align, *align(ROIS, BATCH, output_height=2, output_width=3, **a), device)
 
     def test_opset_10(self, device: Device) -> None:
-        check(MatMulRoiAlign(), *align(ROIS, BATCH, opset=10, sampling_ratio=2), device)
+        check(matmul_roi_align, *align(ROIS, BATCH, opset=10, sampling_ratio=2), device)
 
     def test_unknown_sample_counts(self) -> None:
-        (reason,) = skipped(MatMulRoiAlign(), align(ROIS, BATCH)[0])
+        (reason,) = skipped(matmul_roi_align, align(ROIS, BATCH)[0])
         assert "sampling_ratio is 0" in reason
 
     def test_open_dimensions(self) -> None:
         m = model("(float[1,1,4,4] x, float[N,4] r, int64[N] b) => (float[N,1,1,1] y) { y = RoiAlign (x, r, b) }")
-        assert skipped(MatMulRoiAlign(), m) == [UNKNOWN_SHAPE]
+        assert skipped(matmul_roi_align, m) == [UNKNOWN_SHAPE]
 
 
 @st.composite
@@ -78,7 +78,7 @@ def test_every_roi_align(device: Device, drawn: tuple[tuple[int, ...], Array, Ar
         mode=data.draw(st.sampled_from(["avg", "max"])),
         coordinate_transformation_mode=data.draw(st.sampled_from(["half_pixel", "output_half_pixel"])),
     )
-    check(MatMulRoiAlign(), m, feeds, device, atol=1e-4)
+    check(matmul_roi_align, m, feeds, device, atol=1e-4)
 
 
 def max_pool(rois: Array, batch: Array, shape: tuple[int, ...], **a: Any) -> tuple[ir.Model, dict[str, Array]]:
@@ -88,7 +88,7 @@ def max_pool(rois: Array, batch: Array, shape: tuple[int, ...], **a: Any) -> tup
 
 def test_max_roi_pool(device: Device) -> None:
     m, feeds = max_pool(np.abs(ROIS), BATCH, (2, 3, 6, 7), pooled_shape=[2, 3], spatial_scale=0.8)
-    check(WhereMaxRoiPool(), m, feeds, device)
+    check(where_max_roi_pool, m, feeds, device)
 
 
 @settings(max_examples=20, deadline=None)
@@ -98,4 +98,4 @@ def test_every_max_roi_pool(
 ) -> None:
     shape, rois, batch = drawn
     m, feeds = max_pool(rois, batch, shape, pooled_shape=[height, width], spatial_scale=scale)
-    check(WhereMaxRoiPool(), m, feeds, device)
+    check(where_max_roi_pool, m, feeds, device)
