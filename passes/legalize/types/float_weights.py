@@ -1,4 +1,4 @@
-"""Replace a dequantized weight by its numbers, where a runtime takes its zero point for that of a weight beside it.
+"""Replace a dequantized weight by its numbers, if a runtime takes its zero point for that of a weight beside it.
 
     MatMul(x, DQ(w, s))     →  MatMul(x, v)       v = DQ(w, s), computed; likewise Gemm and Conv
 
@@ -10,53 +10,31 @@ Skips: weights, scales or zero points that are not constant; scales of blocks, o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import onnx_ir as ir
 
 from passes.builders.quantize_linear import output_dtype
-from passes.graphs.quantization import Array, aligned, parameters
+from passes.graphs.quantization import aligned, parameters
 from passes.operators import is_dequantize
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    weight: Array
-
-
-class FloatWeight(NodeRewrite[_Found]):
+@rewrite("Conv", "Gemm", "MatMul")
+def float_weight(node: ir.Node, edit: Edit) -> Replacement:
     """Compute with a weight in floating point instead of dequantizing it."""
-
-    name = "float-weight"
-    operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match a weight that is dequantized, all of it constant."""
-        weight = node.inputs[1].producer() if node.inputs[1] is not None else None
-        if weight is None or not is_dequantize(weight):
-            return None
-        found, integers = parameters(weight, context.scope), context.scope.constant(weight.inputs[0])
-        if isinstance(found, str):
-            return Skip(found)
-        if integers is None:
-            return Skip("its weight is not constant")
-        if output_dtype(weight, context.scope) != ir.DataType.from_numpy(found.scale.dtype):
-            return Skip("its weight has another dtype than its scale")
-        scale, zero = (aligned(each, found, len(integers.shape)) for each in (found.scale, found.zero))
-        if scale is None or zero is None:
-            return Skip("its weight has scales of blocks")
-        return _Found(node, (integers.numpy().astype(zero.dtype) - zero).astype(scale.dtype) * scale)
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product with the numbers."""
-        node = match.node
-        operands = [node.inputs[0], edit.constant(match.weight), *node.inputs[2:]]
-        return [edit.op(node.op_type, operands, dict(node.attributes))]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (FloatWeight(),)
+    weight = edit.input(node, 1).producer()
+    if weight is None or not is_dequantize(weight):
+        return None
+    dequantized, integers = parameters(weight, edit.scope), edit.scope.constant(weight.inputs[0])
+    if isinstance(dequantized, str):
+        return Skip(dequantized)
+    if integers is None:
+        return Skip("the weight is not constant")
+    if output_dtype(weight, edit.scope) != ir.DataType.from_numpy(dequantized.scale.dtype):
+        return Skip("the weight has another dtype than its scale")
+    scale, zero = (aligned(array, dequantized, len(integers.shape)) for array in (dequantized.scale, dequantized.zero))
+    if scale is None or zero is None:
+        return Skip("the weight has scales of blocks")
+    numbers = (integers.numpy().astype(zero.dtype) - zero).astype(scale.dtype) * scale
+    return edit.op(node.op_type, [node.inputs[0], edit.constant(numbers), *node.inputs[2:]], dict(node.attributes))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.types.channel_scales import ScaleAfterProduct
+from passes.legalize.types.channel_scales import scale_after_product
 from tests.passes.device import Device
 from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, skipped
@@ -44,7 +44,7 @@ def of(
 def test_numbers(case: str, device: Device) -> None:
     *_, node = CASES[case]
     m, feeds = of(*CASES[case])
-    check(ScaleAfterProduct(), m, feeds, device)
+    check(scale_after_product, m, feeds, device)
     last = [node.op_type for node in m.graph if node.op_type not in ("DequantizeLinear", "Reshape")]
     assert last == [node.split()[0].partition("(")[0], "Mul", *(["Add"] if "b)" in node else [])]
     assert [node.op_type for node in m.graph].count("DequantizeLinear") == 2  # the first is not used any more
@@ -53,19 +53,19 @@ def test_numbers(case: str, device: Device) -> None:
 @pytest.mark.parametrize(
     ("case", "why"),
     [
-        (((3, 4), (4, 4), 0, "MatMul(x, d)"), "its weight does not have one scale for each output channel"),
-        (((3, 4), (4, 6), 1, "Gemm <alpha=0.5> (x, d, b)"), "it multiplies by alpha or beta"),
+        (((3, 4), (4, 4), 0, "MatMul(x, d)"), "the weight does not have one scale for each output channel"),
+        (((3, 4), (4, 6), 1, "Gemm <alpha=0.5> (x, d, b)"), "the product is multiplied by alpha or beta"),
     ],
 )
 def test_what_it_leaves_alone(case: tuple[tuple[int, ...], tuple[int, ...], int, str], why: str) -> None:
-    assert skipped(ScaleAfterProduct(), of(*case)[0]) == [why]
+    assert skipped(scale_after_product, of(*case)[0]) == [why]
 
 
 def test_zero_points() -> None:
     m, _ = of(*CASES["MatMul"], zeros=np.arange(6, dtype=np.int8))
-    assert skipped(ScaleAfterProduct(), m) == ["its weight has a zero point other than 0"]
+    assert skipped(scale_after_product, m) == ["the weight has a zero point other than 0"]
 
 
 def test_weights_that_are_not_dequantized() -> None:
     m = model("(float[3,4] x) => (float[3,6] y) { y = MatMul(x, w) }", w=floats(4, 6))
-    assert skipped(ScaleAfterProduct(), m) == []
+    assert skipped(scale_after_product, m) == []

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.types.float_weights import FloatWeight
+from passes.legalize.types.float_weights import float_weight
 from tests.passes.device import Device
 from tests.passes.harness import Array, model
 from tests.passes.legalize.images import check, floats, skipped
@@ -35,21 +35,21 @@ def of(case: str, zeros: Array | None, scales: int | None = None) -> tuple[ir.Mo
 def test_numbers(case: str, scales: int | None, zero: int | None, device: Device) -> None:
     zeros = None if zero is None else np.full(scales or (), zero, np.int8)
     m, feeds = of(case, zeros, scales)
-    check(FloatWeight(), m, feeds, device)
+    check(float_weight, m, feeds, device)
     assert [node.op_type for node in m.graph] == ["DequantizeLinear", case]  # the first is not used any more
     assert m.graph[-1].inputs[1].producer() is None
 
 
 def test_what_it_leaves_alone() -> None:
     text = "(float[3,4] x, int8[4,6] w) => (float[3,6] y) { d = DequantizeLinear(w, s) y = MatMul(x, d) }"
-    assert skipped(FloatWeight(), model(text, s=np.float32(0.1))) == ["its weight is not constant"]
+    assert skipped(float_weight, model(text, s=np.float32(0.1))) == ["the weight is not constant"]
     text = "(float[3,4] x, float s) => (float[3,6] y) { d = DequantizeLinear(w, s) y = MatMul(x, d) }"
-    given = skipped(FloatWeight(), model(text, w=np.ones((4, 6), np.int8)))
+    given = skipped(float_weight, model(text, w=np.ones((4, 6), np.int8)))
     assert given == ["its scale or zero point is not constant"]
     blocks = "(float[3,4] x) => (float[3,6] y) { d = DequantizeLinear<axis=0, block_size=2>(w, s) y = MatMul(x, d) }"
     of_blocks = model(blocks, w=np.ones((4, 6), np.int8), s=np.ones((2, 6), np.float32))
-    assert skipped(FloatWeight(), of_blocks) == ["its weight has scales of blocks"]
+    assert skipped(float_weight, of_blocks) == ["the weight has scales of blocks"]
     half = "(float16[3,4] x) => (y) { d = DequantizeLinear<output_dtype=10>(w, s) y = MatMul(x, d) }"
     of_half = model(half, w=np.ones((4, 6), np.int8), s=np.float32(0.1))
-    assert skipped(FloatWeight(), of_half) == ["its weight has another dtype than its scale"]
-    assert skipped(FloatWeight(), model("(float[3,4] x) => (y) { y = MatMul(x, w) }", w=floats(4, 6))) == []
+    assert skipped(float_weight, of_half) == ["the weight has another dtype than its scale"]
+    assert skipped(float_weight, model("(float[3,4] x) => (y) { y = MatMul(x, w) }", w=floats(4, 6))) == []

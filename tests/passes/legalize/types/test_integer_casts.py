@@ -8,14 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.types.integer_casts import CastKeepingLowBits
+from passes.legalize.types.integer_casts import cast_keeping_low_bits
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.dtypes import rewritten, same, single, why_not
 from tests.passes.harness import Array, model, operators, reasons
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-RULE = CastKeepingLowBits()
 
 
 def numbers(name: str) -> Array:
@@ -43,30 +42,30 @@ def test_every_pair(source: str, target: str, device: Device) -> None:
     x = numbers(source)
     m, inputs = cast(x, target)
     if np.can_cast(source, target):
-        assert why_not(RULE, m) == [], "no number is out of range"
+        assert why_not(cast_keeping_low_bits, m) == [], "no number is out of range"
         return
-    same(device.run(rewritten(RULE, m), inputs), [x.astype(target)])
+    same(device.run(rewritten(cast_keeping_low_bits, m), inputs), [x.astype(target)])
 
 
 def test_operators_and_a_second_run() -> None:
     m, _ = cast(np.zeros(3, np.int64), "uint8")
-    rewritten(RULE, m)
+    rewritten(cast_keeping_low_bits, m)
     assert operators(m) == ["Div", "Mul", "Sub", "Less", "Add", "Where", "Cast"]
-    assert not RULE.run(m, Context()).modified
+    assert not cast_keeping_low_bits.run(m, Context()).modified
 
 
 def test_without_bits_to_cut_off_there_is_no_division() -> None:
     m, _ = cast(np.zeros(3, np.uint16), "int16")
-    rewritten(RULE, m)
+    rewritten(cast_keeping_low_bits, m)
     assert operators(m) == ["Cast", "Greater", "Sub", "Where", "Cast"]
 
 
 @pytest.mark.parametrize(("source", "target"), [("float32", "uint8"), ("bool", "int8"), ("int32", "float16")])
 def test_other_dtypes_are_unchanged(source: str, target: str) -> None:
     m, _ = cast(np.zeros(3, source), target)
-    assert why_not(RULE, m) == []
+    assert why_not(cast_keeping_low_bits, m) == []
 
 
 def test_before_where() -> None:
     m = model("(int32[3] x) => (int8[3] y) { y = Cast <to = 3> (x) }", opset=8)
-    assert reasons(RULE.run(m, Context())) and operators(m) == ["Cast"]
+    assert reasons(cast_keeping_low_bits.run(m, Context())) and operators(m) == ["Cast"]
