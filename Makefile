@@ -19,7 +19,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 
 RELU := <ir_version: 8, opset_import: [\"\": 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Relu (a) }
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark suite docs package lint format bench clean
+.PHONY: help setup demo test test-second-runtime rules test-fast browser quark suite docs keywords package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "     zoo            take many small PyTorch networks to MIGraphX, and compare each with PyTorch"
 	@echo "make rules   how often each rule of legalization was applied in the suite conformance (RUNTIME=PATH names MIGraphX)"
 	@echo "make docs    build the documentation into build/site, strictly"
+	@echo "make keywords  write the keywords of the API's functions from the requests"
 	@echo "make package  build the wheel and the sdist into dist/, check them, and try the wheel in a fresh environment"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
@@ -102,6 +103,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+keywords: $(INSTALLED)
+	@$(BIN)/python -m docs.generator.keywords
+	@$(BIN)/ruff format --quiet onnx_bridge/requests/keywords.pyi
 
 # The hook imports the code whose reference it writes; no command is run.
 docs: $(INSTALLED)

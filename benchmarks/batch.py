@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import numpy_helper
@@ -27,17 +28,15 @@ from fixtures.models import networks
 from fixtures.suites.chaos import make
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.convert_all import convert_all
-from onnx_bridge.requests.batch import JobRequest
-from onnx_bridge.requests.parity import CheckRequest
 
 _FASTER, _BEYOND = 1.8, 10.0
 _TURNS = 5
 """Of one job at a time and two, of which the medians are told."""
 
 
-def _timed(source: Path, out: Path, jobs: int, request: JobRequest | None = None) -> float:
+def _timed(source: Path, out: Path, jobs: int, **options: Any) -> float:
     started = time.perf_counter()
-    outcome = convert_all([source], out, request, jobs=jobs)
+    outcome = convert_all([source], out, jobs=jobs, **options)
     assert outcome.passed, outcome.to_json()
     return time.perf_counter() - started
 
@@ -91,9 +90,9 @@ def main() -> int:
         again = _timed(small, folder / "one", 2)
         records, _, _ = journals.read(folder / "one" / journals.STATE_FOLDER)
         converting = sum(record["seconds"] for record in records if record["event"] == "done")
-        _timed(small, folder / "one", 2, JobRequest(check=True))
+        _timed(small, folder / "one", 2, check=True)
         before = _events(folder / "one")
-        checking = _timed(small, folder / "one", 2, JobRequest(check=True, parity=CheckRequest(atol=1e-3, rtol=1e-3)))
+        checking = _timed(small, folder / "one", 2, check=True, atol=1e-3, rtol=1e-3)
         did = _events(folder / "one") - before
     print(f"{count} networks, one at a time: {one:.1f} s; two at a time: {two:.1f} s: {one / two:.2f} ×")
     print(f"{count} networks, a command for each: {commands:.1f} s: {commands / two:.2f} ×")

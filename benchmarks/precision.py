@@ -73,7 +73,7 @@ def measure(network: Architecture, precision: str, folder: Path) -> list[Line]:
     if first.passed or precision == "fp32":
         return [first]
     try:
-        kept = onnx_bridge.mixed_precision(path, precision, target="ref", samples=SAMPLES)
+        kept = onnx_bridge.mixed_precision(path, precision=precision, target="ref", samples=SAMPLES)
     except BridgeError as error:
         return [replace(first, keep_fp32=str(error))]
     return [first, _measured(path, precision, kept.nodes, folder)]

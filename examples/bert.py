@@ -13,7 +13,7 @@ ids = torch.randint(0, 1000, (1, 12))
 arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 onnx_bridge.export(encoder, (), arguments, dynamic={name: {1: "length"} for name in arguments}, out="bert.onnx")
-bundle = onnx_bridge.convert_buckets("bert.onnx", "bert", {"length": [8, 16]})
+bundle = onnx_bridge.convert("bert.onnx", "bert", buckets={"length": [8, 16]})
 
 for length in (5, 8, 13):
     ids = torch.randint(0, 1000, (1, length))

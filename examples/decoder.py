@@ -57,7 +57,7 @@ torch.onnx.export(
 )
 
 # One program takes 8 tokens of a prompt at a time, another one single tokens; both share a cache of 64.
-decoder = onnx_bridge.convert_decoder("decoder.onnx", "decoder", 64, prefill=[8]).decoder
+decoder = onnx_bridge.convert("decoder.onnx", "decoder", decoder=True, max_length=64, prefill=[8]).decoder
 
 prompt = np.array([[5, 17, 42, 8, 61]])
 tokens = decoder.generate(prompt, 16)

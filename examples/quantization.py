@@ -32,8 +32,8 @@ quantized = onnx_bridge.quantize("digits.onnx", "int8.onnx", with_="ort", scheme
 print(f"{quantized.deviations[0].sqnr_db:.1f} dB between int8 and float")
 print("on a GPU:", onnx_bridge.forecast("int8.onnx").summary())
 
-report = onnx_bridge.check_data(
-    "int8.onnx", held_out, reference="digits.onnx", metrics=["top1", "cosine"], least={"top1": 0.9}
+report = onnx_bridge.check(
+    "int8.onnx", data=held_out, reference="digits.onnx", metrics=["top1", "cosine"], least={"top1": 0.9}
 )
 for score in report.scores:
     print(f"{score.side:30} {score.metric:8} {score.shown}")

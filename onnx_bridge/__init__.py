@@ -29,16 +29,13 @@ if TYPE_CHECKING:
     from onnx_bridge.bundle.generate import generate as generate
     from onnx_bridge.bundle.gpu_preview import as_gpu as as_gpu
     from onnx_bridge.bundle.inspect import inspect as inspect
-    from onnx_bridge.conversion.buckets import convert_buckets as convert_buckets
     from onnx_bridge.conversion.cleaning import clean as clean
     from onnx_bridge.conversion.convert import convert as convert
-    from onnx_bridge.conversion.decoders.decoder import convert_decoder as convert_decoder
     from onnx_bridge.conversion.diagnosis.doctor import doctor as doctor
     from onnx_bridge.conversion.diagnosis.explain import explain as explain
     from onnx_bridge.model.int8_forecast import forecast as forecast
     from onnx_bridge.parity.bisect.bisect import bisect as bisect
     from onnx_bridge.parity.checking.check import check as check
-    from onnx_bridge.parity.checking.check_data import check_data as check_data
     from onnx_bridge.parity.reduce.reduce import reduce as reduce
     from onnx_bridge.quantization.quantize import quantize as quantize
     from onnx_bridge.search.mixed_precision import mixed_precision as mixed_precision
@@ -51,12 +48,9 @@ _MODULES = {
     "bench": "onnx_bridge.benchmark.bench",
     "bisect": "onnx_bridge.parity.bisect.bisect",
     "check": "onnx_bridge.parity.checking.check",
-    "check_data": "onnx_bridge.parity.checking.check_data",
     "clean": "onnx_bridge.conversion.cleaning",
     "convert": "onnx_bridge.conversion.convert",
     "convert_all": "onnx_bridge.batch.convert_all",
-    "convert_buckets": "onnx_bridge.conversion.buckets",
-    "convert_decoder": "onnx_bridge.conversion.decoders.decoder",
     "diff": "onnx_bridge.bundle.difference",
     "doctor": "onnx_bridge.conversion.diagnosis.doctor",
     "explain": "onnx_bridge.conversion.diagnosis.explain",

@@ -6,7 +6,8 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING, Unpack
 
 from onnx_bridge.batch.engines.base import Engine
 from onnx_bridge.batch.engines.local import Pool
@@ -16,22 +17,19 @@ from onnx_bridge.batch.output import output_at
 from onnx_bridge.batch.run_history import RunBegun, RunHistory
 from onnx_bridge.batch.scheduler import Scheduler
 from onnx_bridge.core.files.locations import RemotePath, parse_location
-from onnx_bridge.requests.batch import BatchRequest, JobRequest
+from onnx_bridge.requests.batch import BatchRequest
+
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import BatchOptions
 
 
-def convert_all(  # noqa: PLR0913
+def convert_all(
     sources: Sequence[str | os.PathLike[str] | RemotePath],
     out: str | os.PathLike[str] | RemotePath,
-    request: JobRequest | None = None,
     *,
     engine: Engine | None = None,
-    jobs: int | None = None,
-    resume: bool = True,
-    retry: bool = False,
-    verify: bool = False,
-    dry_run: bool = False,
-    passes: Sequence[Path] = (),
     observer: Observer | None = None,
+    **options: Unpack[BatchOptions],
 ) -> Outcome:
     """Convert many models, each into a folder of its own under ``out``.
 
@@ -42,15 +40,10 @@ def convert_all(  # noqa: PLR0913
     Args:
         sources: files, folders, globs, lists, job files (`onnx_bridge.batch.jobs`); paths, or URLs as strings.
         out: a folder: a path, or a URL as a string; logs and the journal are in ``.batch`` there.
-        request: the request of every job, unless a job file has another value.
         engine: where jobs run; default: processes on this machine (`onnx_bridge.batch.engines.local.Pool`).
-        jobs: how many jobs the default engine runs at a time; default: by cores and predicted memory.
-        resume: whether to keep the results of earlier runs.
-        retry: whether to repeat jobs that failed in an earlier run.
-        verify: whether to read kept bundles whole, also files that have not changed since they were last read.
-        dry_run: only plan; write nothing.
-        passes: files with passes of the user.
         observer: receives the progress.
+        options: the fields of `onnx_bridge.requests.batch.BatchRequest`, among them those of `onnx_bridge.convert` for
+            every job; a job file may override these.
 
     Raises:
         InputError: a source is invalid, another program writes to ``out``, or it cannot be written.
@@ -58,9 +51,7 @@ def convert_all(  # noqa: PLR0913
         Unreachable: a URL or a cluster does not respond.
     """
     places = tuple(parse_location(source) for source in sources)
-    job, files = request or JobRequest(), tuple(passes)
-    batch = BatchRequest(places, parse_location(out), job, jobs, resume, retry, verify, dry_run, files)
-    return run(batch, engine, observer)
+    return run(replace(BatchRequest.of(options), sources=places, out=parse_location(out)), engine, observer)
 
 
 def run(request: BatchRequest, engine: Engine | None = None, observer: Observer | None = None) -> Outcome:

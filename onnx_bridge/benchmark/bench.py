@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
@@ -20,48 +21,25 @@ from onnx_bridge.benchmark.operators import per_operator as operator_times
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.subject import Subject, export_factory
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
+from onnx_bridge.conversion.steps.run import run as convert
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.search import BenchRequest
-from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.modules import factories
 from passes.isolation.limits import Limits, limited
+
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import BenchOptions
 
 Model = str | os.PathLike[str] | ir.Model | Bundle
 _KEEPS_FP32 = ("fp16", "bf16", "int8")
 """The precisions in which nodes may stay in float32."""
 
 
-def bench(  # noqa: PLR0913
-    model: Model,
-    *,
-    batches: Sequence[int] = (),
-    precisions: Sequence[str] = ("fp32",),
-    engines: Sequence[str] = ("migraphx", "ort"),
-    module: str | None = None,
-    inputs: SampleSource | None = None,
-    iterations: int = 50,
-    warmup: int = 3,
-    seconds: float | None = None,
-    seed: int = 0,
-    against: str | os.PathLike[str] | None = None,
-    max_slowdown: float = 0.05,
-    per_operator: bool = False,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    calibration: SampleSource | None = None,
-    keep_fp32: Sequence[str] = (),
-    options: Mapping[str, bool | str] | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
-    progress: Progress | None = None,
-) -> BenchResult:
+def bench(model: Model, *, progress: Progress | None = None, **options: Unpack[BenchOptions]) -> BenchResult:
     """Measure latency, throughput, memory, and the time until the first result.
 
     Engines take turns, round by round, in random order; each is called with the same sample. MIGraphX runs in its
@@ -70,58 +48,14 @@ def bench(  # noqa: PLR0913
     Args:
         model: a model, which is converted (into a temporary folder); or a bundle; or the name of a factory of a PyTorch
             module with its arguments, which is exported.
-        batches: sizes of the model's batch dimension, the symbolic first one of its inputs; empty leaves it alone.
-        precisions: what MIGraphX computes in; other engines compute in the model's own dtypes.
-        engines: of `onnx_bridge.benchmark.engines.ENGINES`; ratios are to the first of them that is available.
-        module: the factory of the module for ``torch`` and ``torch-compile``, unless ``model`` is one.
-        inputs: where to take the sample from (the first one); default: a generated one.
-        iterations: the maximum number of rounds.
-        warmup: the number of calls before the measured ones.
-        seconds: no further round begins after this time, for each batch size, except for the first five.
-        seed: of the sample and of the order of the engines.
-        against: the JSON of an earlier benchmark.
-        max_slowdown: the share by which it may be slower than that (0.05 is 5 %).
-        per_operator: whether to measure MIGraphX's operators as well, in further calls.
-        target: as for `convert`, if ``model`` is one.
-        pipeline: likewise.
-        dims: likewise.
-        calibration: likewise, for precisions that need it.
-        keep_fp32: likewise, for precisions that support it.
-        options: likewise.
-        timeout: likewise.
-        memory: likewise.
         progress: called with each stage as it begins.
+        options: the fields of `onnx_bridge.requests.search.BenchRequest`.
 
     Raises:
-        InputError: an argument, the model or the baseline is wrong, or no engine is available.
+        InputError: an option, the model or the baseline is wrong, or no engine is available.
         RuntimeFailure: MIGraphX failed.
     """
-    conversion = ConvertRequest(
-        target=target,
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        calibration=calibration,
-        keep_fp32=tuple(keep_fp32),
-        options=dict(options or {}),
-        timeout=timeout,
-        memory=memory,
-    )
-    request = BenchRequest(
-        batches=tuple(batches),
-        precisions=tuple(precisions),
-        engines=tuple(engines),
-        module=module,
-        inputs=inputs,
-        iterations=iterations,
-        warmup=warmup,
-        seconds=seconds,
-        seed=seed,
-        against=None if against is None else Path(against),
-        max_slowdown=max_slowdown,
-        per_operator=per_operator,
-        conversion=conversion,
-    )
-    return run(model, request, progress)
+    return run(model, BenchRequest.of(options), progress)
 
 
 def run(model: Model, request: BenchRequest, progress: Progress | None = None) -> BenchResult:
@@ -233,7 +167,7 @@ class _Benchmark:
             calibration=conversion.calibration if precision in BY_CALIBRATION else None,
             keep_fp32=conversion.keep_fp32 if precision in _KEEPS_FP32 else (),
         )
-        bundle = convert.run(self.subject.path, self.folder / f"{precision}-{batch}", request)
+        bundle = convert(self.subject.path, self.folder / f"{precision}-{batch}", request)
         self.notes |= dict.fromkeys(f"{precision}: {note}" for note in bundle.manifest.notes)
         return bundle
 

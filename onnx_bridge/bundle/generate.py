@@ -48,7 +48,7 @@ def generate(  # noqa: PLR0913
     """Generate the tokens that follow one prompt; `Decoder.generate` of a loaded bundle's ``decoder`` takes several.
 
     Args:
-        bundle: a decoder (`onnx_bridge.convert_decoder`).
+        bundle: a decoder (`onnx_bridge.convert`).
         ids: the tokens of the prompt, or of the source of a model with an encoder.
         max_new_tokens: as for `Decoder.generate`.
         inputs: a file with what an encoder takes, ``.npy`` or ``.npz``, instead of ``ids``.

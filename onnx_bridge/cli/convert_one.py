@@ -8,14 +8,14 @@ import typer
 
 from onnx_bridge.bundle.inspect import BundleView
 from onnx_bridge.cli.terminal import progress, show
-from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.requests.batch import JobRequest
 
 
 def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
     """Convert a model, compare it where asked, and show the results; raises `typer.Exit` if a comparison fails."""
     with progress(as_json) as tell:
-        bundle = run_any(source, out, request.conversion, tell)
+        bundle = conversion.run(source, out, request.conversion, tell)
         report = None
         if request.check:
             from onnx_bridge.parity.checking import check as parity

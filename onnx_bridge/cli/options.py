@@ -1,30 +1,125 @@
-"""Options that several verbs of the command line have, and how their texts are read."""
+"""Commands whose options are those of a request, and options that several verbs have besides."""
 
 from __future__ import annotations
 
-import enum
 import functools
-import json
+import inspect
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-import passes
-from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
-from passes.core.errors import InputError, nearest
-from passes.graphs.limits import MAX_ELEMENTS
-from passes.isolation.limits import MAX_GIBIBYTES, MAX_SECONDS
-from passes.isolation.numpy_files import read_npz
-from passes.pipelines import PIPELINES
+from onnx_bridge.requests.request import Field, Request, fields_of, members
+from passes.core.errors import InputError
+
+_C = TypeVar("_C", bound=Callable[..., None])
+
+
+def takes(request: type[Request]) -> Callable[[_C], _C]:
+    """Give a command the options of a request, in the place of its parameter ``request``.
+
+    Args:
+        request: the class; the command gets a request of it, made of the options that are given.
+    """
+
+    def decorate(command: _C) -> _C:
+        options = {field.name: field for field in fields_of(request) if field.option.cli}
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            texts = {name: given.pop(name) for name in options}
+            command(**given, request=read(request, texts))
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters = []
+        for parameter in signature.parameters.values():
+            added = map(_parameter, options.values()) if parameter.name == "request" else [parameter]
+            parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in added]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def read(request: type[Request], texts: Mapping[str, Any]) -> Any:
+    """Return a request with the options of a command line; those that are None keep their defaults.
+
+    Args:
+        request: the class.
+        texts: values by option, as typer gives them. ``runtime`` becomes that of this process, and of all that it
+            starts.
+
+    Raises:
+        InputError: a text cannot be read, or a value is out of range.
+    """
+    fields = {field.name: field for field in fields_of(request)}
+    values = {}
+    for name, text in texts.items():
+        if text is None or text in ((), []):
+            continue
+        if name == "runtime":
+            use_runtime(text)
+        else:
+            parse = fields[name].option.parse
+            values[name] = text if parse is None else parse(text)
+    try:
+        return request.of(values)
+    except InputError as error:
+        if error.where not in fields:
+            raise
+        raise InputError(error.what, where=fields[error.where].flag, hint=error.hint) from None
+
+
+def _parameter(field: Field) -> inspect.Parameter:
+    """Return an option of a request as a parameter that typer understands."""
+    option, kind = field.option, _text_type(field)
+    flag, metavar = field.flag, option.metavar or "|".join(map(str, field.choices)) or None
+    default = field.default
+    if option.parse is not None:
+        default = None
+    elif kind is bool and default and "/" not in flag:
+        flag, metavar = f"{flag}/--no-{flag.removeprefix('--')}", None
+    limits = {"min": option.minimum} if option.minimum is not None and kind in (int, float) else {}
+    shown = option.default if option.parse is not None and option.default else option.parse is None
+    made = typer.Option(
+        flag, metavar=metavar, help=option.help, show_default=shown, autocompletion=option.complete, **limits
+    )  # type: ignore[call-overload]
+    annotation = kind if kind is bool else kind | None
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, made]
+    )
+
+
+def _text_type(field: Field) -> Any:
+    """Return the type of an option on the command line."""
+    if field.option.many:
+        return list[str]
+    if field.option.parse is not None:
+        return str
+    kinds = [kind for kind in members(field.type) if kind is not type(None)]
+    return kinds[0] if kinds[0] in (bool, int, float, Path) else str
+
+
+def again(context: typer.Context, *names: str) -> Iterator[str]:
+    """Yield some options of a command as they were given, for another one.
+
+    Args:
+        context: the command's.
+        names: the fields of its request.
+    """
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.name in names and value is not None and value != parameter.default:
+            for text in value if isinstance(value, (list, tuple)) else [value]:
+                yield from (parameter.opts[0], str(text))
 
 
 def _output_file(path: Path | None) -> Path | None:
-    """The path of a file to write; raises InputError where its folder is missing, before there is work to lose."""
+    """Return the path of a file to write; raise InputError if its folder is missing, before there is work to lose."""
     if path is not None and not path.parent.is_dir():
         raise InputError("it cannot be written: its folder does not exist", where=str(path), hint="make the folder")
     return path
@@ -32,8 +127,6 @@ def _output_file(path: Path | None) -> Path | None:
 
 OutputFile = functools.partial(typer.Option, callback=_output_file)
 """An option that names a file to write."""
-
-
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 ModelOrBundle = Annotated[
     Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
@@ -42,272 +135,10 @@ HtmlReport = Annotated[
     Path | None,
     OutputFile("--report", metavar="OUT.html", help="Write a page that a browser shows, offline."),
 ]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
-        help="Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
-    ),
-]
 
 
-def complete_passes(incomplete: str) -> list[str]:
-    """Specifications of pipelines whose last name is completed."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in (*PIPELINES, *passes.names()) if name.startswith(last)]
-
-
-Pipeline = Annotated[
-    str,
-    typer.Option(
-        "--pipeline",
-        metavar="SPEC",
-        help="Passes, as 'a,b{option=value}', or a pipeline's name.",
-        autocompletion=complete_passes,
-    ),
-]
-Dims = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dimension; repeatable.")
-]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="NAME:[2,3,224,224]", help="Whole shape of an input; repeatable."),
-]
-Target = Annotated[str, typer.Option(help="gpu, ref (any CPU), or auto: gpu where there is one.")]
-Freeze = Annotated[
-    list[str] | None,
-    typer.Option("--freeze", metavar="NAME=VALUE", help="Make an input constant: JSON, or @SAMPLE.npz; repeatable."),
-]
-Host = Annotated[
-    bool, typer.Option("--host/--no-host", help="Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")
-]
-Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Whether to use verdicts of earlier runs.")]
-ProbeBudget = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        min=0.0,
-        help="Estimated seconds, in all, for comparing large nodes at real size; the others have small witnesses.",
-    ),
-]
-Precision = Annotated[
-    str, typer.Option("--precision", metavar="P", help="What to compute in: fp32, fp16, bf16, int8 or fp8.")
-]
-
-
-class _LowPrecision(enum.Enum):
-    """What MIGraphX can be asked to compute in."""
-
-    fp16 = "fp16"
-    bf16 = "bf16"
-    int8 = "int8"
-    fp8 = "fp8"
-
-
-class _AsTarget(enum.Enum):
-    """Targets that can be rehearsed on ref."""
-
-    gpu = "gpu"
-
-
-AsTarget = Annotated[
-    _AsTarget | None,
-    typer.Option("--as", help="Also rehearse the gpu target on ref: its passes that need no GPU, and no kernels."),
-]
-LowPrecision = Annotated[
-    _LowPrecision | None,
-    typer.Option("--precision", help="What MIGraphX computes in; default: the model's own."),
-]
-Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        metavar="DATA",
-        help="For int8 and fp8: an .npz, .npy, folder of images or .pb, or loader script; else made-up data.",
-    ),
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option("--keep-fp32", metavar="OP|NODE", help="An operator or node that stays in float32; repeatable."),
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Of compiling, as exhaustive_tune=true; repeatable."),
-]
-Buckets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--bucket",
-        metavar="NAME=1,4,16",
-        help="Sizes of a dimension, a program for each, or what it is tied to, as total=past+1; repeatable.",
-    ),
-]
-PadBefore = Annotated[
-    list[str] | None,
-    typer.Option("--pad-before", metavar="NAME", help="A dimension that is padded at its start; repeatable."),
-]
-Pad = Annotated[
-    list[str] | None,
-    typer.Option("--pad", metavar="NAME=VALUE", help="What fills an input up to its bucket: a number (0) or edge."),
-]
-_EXPRESSION = re.compile(r"(?=.*[A-Za-z_])[\w\s+*/()-]+")
-"""Arithmetic with at least one symbol."""
-As = Annotated[
-    str | None,
-    typer.Option("--as", metavar="decoder", help="What the model is: a language model that generates token by token."),
-]
-MaxLength = Annotated[
-    int | None, typer.Option(metavar="N", min=2, help="Of --as decoder: the most tokens of a text, prompt included.")
-]
-Prefill = Annotated[
-    str, typer.Option(metavar="16,64", help="Of --as decoder: how many tokens of a prompt programs take at a time.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated inputs.")]
-Samples = Annotated[
-    int | None, typer.Option(min=1, help="How many samples to generate (1), or to take of the given ones (all).")
-]
-Rtol = Annotated[float | None, typer.Option(min=0.0, help="Relative tolerance, instead of the dtype's own.")]
-Atol = Annotated[float | None, typer.Option(min=0.0, help="Absolute tolerance, instead of the dtype's own.")]
-
-
-def _use(name: str | None) -> str | None:
+def use_runtime(name: str | None) -> str | None:
     """Choose the runtime of this process, and of all that it starts."""
     if name is not None:
         os.environ[VARIABLE] = name if name in KINDS else str(Path(name).expanduser().absolute())
     return name
-
-
-Runtime = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime",
-        metavar="PATH|KIND",
-        callback=_use,
-        help=f"Which MIGraphX: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
-    ),
-]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="S", min=0.001, max=MAX_SECONDS, help="Most seconds for each step of a runtime.")
-]
-Memory = Annotated[
-    float | None,
-    typer.Option(metavar="GiB", min=0.001, max=MAX_GIBIBYTES, help="Most memory of a runtime's process."),
-]
-
-
-def again(**given: object) -> Iterator[str]:
-    """The options of a command as they were given, for another one; those without a value are left out."""
-    for name, value in given.items():
-        for each in value if isinstance(value, list) else [value] if value is not None else []:
-            yield from (f"--{name.replace('_', '-')}", str(each))
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    return tuple(each.strip() for each in text.split(",") if each.strip())
-
-
-def dims(texts: list[str] | None) -> dict[str, int]:
-    """Sizes by dimension, of ``NAME=SIZE``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, _, size = text.rpartition("=")
-        if not name or not is_size(size):
-            raise InputError(f"{text!r} is not NAME=SIZE", where="--dim", hint="for example --dim batch=1")
-        found[name] = int(size)
-    return found
-
-
-def is_size(text: str) -> bool:
-    """Whether a text is a size: a number of at most as many elements as a tensor may have."""
-    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ELEMENTS
-
-
-def numbers(texts: list[str] | None) -> dict[str, float]:
-    """Numbers by metric, of ``METRIC=VALUE``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, _, value = text.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InputError(f"{text!r} is not METRIC=VALUE", where="--min", hint="for example --min top1=0.99")
-    return found
-
-
-_BOOLEANS = {"false": "0", "true": "1"}
-
-
-def sizes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """Sizes by dimension, ``NAME=1,4,16``, or values of a boolean input, ``NAME=false,true``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, _, parts = text.rpartition("=")
-        each = [_BOOLEANS.get(part.strip(), part.strip()) for part in parts.split(",")]
-        if not name or not all(map(is_size, each)):
-            hint = "for example --bucket batch=1,4,16"
-            raise InputError(f"{text!r} is not NAME=SIZE,SIZE", where="--bucket", hint=hint)
-        found[name] = tuple(map(int, each))
-    return found
-
-
-def ties(texts: list[str] | None) -> tuple[list[str], dict[str, str]]:
-    """The texts that give sizes to dimensions, and the expressions of those that tie them to others."""
-    tied = {}
-    listed = []
-    for text in texts or ():
-        name, _, expression = text.partition("=")
-        if name and _EXPRESSION.fullmatch(expression):
-            tied[name] = expression.strip()
-        else:
-            listed.append(text)
-    return listed, tied
-
-
-def values(texts: list[str] | None, option: str = "--freeze", example: str = "k=[5]") -> dict[str, str]:
-    """Values by input, of ``NAME=VALUE``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise InputError(f"{text!r} is not NAME=VALUE", where=option, hint=f"for example {option} {example}")
-        found[name] = _from_sample(name, Path(value[1:])) if value.startswith("@") else value
-    return found
-
-
-def _from_sample(name: str, path: Path) -> str:
-    """The array of a name in an .npz, as JSON; raises InputError."""
-    names = []
-
-    def expected(each: str) -> int | None:
-        names.append(each)
-        return 0 if each == name else None
-
-    try:
-        with open_regular(path) as opened:
-            arrays = read_npz(opened, str(path), expected, spare=2**24)  # JSON takes many times as much
-    except OSError as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
-    if name not in arrays:
-        hint = nearest(name, names) or f"there are {', '.join(names)}"
-        raise InputError(f"it has no array {name}", where=str(path), hint=hint)
-    try:
-        return json.dumps(arrays[name].tolist())
-    except (TypeError, ValueError) as error:
-        raise InputError(f"array {name}: {error}", where=str(path)) from None
-
-
-def shapes(texts: list[str] | None) -> dict[str, list[int]]:
-    """Shapes by input, of ``NAME:[SIZES]``; raises InputError."""
-    found = {}
-    for text in texts or ():
-        name, _, sizes = text.rpartition(":")
-        parts = [each.strip() for each in sizes.strip().removeprefix("[").removesuffix("]").split(",") if each.strip()]
-        if not name or not all(map(is_size, parts)):
-            hint = "for example --shape x:[1,3,224,224]"
-            raise InputError(f"{text!r} is not NAME:[SIZES]", where="--shape", hint=hint)
-        found[name] = [int(each) for each in parts]
-    return found

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.cli.options import complete_passes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.diagnosis.explain import catalogue, explain
+from onnx_bridge.requests.texts import complete_passes
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 

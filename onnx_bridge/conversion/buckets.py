@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,6 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.axes import EDGE, label
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.conversion.convert import run
-from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.programs.instances import Instance, check_place, content_key
 from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
@@ -26,125 +23,17 @@ from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent
-from onnx_bridge.core.values import Array, Kind
-from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
-from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.core.values import Kind
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.roles import dims_of, required_inputs
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Context
 
 
-def convert_buckets(  # noqa: PLR0913
-    model: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    buckets: Mapping[str, Sequence[int] | str],
-    *,
-    pad: Mapping[str, str] | None = None,
-    pad_before: Sequence[str] = (),
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    host: bool = True,
-    cache: bool = True,
-    precision: str = "fp32",
-    calibration: SampleSource | None = None,
-    keep_fp32: Sequence[str] = (),
-    options: Mapping[str, bool | str] | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
-    runtime: str | None = None,
-    reuse: bool = True,
-    prove: Prove = "auto",
-    prove_budget: float = PROVE_BUDGET,
-    progress: Progress | None = None,
-) -> Bundle:
-    """Convert a model for several sizes of some of its dimensions.
-
-    Large weights of the cleaned models are written once, whatever the number of buckets (`SharedWeights`); each program
-    has its own, which its format requires.
-
-    Args:
-        model: an ONNX file.
-        out: a folder.
-        buckets: sizes by symbol; there is a bucket for each combination that is possible. An expression of other
-            symbols ties one to them: ``{"past": [7, 15], "total": "past + 1"}``. An input that selects between branches
-            with results of different shapes has a bucket for each of its values, 0 and 1, unless it is frozen.
-        pad: by input, the value that pads it: a number, or ``edge`` for its last element; default: 0, which is right
-            for attention masks.
-        pad_before: the symbols that are padded, and cut, at their start: those that the model appends to, so that new
-            elements directly follow the old ones, as in the keys and values of a decoder.
-        target: like the following, as for `onnx_bridge.convert`.
-        pipeline: as above.
-        dims: sizes of the other symbols.
-        shapes: as above.
-        freeze: as above.
-        host: as above.
-        cache: as above.
-        precision: as above.
-        calibration: as above.
-        keep_fp32: as above.
-        options: as above.
-        timeout: as above.
-        memory: as above.
-        runtime: as above.
-        reuse: whether to keep those buckets of an earlier bundle in ``out`` that are up to date, and the cleaned models
-            of others.
-        prove: as above; the budget is that of all buckets together.
-        prove_budget: as above.
-        progress: as above.
-
-    Raises:
-        InputError: a symbol or an input is unknown, sizes are wrong, or as for `onnx_bridge.convert`.
-        ParityError: padding changes an output, or as for `onnx_bridge.convert`.
-        RuntimeFailure: as for `onnx_bridge.convert`.
-    """
-    request = ConvertRequest(
-        target=target,
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        shapes=as_shapes(shapes),
-        freeze=as_json(freeze),
-        buckets={name: tuple(each) for name, each in buckets.items() if not isinstance(each, str)},
-        ties={name: each for name, each in buckets.items() if isinstance(each, str)},
-        pad=dict(pad or {}),
-        pad_before=tuple(pad_before),
-        host=host,
-        cache=cache,
-        precision=precision,
-        calibration=calibration,
-        keep_fp32=tuple(keep_fp32),
-        options=dict(options or {}),
-        timeout=timeout,
-        memory=memory,
-        runtime=runtime,
-        reuse=reuse,
-        prove=prove,
-        prove_budget=prove_budget,
-    )
-    return run_buckets(model, Path(out), request, progress)
-
-
-def run_any(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
-    """Convert a model into a bundle, or into one with buckets or a decoder, if the request has their sizes.
-
-    There are buckets as well where an input selects between branches (`selecting_inputs`), unless ``out`` is a single
-    program.
-    """
-    if request.decoder is not None:
-        return run_decoder(model, out, request, progress)
-    source = Source.of(model)
-    with limited(Limits.of(request.timeout, request.memory)):
-        selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
-    return (run_buckets if request.buckets or selecting else run)(source, out, request, progress)
-
-
 def run_buckets(
     model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None
 ) -> Bundle:
-    """Convert a model for the buckets of a request; errors are those of `convert_buckets`."""
+    """Convert a model for the buckets of a request; errors are those of `onnx_bridge.convert`."""
     with limited(Limits.of(request.timeout, request.memory)):
         return BucketConversion.of(Source.of(model), out, request, progress or silent).run(progress or silent)
 
@@ -267,8 +156,6 @@ def _check(model: ir.Model, request: ConvertRequest) -> None:
 
 
 def _check_sizes(symbols: set[str], request: ConvertRequest) -> None:
-    if not request.buckets:
-        raise InputError("there are no sizes", where="bucket", hint="for example batch=1,4,16")
     for name, sizes in request.buckets.items():
         if name not in symbols:
             hint = nearest(name, symbols) or f"there are {', '.join(sorted(symbols)) or 'none'}"

@@ -6,19 +6,17 @@ What runs the reference is imported where it does: it would take a tenth of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
+from onnx_bridge.requests.conversion import CleanRequest
 from passes.graphs.scopes import Scope, name_nodes, values_of
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Budget, Context, Target
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
     from onnx_bridge.conversion.verify_passes import Verifier
     from onnx_bridge.reference.comparison.compare import Comparison
+    from onnx_bridge.requests.keywords import CleanOptions
 
 
 @dataclass(frozen=True)
@@ -76,62 +75,44 @@ class Cleaned:
         return values
 
 
-def clean(  # noqa: PLR0913
+def clean(
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str] | None = None,
     *,
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    default_dim: int | None = None,
     target: Target | None = None,
-    verify: Literal["none", "each"] = "none",
-    max_rewrites: int | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
     progress: Progress | None = None,
+    **options: Unpack[CleanOptions],
 ) -> Cleaned:
     """Rewrite a model with the passes of a pipeline.
 
     Args:
         model: an ONNX file, or a model in memory, which is not modified.
         out: the file to write; None writes nothing.
-        pipeline: the passes, as a specification (``fold-constants{max-bytes=1MiB},remove-dead``) or the name of a
-            pipeline (``default``, ``minimal``, ``none``).
-        dims: sizes of symbolic dimensions by name.
-        shapes: whole shapes by input name.
-        freeze: inputs that become constant, by name: an array, or a value as JSON.
-        default_dim: the size of every input dimension that is still open; None leaves it open.
         target: the runtime that the model is meant for, which gives verdicts; None if there is none.
-        verify: ``each`` compares the model on ONNX Runtime before and after each pass that changes it, on a seeded
-            sample.
-        max_rewrites: how many rewrites all passes together may commit, to bisect them.
-        timeout: limit in seconds for each run of ONNX Runtime.
-        memory: limit in GiB for its process.
         progress: called with the name of each pass as it begins.
+        options: the fields of `onnx_bridge.requests.conversion.CleanRequest`.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
         NativeFailure: ONNX Runtime exceeded a limit.
     """
-    request = CleanRequest(
-        pipeline,
-        dict(dims or {}),
-        as_shapes(shapes),
-        as_json(freeze),
-        default_dim,
-        verify,
-        max_rewrites,
-        timeout,
-        memory,
-    )
+    return run(model, None if out is None else Path(out), CleanRequest.of(options), target, progress)
+
+
+def run(
+    model: str | os.PathLike[str] | ir.Model,
+    out: Path | None,
+    request: CleanRequest,
+    target: Target | None = None,
+    progress: Progress | None = None,
+) -> Cleaned:
+    """Rewrite a model as a request says; errors are those of `clean`."""
     loaded = models.owned(model)
     cleaned = rewrite(loaded, request, target=target, progress=progress)
     if out is None:
         return cleaned
     models.save(cleaned.model, out)
-    return replace(cleaned, path=Path(out))
+    return replace(cleaned, path=out)
 
 
 def rewrite(

@@ -99,7 +99,7 @@ def conversion_key(
             "ties": dict(request.ties) if request.buckets else {},
             "pad": dict(request.pad) if request.buckets else {},
             "pad_before": sorted(request.pad_before) if request.buckets else [],
-            **({} if request.decoder is None else {"decoder": asdict(request.decoder)}),
+            **({} if (sizes := request.decoder_sizes) is None else {"decoder": asdict(sizes)}),
             "target": target,
             "architecture": Machine.of(runtime).architecture if target == "gpu" else None,
         }

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.requests.cleaning import CleanRequest
-from onnx_bridge.requests.conversion import ConvertRequest, DoctorRequest
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest, DoctorRequest
 from passes.graphs.scopes import Scope
 
 VALUES = (0, 1)

@@ -195,14 +195,6 @@ def unknown_variable(environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def parse_option(text: str) -> tuple[str, str]:
-    """Parse ``NAME=VALUE``; raises InputError."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InputError(f"{text!r} is not NAME=VALUE", where="--option", hint="for example --option fast_math=false")
-    return name.strip().replace("-", "_"), value.strip()
-
-
 @functools.cache
 def _reads(runtime: Runtime, variable: str) -> bool:
     """Return whether a library of the runtime contains the name of a variable."""

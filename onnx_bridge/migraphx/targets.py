@@ -55,11 +55,6 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
     )
 
 
-def target_beside(as_target: str | None, target: str) -> str:
-    """Return the target to compile for if another may be rehearsed (``--as``), which is done on ``ref``."""
-    return "ref" if as_target is not None and target == "auto" else target
-
-
 def gpu_architecture(root: Path = Path("/")) -> str | None:
     """Return the architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
     architectures = gpu_architectures(root)

@@ -8,9 +8,10 @@ the exported graph.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
@@ -20,9 +21,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.quantization.quantize_graph import quantize_graph
 from onnx_bridge.quantization.quantized import Quantized
 from onnx_bridge.requests.export import Dynamic, ExportRequest, as_arguments, output_path
-from onnx_bridge.requests.quantization import Mode, QuantizeRequest
-from onnx_bridge.requests.schemes import scheme_of
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.export.export import export
 from passes.isolation.limits import Limits, limited
@@ -30,29 +29,23 @@ from passes.isolation.limits import Limits, limited
 if TYPE_CHECKING:
     from torch import nn
 
+    from onnx_bridge.requests.keywords import QuantizeOptions
 
-def quantize(  # noqa: PLR0913
+
+def quantize(
     src: str | os.PathLike[str] | ir.Model | nn.Module,
     out: str | os.PathLike[str] | None = None,
     *,
     args: Any = None,
     kwargs: Mapping[str, Any] | None = None,
-    with_: str = "quark",
-    scheme: str = "int8",
-    mode: Mode | None = None,
-    calibration: SampleSource | None = None,
-    per_channel: bool = False,
-    exclude: Sequence[str] = (),
-    train: Callable[[nn.Module], object] | None = None,
     dynamic: Dynamic | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
     progress: Progress | None = None,
+    **options: Unpack[QuantizeOptions],
 ) -> Quantized:
     """Quantize a model, run it, and measure how far its outputs are from those in float.
 
     Inputs, outputs and weights of a module are named as by `onnx_bridge.export`. Weights are stored as integers if the
-    scheme has integers.
+    scheme has integers. A PyTorch module is quantized by Quark in this process, without limits.
 
     Args:
         src: an ONNX file, a model in memory, or a PyTorch module; it is not changed. A module is quantized as it
@@ -60,53 +53,52 @@ def quantize(  # noqa: PLR0913
         out: the file to write, atomically; None writes nothing.
         args: arguments of a module by position: a tuple or list of them, or the only one.
         kwargs: arguments of a module by name.
-        with_: the quantizer: ``quark`` or ``ort``.
-        scheme: what to quantize to, by name (`onnx_bridge.requests.schemes.SCHEMES`).
-        mode: Quark's mode for a module: ``fx`` quantizes the graph of torch.export, with the operators between layers;
-            ``eager`` quantizes the layers, their weights and inputs; None is fx if it supports the scheme.
-        calibration: the data that ranges are measured on (see `onnx_bridge.samples.calibration`), by input names;
-            required for a model by int8, int8-pow2, uint8, int16 and fp8. For a module the default is its arguments.
-            The result is compared with the float model on it.
-        per_channel: whether weights get a scale for each output channel.
-        exclude: names of nodes or operators that stay in float; of a module's layers for Quark's eager mode.
-        train: quantization-aware training: called with the quantized module, after calibration and before its scales
-            are frozen. That module has the signature of the original one, and is trained in place. With the mode fx it
-            takes only arguments of the given sizes. Quark only.
         dynamic: open dimensions of a module, as for `onnx_bridge.export`; not for Quark's mode fx.
-        timeout: seconds for each step of a process that runs models, or quantizes one: None is 600 for each sample.
-            A PyTorch module is quantized by Quark in this process, without limits.
-        memory: GiB of such a process; None is 80 % of what is free.
         progress: called with each stage as it begins.
+        options: the fields of `onnx_bridge.requests.quantization.QuantizeRequest`. ``calibration`` is by input names,
+            and required for a model by int8, int8-pow2, uint8, int16 and fp8; for a module the default is its
+            arguments. ``train`` is called with the quantized module, which has the signature of the original one, and
+            is trained in place; with the mode fx it takes only arguments of the given sizes.
 
     Raises:
         InputError: the quantizer is not installed, or does not support the scheme, or this model; the data does not
             fit; the model is quantized already; or ``out`` cannot be written.
         NativeFailure: a limit was exceeded, or the quantizer has crashed.
     """
-    request = QuantizeRequest(
-        quantizer=with_,
-        scheme=scheme_of(scheme),
-        mode=mode,
-        calibration=calibration,
-        per_channel=per_channel,
-        exclude=tuple(exclude),
-        train=train,
-        out=output_path(out),
-    )
-    tell = progress or silent
-    with limited(Limits.of(timeout, memory)):
+    path = None if out is None else Path(out)
+    return run(src, path, QuantizeRequest.of(options), progress, args=args, kwargs=kwargs, dynamic=dynamic)
+
+
+def run(
+    src: str | os.PathLike[str] | ir.Model | nn.Module,
+    out: Path | None,
+    request: QuantizeRequest,
+    progress: Progress | None = None,
+    **call: Any,
+) -> Quantized:
+    """Quantize a model as a request says; errors are those of `quantize`.
+
+    Args:
+        src: the model, or the module.
+        out: the file to write.
+        request: how to quantize.
+        progress: called with each stage as it begins.
+        call: the arguments of a module, and its open dimensions.
+    """
+    request, tell = replace(request, out=output_path(out)), progress or silent
+    with limited(Limits.of(request.timeout, request.memory)):
         if isinstance(src, (str, os.PathLike, ir.Model)):
-            given = {"args": args, "kwargs": kwargs, "mode": mode, "train": train, "dynamic": dynamic}
-            for name, value in given.items():
+            for name, value in {**call, "mode": request.mode, "train": request.train}.items():
                 if value is not None:
                     raise InputError("the option is only for PyTorch modules", where=name, hint="omit it")
             return _quantize_model(src, request, tell)
-        call = ExportRequest(() if args is None else as_arguments(args), dict(kwargs or {}), dynamic or {})
-        return _quantize_module(src, call, request, tell)
+        given = {name: value for name, value in call.items() if value is not None}
+        args = as_arguments(given["args"]) if "args" in given else ()
+        return _quantize_module(src, replace(ExportRequest(**given), args=args), request, tell)
 
 
 def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeRequest, progress: Progress) -> Quantized:
-    request.check_route("ort" if request.quantizer == "ort" else "quark")
+    request.check_route("ort" if request.with_ == "ort" else "quark")
     if isinstance(src, ir.Model):
         return quantize_graph(src, request, progress)
     if request.out is not None and request.out.exists() and request.out.samefile(src):
@@ -116,7 +108,7 @@ def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeReq
 
 def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
     require_torch()
-    if request.quantizer == "quark":
+    if request.with_ == "quark":
         from onnx_bridge.quantization.torch.quantize_module import quantize_module
 
         return quantize_module(module, call, request, progress)

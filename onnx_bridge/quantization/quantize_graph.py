@@ -35,14 +35,14 @@ def quantize_graph(
         progress: called with each stage.
         own: samples that come with the model, for calibration if none are given.
     """
-    scheme = request.scheme
+    scheme = request.format
     with prepared(model, scheme, request.exclude) as source:
         data = calibration_samples(scheme, request.calibration, specs(model), own)
         samples = [as_arrays(sample) for sample in data.samples]
         on = f" on {len(samples)} samples" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
         notes = _quantize_file(request, source, samples)
-        quantized = source.result(_LIBRARIES[request.quantizer])
+        quantized = source.result(_LIBRARIES[request.with_])
         require_quantized(quantized, scheme)
         progress("compare with the float model")
         reference, original = Reference(quantized), Reference(model)
@@ -50,7 +50,7 @@ def quantize_graph(
         quantized = saved(quantized, request.out, progress)
     return Quantized(
         model=quantized,
-        quantizer=versioned(*_NAMES[request.quantizer]),
+        quantizer=versioned(*_NAMES[request.with_]),
         scheme=scheme.name,
         per_channel=request.per_channel,
         excluded=source.excluded,
@@ -71,17 +71,17 @@ def _quantize_file(request: QuantizeRequest, source: Source, samples: Sequence[M
     """
     entries, arrays = value_messages.pack(samples)
     message = {
-        "quantizer": request.quantizer,
+        "quantizer": request.with_,
         "path": str(source.path),
         "target": str(source.target),
         "excluded": source.excluded,
         "large": source.large,
-        "scheme": request.scheme.name,
+        "scheme": request.scheme,
         "per_channel": request.per_channel,
         "samples": entries,
     }
     bounds = limits.current(SECONDS * (2 + len(samples)))  # it loads and writes the model, and runs it on each sample
-    server, library = "onnx_bridge.quantization.server", _LIBRARIES[request.quantizer]
+    server, library = "onnx_bridge.quantization.server", _LIBRARIES[request.with_]
     (answer, _), _ = worker.shared("quantizers").call(server, message, arrays, limits=bounds, library=library)
     if "error" in answer:
         raise InputError(**answer["error"])

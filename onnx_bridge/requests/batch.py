@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
-from onnx_bridge.requests.request import Request
+from onnx_bridge.requests.request import Option, Part, Request
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,22 @@ class JobRequest(Request):
     """How to convert one model of a batch, and whether to compare its bundle with the reference.
 
     Attributes:
-        conversion: of the model.
-        check: whether to compare the bundle afterwards.
+        conversion: how to convert the model.
         parity: how to compare; its reference and conversion are those of the job.
 
     Raises:
-        InputError: the data to compare on are in memory.
+        InputError: the data to compare on, or to calibrate with, are in memory.
     """
 
-    conversion: ConvertRequest = field(default_factory=ConvertRequest)
-    check: bool = False
-    parity: CheckRequest = field(default_factory=CheckRequest)
+    conversion: Annotated[ConvertRequest, Part()] = field(default_factory=ConvertRequest)
+    check: Annotated[bool, Option("Compare each bundle with the reference.")] = False
+    parity: Annotated[CheckRequest, Part("rtol", "atol")] = field(default_factory=CheckRequest)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.parity.inputs, (str, os.PathLike, type(None))):
-            raise InputError("the data must be in a file", where="inputs", hint="save them as an .npz")
+        super().__post_init__()
+        for name, data in {"inputs": self.parity.inputs, "calibration": self.conversion.calibration}.items():
+            if not isinstance(data, (str, os.PathLike, type(None))):
+                raise InputError("the data must be in a file", where=name, hint="save them as an .npz")
 
     @property
     def inputs(self) -> Path | None:
@@ -64,27 +65,23 @@ class JobRequest(Request):
 
 
 @dataclass(frozen=True)
-class BatchRequest:
+class BatchRequest(Request):
     """How to convert many models.
 
     Attributes:
         sources: files, folders, globs, lists, job files (`onnx_bridge.batch.jobs`).
         out: the folder of the bundles.
         job: the request of each job; a job file may override its fields.
-        jobs: how many jobs run at a time on this machine; None: by cores and predicted memory.
-        resume: whether to keep the results of earlier runs.
-        retry: whether to repeat jobs that failed in an earlier run.
-        verify: whether to read kept bundles whole, also files that have not changed since they were last read.
-        dry_run: only plan; write nothing.
-        passes: files with passes of the user.
     """
 
-    sources: tuple[Location, ...]
-    out: Location
-    job: JobRequest = field(default_factory=JobRequest)
-    jobs: int | None = None
-    resume: bool = True
-    retry: bool = False
-    verify: bool = False
-    dry_run: bool = False
-    passes: tuple[Path, ...] = ()
+    sources: tuple[Location, ...] = ()
+    out: Location = Path()
+    job: Annotated[JobRequest, Part()] = field(default_factory=JobRequest)
+    jobs: Annotated[
+        int | None, Option("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
+    ] = None
+    resume: Annotated[bool, Option("Whether many models go on from what was done before.")] = True
+    retry: Annotated[bool, Option("Try again what failed before.")] = False
+    verify: Annotated[bool, Option("Read kept bundles whole, also if their files seem unchanged.")] = False
+    dry_run: Annotated[bool, Option("Say what would be done, write nothing.")] = False
+    passes: Annotated[tuple[Path, ...], Option("Files with passes of the user.", cli=False)] = ()

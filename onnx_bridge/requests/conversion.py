@@ -1,15 +1,123 @@
-"""What `convert` and `doctor` are asked to do: one frozen dataclass a verb."""
+"""What `clean`, `doctor` and `convert` are asked to do, and what limits those have that run foreign code."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.requests.cleaning import Dims, Shapes
-from onnx_bridge.requests.request import Data, Request
+from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
+from onnx_bridge.requests import texts
+from onnx_bridge.requests.request import Data, Option, Request
+
+Dims = Mapping[str, int]
+Shapes = Mapping[str, tuple[int, ...]]
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+"""From wide to narrow."""
+Prove = Literal["auto", "always", "never"]
+"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
+PROVE_BUDGET = 30.0
+"""The default of `ConvertRequest.prove_budget`, in seconds."""
+
+
+Runtime = Annotated[
+    str | None,
+    Option(
+        f"Which MIGraphX: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
+        metavar="PATH|KIND",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsRequest(Request):
+    """The limits of what runs in processes of its own."""
+
+    timeout: Annotated[
+        float | None,
+        Option("Limit in seconds for each step of MIGraphX, and each run of ONNX Runtime.", metavar="S", above=0.0),
+    ] = None
+    memory: Annotated[
+        float | None, Option("Memory limit of MIGraphX's process, and of ONNX Runtime's.", metavar="GiB", above=0.0)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRequest(LimitsRequest):
+    """The limits of MIGraphX, and which one it is."""
+
+    runtime: Runtime = None
+
+
+@dataclass(frozen=True)
+class VerifyRequest(Request):
+    """What to verify of a bundle."""
+
+    here: Annotated[bool, Option("Whether to check that it can run here, too.", "--here/--files-only")] = True
+    runtime: Runtime = None
+
+
+@dataclass(frozen=True)
+class _CleaningRequest(LimitsRequest):
+    """The options of all that clean a model."""
+
+    pipeline: Annotated[
+        str,
+        Option(
+            "Passes, as 'a,b{option=value}', or a pipeline's name: default, minimal, none.",
+            metavar="SPEC",
+            complete=texts.complete_passes,
+        ),
+    ] = "default"
+    dims: Annotated[
+        Dims, Option("Size of a symbolic dimension; repeatable.", "--dim", "NAME=SIZE", texts.dims, many=True)
+    ] = field(default_factory=dict)
+    shapes: Annotated[
+        Shapes, Option("Whole shape of an input; repeatable.", "--shape", "NAME:[2,3,224,224]", texts.shapes, many=True)
+    ] = field(default_factory=dict)
+    freeze: Annotated[
+        Mapping[str, str],
+        Option(
+            "Make an input constant: JSON, or @SAMPLE.npz; repeatable.",
+            "--freeze",
+            "NAME=VALUE",
+            texts.values_of("--freeze", "k=[5]"),
+            many=True,
+            api="Mapping[str, Array | str]",
+        ),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CleanRequest(_CleaningRequest):
+    """How to rewrite a model with passes."""
+
+    default_dim: Annotated[
+        int | None, Option("Size of every input dimension that is still open; default: it stays open.", cli=False)
+    ] = None
+    verify: Annotated[
+        Literal["none", "each"], Option("each: run the model on ONNX Runtime before and after each pass.")
+    ] = "none"
+    max_rewrites: Annotated[int | None, Option("Stop after so many rewrites.", metavar="N", minimum=0)] = None
+
+
+@dataclass(frozen=True)
+class DoctorRequest(_CleaningRequest, RuntimeRequest):
+    """Which conversion to examine without compiling; the target ``gpu`` is rehearsed on a machine without one."""
+
+    target: Annotated[str, Option("What to compile for: gpu, ref (any CPU), or auto: gpu if there is one.")] = "auto"
+    host: Annotated[bool, Option("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
+    cache: Annotated[bool, Option("Whether to use verdicts of earlier runs.")] = True
+    probe_budget: Annotated[
+        float | None,
+        Option(
+            "Estimated seconds, in all, for comparing large nodes at real size (2); the others have small witnesses.",
+            metavar="S",
+            minimum=0.0,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -35,111 +143,118 @@ class DecoderSizes:
             raise InputError(what, where="prefill", hint=hint)
 
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
-"""From wide to narrow."""
-Prove = Literal["auto", "always", "never"]
-"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
-PROVE_BUDGET = 30.0
-"""The default of `ConvertRequest.prove_budget`, in seconds."""
-
-
 @dataclass(frozen=True)
-class ConvertRequest(Request):
+class ConvertRequest(DoctorRequest):
     """How to convert a model; which model, and where to, is not part of it.
 
     Attributes:
-        target: ``gpu``, ``ref``, or ``auto``: gpu if there is one.
-        pipeline: the passes, as a specification or the name of a pipeline.
-        dims: sizes of symbolic dimensions by name.
-        shapes: whole shapes by input name.
-        freeze: values, as JSON text, of inputs that become constant.
-        buckets: sizes of the symbolic dimensions that get several programs.
-        ties: what other symbolic dimensions are then, as ``{"total": "past + 1"}``.
-        pad: by input, what fills it up to the size of its bucket: a number, or ``edge``.
-        pad_before: the dimensions with buckets that are padded at their start.
-        decoder: of a language model that generates token by token, its sizes; None converts it as any other model.
-        host: whether nodes may run on ONNX Runtime.
-        cache: whether to use verdicts of earlier runs.
-        probe_budget: estimated seconds, in all, for comparing large nodes at real size; None is the default of
-            `onnx_bridge.verdicts.probed_runtime.ProbedRuntime`.
-        precision: what to compute in: fp32, fp16, bf16, int8 or fp8.
-        calibration: samples for int8 and fp8; None generates them.
-        keep_fp32: operators and nodes that stay in float32.
-        options: compile options by name (`onnx_bridge.migraphx.compile_options`).
-        timeout: limit in seconds for each of parsing, compiling and saving, and for each run of ONNX Runtime.
-        memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
-        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        rehearse: ``gpu`` holds every node to what the gpu target's passes make of it, without a GPU.
-        reuse: whether to take the cleaned model of an earlier bundle in the same folder if it is up to date.
-        prove: whether the bundle is run against the reference: ``auto`` within `prove_budget`, else by a witness;
-            ``always`` whatever it takes; or ``never``.
-        prove_budget: the most estimated seconds of a run at real size, and of the search for a witness.
+        ties: what dimensions without buckets of their own are, as ``{"total": "past + 1"}``: texts in `buckets`.
 
     Raises:
-        InputError: a limit is not positive, or there is no such way to prove, or no such target to rehearse.
+        InputError: an option is out of range, or is missing beside another one.
     """
 
-    target: str = "auto"
-    pipeline: str = "default"
-    dims: Dims = field(default_factory=dict)
-    shapes: Shapes = field(default_factory=dict)
-    freeze: Mapping[str, str] = field(default_factory=dict)
-    buckets: Shapes = field(default_factory=dict)
+    precision: Annotated[str, Option("What to compute in: fp32, fp16, bf16, int8 or fp8.", metavar="P")] = "fp32"
+    calibration: Annotated[
+        Data | None,
+        Option(
+            "For int8 and fp8: an .npz, .npy, folder of images or .pb, or loader script; else made-up data.",
+            metavar="DATA",
+        ),
+    ] = None
+    keep_fp32: Annotated[
+        tuple[str, ...],
+        Option("An operator or node that stays in float32; repeatable.", metavar="OP|NODE", parse=tuple, many=True),
+    ] = ()
+    options: Annotated[
+        Mapping[str, bool | str],
+        Option(
+            "An option of MIGraphX's compiler, as exhaustive_tune=true; repeatable.",
+            "--option",
+            "NAME=VALUE",
+            texts.compile_options,
+            many=True,
+        ),
+    ] = field(default_factory=dict)
+    rehearse: Annotated[
+        Literal["gpu"] | None,
+        Option("Rehearse the gpu target's passes, too, and rewrite what they get wrong.", metavar="gpu"),
+    ] = None
+    prove: Annotated[
+        Prove,
+        Option("Run the bundle against the reference: within the budget, else by a witness; at real size; or not."),
+    ] = "auto"
+    prove_budget: Annotated[
+        float, Option("Longest estimated run, in seconds, that --prove auto makes.", metavar="S", above=0.0)
+    ] = PROVE_BUDGET
+    buckets: Annotated[
+        Shapes,
+        Option(
+            "Sizes of a dimension, a program for each, or what it is tied to, as total=past+1; repeatable.",
+            "--bucket",
+            "NAME=1,4,16",
+            texts.buckets,
+            many=True,
+            api="Mapping[str, Sequence[int] | str]",
+        ),
+    ] = field(default_factory=dict)
     ties: Mapping[str, str] = field(default_factory=dict)
-    pad: Mapping[str, str] = field(default_factory=dict)
-    pad_before: tuple[str, ...] = ()
-    decoder: DecoderSizes | None = None
-    host: bool = True
-    cache: bool = True
-    probe_budget: float | None = None
-    precision: str = "fp32"
-    calibration: Data | None = None
-    keep_fp32: tuple[str, ...] = ()
-    options: Mapping[str, bool | str] = field(default_factory=dict)
-    timeout: float | None = None
-    memory: float | None = None
-    runtime: str | None = None
-    rehearse: str | None = None
-    reuse: bool = True
-    prove: str = "auto"
-    prove_budget: float = PROVE_BUDGET
+    pad: Annotated[
+        Mapping[str, str],
+        Option(
+            "What fills an input up to its bucket: a number (0) or edge; repeatable.",
+            "--pad",
+            "NAME=VALUE",
+            texts.values_of("--pad", "mask=0"),
+            many=True,
+        ),
+    ] = field(default_factory=dict)
+    pad_before: Annotated[
+        tuple[str, ...],
+        Option("A dimension that is padded at its start; repeatable.", metavar="NAME", parse=tuple, many=True),
+    ] = ()
+    decoder: Annotated[
+        bool,
+        Option("What the model is: a language model that generates token by token.", "--as", "decoder", texts.decoder),
+    ] = False
+    max_length: Annotated[
+        int | None, Option("Of a decoder: the most tokens of a text, prompt included.", metavar="N", minimum=2)
+    ] = None
+    prefill: Annotated[
+        tuple[int, ...],
+        Option(
+            "Of a decoder: how many tokens of a prompt programs take at a time.",
+            "--prefill",
+            "16,64",
+            texts.numbers_of("--prefill", "SIZE,SIZE", "16,64"),
+        ),
+    ] = ()
+    reuse: Annotated[
+        bool, Option("Whether to keep what is up to date of an earlier bundle in the same folder.", cli=False)
+    ] = True
 
     def __post_init__(self) -> None:
-        if self.prove not in (known := get_args(Prove)):
-            hint = nearest(self.prove, known) or f"there are {', '.join(known)}"
-            raise InputError(f"it cannot be {self.prove!r}", where="prove", hint=hint)
-        if self.rehearse not in (None, "gpu"):
-            raise InputError(f"nothing can be rehearsed as on {self.rehearse!r}", hint="there is only gpu")
-        for name in ("timeout", "memory", "prove_budget"):
-            limit = getattr(self, name)
-            if limit is not None and limit <= 0:
-                raise InputError(f"it cannot be {limit}", where=name, hint="give a positive number")
+        tied = {name: text for name, text in self.buckets.items() if isinstance(text, str)}
+        if tied:
+            object.__setattr__(self, "ties", {**self.ties, **tied})
+            object.__setattr__(self, "buckets", {name: x for name, x in self.buckets.items() if name not in tied})
+        super().__post_init__()
+        if self.decoder and self.max_length is None:
+            raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
+        if not self.decoder and (self.max_length is not None or self.prefill):
+            where = "prefill" if self.max_length is None else "max_length"
+            raise InputError("only a decoder has it", where=where, hint="say that the model is a decoder, too")
+        self.decoder_sizes  # noqa: B018 — validates them
+
+    @property
+    def decoder_sizes(self) -> DecoderSizes | None:
+        """The sizes of a decoder; None for other models."""
+        return None if self.max_length is None else DecoderSizes(self.max_length, self.prefill)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; calibration samples in memory are left out."""
+        """Return the fields as JSON values; calibration samples in memory are left out."""
         on_disk = self.calibration is None or isinstance(self.calibration, (str, os.PathLike))
         return super(ConvertRequest, self if on_disk else replace(self, calibration=None)).to_json()
-
-
-@dataclass(frozen=True)
-class DoctorRequest(Request):
-    """Which conversion to examine without compiling; the attributes are those of `ConvertRequest`.
-
-    The target ``gpu`` is rehearsed on a machine without one.
-    """
-
-    target: str = "auto"
-
-    pipeline: str = "default"
-    dims: Dims = field(default_factory=dict)
-    shapes: Shapes = field(default_factory=dict)
-    freeze: Mapping[str, str] = field(default_factory=dict)
-    host: bool = True
-    cache: bool = True
-    probe_budget: float | None = None
-    timeout: float | None = None
-    memory: float | None = None
-    runtime: str | None = None
 
 
 def check_precision(name: str) -> None:

@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests import texts
+from onnx_bridge.requests.request import Option, Request
 
 ExporterChoice = Literal["auto", "dynamo", "torchscript"]
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -16,23 +18,25 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 
 @dataclass(frozen=True)
-class ExportRequest:
+class ExportRequest(Request):
     """How to export a module; which module is not part of it.
 
     Attributes:
         args: arguments by position.
         kwargs: arguments by name.
-        dynamic: dimensions of open size.
-        exporter: which of torch.onnx's exporters; ``auto`` tries dynamo, then TorchScript.
-        opset: the opset of the model; None leaves it to torch.
         out: the file to write, if any.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    dynamic: Dynamic = field(default_factory=dict)
-    exporter: ExporterChoice = "auto"
-    opset: int | None = None
+    dynamic: Annotated[
+        Dynamic,
+        Option("An open dimension; repeatable.", metavar="INPUT.AXIS=NAME", parse=texts.open_dimensions, many=True),
+    ] = field(default_factory=dict)
+    exporter: Annotated[
+        ExporterChoice, Option("Which of torch.onnx's exporters; auto: TorchScript if dynamo fails.")
+    ] = "auto"
+    opset: Annotated[int | None, Option("Opset of the model; default: torch's own.", metavar="N", minimum=7)] = None
     out: Path | None = None
 
 

@@ -1,57 +1,40 @@
-"""What `onnx_bridge.lower` is asked to do."""
+"""What `onnx_bridge.lower` and the backend of `torch.compile` are asked to do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, Prove
-from onnx_bridge.requests.export import Dynamic, ExporterChoice
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.export import ExportRequest
+from onnx_bridge.requests.request import Option, Part, Request
 
 HalfPrecision = Literal["fp16", "bf16"]
+_OF_CONVERSION = ("target", "host", "timeout", "memory", "runtime", "prove", "prove_budget")
 
 
 @dataclass(frozen=True)
-class LowerRequest:
-    """How to lower a module; which module, and for which arguments, is not part of it.
+class LowerRequest(Request):
+    """How to lower a module; which module, and for which arguments, is not part of it."""
 
-    Attributes:
-        target: ``gpu``, ``ref``, or ``auto``: gpu if there is one.
-        precision: what the module computes in; None is its own dtypes.
-        buckets: sizes by open dimension.
-        dynamic: dimensions of open size.
-        pad_before: open dimensions that are padded at their start.
-        exporter: of torch.onnx.
-        opset: of the ONNX model; None leaves it to torch.
-        host: whether nodes may run on ONNX Runtime.
-        cache: whether programs are cached on disk, or the cache folder.
-        timeout: limit in seconds for each step of MIGraphX, and for a call.
-        memory: limit in GiB for MIGraphX's process.
-        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        in_process: whether programs run in this process, on tensors that are passed by address.
-        prove: whether programs are run against the reference (`onnx_bridge.requests.conversion.ConvertRequest`).
-        prove_budget: the most estimated seconds for that.
-    """
-
-    target: str = "auto"
-    precision: HalfPrecision | None = None
-    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    dynamic: Dynamic = field(default_factory=dict)
-    pad_before: tuple[str, ...] = ()
-    exporter: ExporterChoice = "auto"
-    opset: int | None = None
-    host: bool = True
-    cache: bool | str | os.PathLike[str] = True
-    timeout: float | None = None
-    memory: float | None = None
-    runtime: str | None = None
-    in_process: bool = False
-    prove: Prove = "auto"
-    prove_budget: float = PROVE_BUDGET
+    precision: Annotated[
+        HalfPrecision | None,
+        Option("What the module computes in; inputs and outputs keep their dtypes. Default: its own dtypes."),
+    ] = None
+    cache: Annotated[
+        bool | str | os.PathLike[str], Option("Whether to cache programs on disk, or the folder to cache them in.")
+    ] = True
+    in_process: Annotated[
+        bool, Option("Run in this process, on tensors that are passed by address, on PyTorch's current stream.")
+    ] = False
+    convert: Annotated[ConvertRequest, Part("buckets", "pad_before", *_OF_CONVERSION)] = field(
+        default_factory=ConvertRequest
+    )
+    export: Annotated[ExportRequest, Part("dynamic", "exporter", "opset")] = field(default_factory=ExportRequest)
 
     @property
     def cache_folder(self) -> Path | None:
@@ -60,17 +43,28 @@ class LowerRequest:
             return cache_dir() / "torch"
         return None if self.cache is False else Path(self.cache)
 
-    @property
-    def conversion(self) -> ConvertRequest:
-        """How to convert the exported model."""
-        return ConvertRequest(
-            target=self.target,
-            buckets=self.buckets,
-            pad_before=self.pad_before,
-            host=self.host,
-            timeout=self.timeout,
-            memory=self.memory,
-            runtime=self.runtime,
-            prove=self.prove,
-            prove_budget=self.prove_budget,
-        )
+
+@dataclass(frozen=True)
+class BackendRequest(Request):
+    """The ``options`` of the backend of `torch.compile`."""
+
+    strict: Annotated[bool, Option("Whether a graph that cannot be lowered is an error.")] = False
+    buckets: Annotated[
+        tuple[int, ...] | None, Option("Sizes that open dimensions are padded to; default: powers of two.")
+    ] = None
+    programs: Annotated[int, Option("The maximum number of programs of a graph.", minimum=1)] = 8
+    lowering: Annotated[LowerRequest, Part(*_OF_CONVERSION, "exporter", "opset", "cache", "in_process")] = field(
+        default_factory=LowerRequest
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets is not None and (not self.buckets or min(self.buckets) < 1):
+            what = f"the sizes are {list(self.buckets)}"
+            raise InputError(what, where="option 'buckets'", hint="give positive sizes")
+
+    def bucket(self, size: int) -> int:
+        """Return the size that a size is padded to; sizes larger than all buckets are not padded."""
+        if self.buckets is None:
+            return 1 << max(size - 1, 0).bit_length() if size else 0
+        return min((bucket for bucket in self.buckets if bucket >= size), default=size)

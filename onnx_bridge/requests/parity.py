@@ -1,4 +1,4 @@
-"""What `check`, `bisect` and `reduce` are asked to do: one frozen dataclass a verb."""
+"""What `check`, `bisect` and `reduce` are asked to do."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances, parse_tolerance
+from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.request import Data, Request
+from onnx_bridge.requests.request import Data, Option, Part, Request, fields_of
+from onnx_bridge.samples.dataset import DataSource
 from passes.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
@@ -22,39 +24,57 @@ LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
 """What MIGraphX can be asked to compute in, instead of the model's own dtypes."""
 ExpectedOutputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
 """An ``.npz``, or one mapping of arrays a sample."""
+if TYPE_CHECKING:
+    Reference = ModelSource
+    Expected = ExpectedOutputs
+    Dataset = DataSource
+else:
+    Reference = Annotated[Path, "ModelSource"]
+    Expected = Annotated[Path, "ExpectedOutputs"]
+    Dataset = Annotated[Path, "DataSource"]
+"""As for `Data`: JSON, and the command line, have a path."""
+_OF_CONVERSION = ("pipeline", "dims", "shapes", "freeze", "target", "cache", "timeout", "memory", "runtime")
+NAMED_TOLERANCES = Option(
+    "Tolerance of one output (with layers: of any value); repeatable.",
+    "--tol",
+    "NAME:rtol=R,atol=A",
+    lambda texts: dict(map(parse_tolerance, texts)),
+    many=True,
+    api="Mapping[str, Tolerance | PartialTolerance]",
+)
+_PRECISION = Option("What MIGraphX computes in: fp16, bf16, int8 or fp8; default: the model's own dtypes.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParityRequest(Request):
-    """The fields that the three requests share; the model is not part of them.
+class ComparisonRequest(Request):
+    """The options of all that compare a model with its reference; the model is not part of them.
 
     Attributes:
-        inputs: samples, or where to read them from (`onnx_bridge.samples.files`); None generates them.
-        seed: of generated samples.
-        samples: how many to generate (default: 1), or to take of those given (default: all).
-        rtol: relative tolerance of floats; None goes by dtype.
-        atol: absolute tolerance of floats; None goes by dtype and the size of the values.
         tolerance: the precision whose tolerances hold (`onnx_bridge.reference.comparison.tolerances.PRESETS`); None
             goes by dtype.
         conversion: how the model is converted, if it is no bundle; and the limits of MIGraphX's steps.
-        as_target: ``gpu`` also rehearses the gpu target on ``ref``.
-
-    Raises:
-        InputError: ``as_target`` is unknown.
     """
 
-    inputs: Data | None = None
-    seed: int = 0
-    samples: int | None = None
-    rtol: float | None = None
-    atol: float | None = None
+    inputs: Annotated[
+        Data | None,
+        Option(
+            "Inputs: an .npz, a folder of .pb, a Polygraphy .json or loader script; default: generated ones.",
+            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+        ),
+    ] = None
+    seed: Annotated[int, Option("Seed of the generated inputs.", minimum=0)] = 0
+    samples: Annotated[
+        int | None,
+        Option("How many samples to generate (1), or to take of the given ones (all).", metavar="N", minimum=1),
+    ] = None
+    rtol: Annotated[
+        float | None, Option("Relative tolerance, instead of the dtype's own.", metavar="R", minimum=0.0)
+    ] = None
+    atol: Annotated[
+        float | None, Option("Absolute tolerance, instead of the dtype's own.", metavar="A", minimum=0.0)
+    ] = None
     tolerance: str | None = None
-    conversion: ConvertRequest = field(default_factory=ConvertRequest)
-    as_target: Literal["gpu"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.as_target not in (None, "gpu"):
-            raise InputError(f"nothing can be rehearsed as on {self.as_target!r}", hint="there is only gpu")
+    conversion: Annotated[ConvertRequest, Part("host", *_OF_CONVERSION)] = field(default_factory=ConvertRequest)
 
     @property
     def limits(self) -> Limits:
@@ -63,7 +83,7 @@ class ParityRequest(Request):
 
     @property
     def generated_seed(self) -> int | None:
-        """The seed, where samples are generated."""
+        """The seed, if samples are generated."""
         return self.seed if self.inputs is None else None
 
     @property
@@ -73,25 +93,47 @@ class ParityRequest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParityRequest(ComparisonRequest):
+    """The options of `check`, `bisect` and `reduce`.
+
+    If the gpu target is rehearsed, the target ``auto`` is ``ref``.
+    """
+
+    rehearse: Annotated[
+        Literal["gpu"] | None,
+        Option("Also rehearse the gpu target on ref: its passes that need no GPU, and no kernels.", metavar="gpu"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rehearse is not None and self.conversion.target == "auto":
+            object.__setattr__(self, "conversion", replace(self.conversion, target="ref"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckRequest(ParityRequest):
     """How to compare a model or bundle with its reference.
 
     Attributes:
-        reference: the original model of a bundle; None is the file that it was converted from.
-        tolerances: by output; with ``layers``, by any value.
-        layers: whether to compare every value of the cleaned model.
-        layers_memory: limit in GiB of the values that this holds at a time.
         evidence: whether the report keeps outputs, graphs and error sketches.
 
     Raises:
         InputError: a tolerance is invalid.
     """
 
-    reference: Path | None = None
-    tolerances: Mapping[str, PartialTolerance] = field(default_factory=dict)
-    layers: bool = False
-    layers_memory: float = 1.0
-    evidence: bool = False
+    reference: Annotated[Path | None, Option("The original of a bundle, if it has moved.", metavar="MODEL")] = None
+    tolerance: Annotated[
+        str | None,
+        Option("What MIGraphX computes in, for its tolerances: float32, fp16, bf16, int8 or fp8.", metavar="PRECISION"),
+    ] = None
+    tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
+    layers: Annotated[bool, Option("Compare every value of the model, and name the first that differs.")] = False
+    layers_memory: Annotated[
+        float, Option("Memory limit of the values compared at a time.", metavar="GiB", above=0.0)
+    ] = 1.0
+    evidence: Annotated[
+        bool, Option("Keep all outputs, the graphs before and after, and a sketch of each layer.", cli=False)
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,26 +146,54 @@ class CheckRequest(ParityRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectRequest(ParityRequest):
-    """How to find the component, and the nodes, that make a model wrong.
+class DataRequest(CheckRequest):
+    """How to measure metrics of a model or bundle over a dataset, instead of comparing outputs.
 
-    Attributes:
-        reference: a correct model, from which the model was made by other means.
-        outputs: the expected outputs of each sample.
-        precision: the lower precision whose results are compared as well.
+    Raises:
+        InputError: metrics are asked for without a dataset, or an option has no meaning with one.
     """
 
-    reference: ModelSource | None = None
-    outputs: ExpectedOutputs | None = None
-    precision: LowPrecision | None = None
+    data: Annotated[
+        Dataset | None, Option("A dataset to measure metrics on, instead.", metavar="DIR|FILE|SCRIPT.py")
+    ] = None
+    metrics: Annotated[
+        tuple[str, ...], Option("With data: top1, top5, cosine, sqnr, iou.", "--metric", "A,B", texts.names)
+    ] = ()
+    least: Annotated[
+        Mapping[str, float],
+        Option(
+            "What a metric must reach, else exit code 1; repeatable.", "--min", "METRIC=VALUE", texts.metrics, many=True
+        ),
+    ] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data is None and (self.metrics or self.least):
+            raise InputError("metrics are measured on a dataset", where="metrics", hint="name one with data")
+        if self.data is not None:
+            kept = {"data", "metrics", "least", "reference", "samples", "rehearse", "conversion", "evidence"}
+            others = [field for field in fields_of(DataRequest) if not field.path and field.name not in kept]
+            if given := [field.flag for field in others if getattr(self, field.name) != field.default]:
+                what = f"it measures metrics, for which {' and '.join(given)} mean nothing"
+                raise InputError(what, where="data", hint="least says what a metric must reach")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectRequest(ParityRequest):
+    """How to find the component, and the nodes, that make a model wrong."""
+
+    reference: Annotated[Reference | None, Option("A correct model, from which this one was made.", metavar="ONNX")] = (
+        None
+    )
+    outputs: Annotated[
+        Expected | None, Option("The expected outputs, from PyTorch for example.", metavar="FILE.npz")
+    ] = None
+    precision: Annotated[LowPrecision | None, _PRECISION] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceRequest(ParityRequest):
-    """How to find the smallest model that is wrong on MIGraphX.
+    """How to find the smallest model that is wrong on MIGraphX."""
 
-    Attributes:
-        precision: what MIGraphX computes in; None is the model's own dtypes.
-    """
-
-    precision: LowPrecision | None = None
+    precision: Annotated[LowPrecision | None, _PRECISION] = None
+    conversion: Annotated[ConvertRequest, Part(*_OF_CONVERSION)] = field(default_factory=ConvertRequest)

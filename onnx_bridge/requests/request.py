@@ -1,14 +1,23 @@
-"""What a request is: a frozen dataclass that says what one verb is asked to do, and its form in JSON."""
+"""What a request is: a frozen dataclass that says what one verb is asked to do; each option is a field, stated once.
+
+    rtol: Annotated[float | None, Option("Relative tolerance, instead of the dtype's own.", minimum=0.0)] = None
+
+From such a line follow the option of the command line (`onnx_bridge.cli.options`), the keyword of the API's function
+(`onnx_bridge.requests.keywords`, which `make keywords` writes), JSON, what a manifest records, and the reference pages.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
+import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -19,13 +28,126 @@ from onnx_bridge.samples.files import SampleSource
 if TYPE_CHECKING:
     Data = SampleSource
 else:
-    Data = Path
+    Data = Annotated[Path, "SampleSource"]
 """Samples, or where to read them from. JSON has a path: samples in memory have no form there."""
 
 
 @dataclass(frozen=True)
+class Option:
+    """What an option is, besides its name, its type and its default.
+
+    Attributes:
+        help: a sentence for the user.
+        flag: the name on the command line, if it differs from the field's.
+        metavar: what stands for the value in the help; default: the choices, or the type.
+        parse: reads the text of the command line; the type does that if there is nothing to parse.
+        many: whether the option is repeatable; `parse` then takes the list of texts.
+        default: how the default is written on the command line, if there is something to parse.
+        minimum: the smallest value.
+        above: a value that is too small, by however little.
+        complete: proposes values in a shell.
+        api: the type of the API's keyword, if it is not the field's.
+        cli: whether it is an option of the command line.
+    """
+
+    help: str
+    flag: str = ""
+    metavar: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    many: bool = False
+    default: str | None = None
+    minimum: float | None = None
+    above: float | None = None
+    complete: Callable[[str], list[str]] | None = None
+    api: str = ""
+    cli: bool = True
+
+
+class Part:
+    """Marks a field as a request of its own, whose options are options of the whole."""
+
+    def __init__(self, *names: str) -> None:
+        """Create a mark.
+
+        Args:
+            names: the options that are those of the whole; default: all.
+        """
+        self.names = names
+
+
+@dataclass(frozen=True)
+class Field:
+    """An option of a request, or of a part of it.
+
+    Attributes:
+        name: the field's.
+        path: the parts that lead to it.
+        type: as annotated.
+        default: the value without the option.
+        option: the rest.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    type: Any
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return self.option.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The only values; empty if there are others."""
+        return next((typing.get_args(kind) for kind in members(self.type) if typing.get_origin(kind) is Literal), ())
+
+    def check(self, value: Any) -> None:
+        """Raise InputError if a value is out of range, or not one of the choices."""
+        if value is None or value == self.default:
+            return
+        if self.choices and value not in self.choices:
+            known = ", ".join(map(str, self.choices))
+            hint = nearest(str(value), self.choices) or f"there {'are' if len(self.choices) > 1 else 'is'} {known}"
+            raise InputError(f"it cannot be {value!r}", where=self.name, hint=hint)
+        low = self.option.minimum is not None and value < self.option.minimum
+        if low or (self.option.above is not None and value <= self.option.above):
+            hint = f"give {self.option.minimum} or more" if low else f"give more than {self.option.above:g}"
+            raise InputError(f"it cannot be {value}", where=self.name, hint=hint)
+
+
+@dataclass(frozen=True)
 class Request:
-    """What a verb is asked to do; each field is an option, and has a default."""
+    """What a verb is asked to do; each field has a default."""
+
+    def __post_init__(self) -> None:
+        for field in fields_of(type(self)):
+            if not field.path:
+                field.check(getattr(self, field.name))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the request with some options, as the API takes them; those that are None keep their defaults.
+
+        Raises:
+            InputError: there is no such option, or a value is out of range.
+        """
+        known = {field.name: field for field in fields_of(cls)}
+        for name in options:
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(known)}"
+                raise InputError("there is no such option", where=f"option {name!r}", hint=hint)
+        given = {name: plain(known[name].type, value) for name, value in options.items() if value is not None}
+        return cls()._with({(*known[name].path, name): value for name, value in given.items()})
+
+    def _with(self, values: Mapping[tuple[str, ...], Any]) -> Self:
+        """Return a copy with values of fields, and of fields of its parts."""
+        changed = {path[0]: value for path, value in values.items() if len(path) == 1}
+        for part in dict.fromkeys(path[0] for path in values if len(path) > 1):
+            inner = {path[1:]: value for path, value in values.items() if path[0] == part and len(path) > 1}
+            changed[part] = getattr(self, part)._with(inner)
+        return replace(self, **changed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; TypeError for what is in memory only."""
@@ -48,7 +170,7 @@ class Request:
         Raises:
             InputError: there is no such field, or the value has the wrong type.
         """
-        hints = _hints(cls)  # type: ignore[arg-type]  # mypy asks whether instances are hashable
+        hints = hints_of(cls)
         if name not in hints:
             hint = nearest(name, hints) or f"there are {', '.join(hints)}"
             raise InputError(f"there is no setting {name!r}", where=where, hint=hint)
@@ -59,10 +181,60 @@ class Request:
             raise InputError(f"{name} cannot be {value!r}", where=where, hint=expected) from None
 
 
+def hints_of(request: type[Request]) -> dict[str, Any]:
+    """Return the annotation of each field of a request."""
+    return _hints(request)  # type: ignore[arg-type]  # mypy asks whether instances are hashable
+
+
+def fields_of(request: type[Request]) -> tuple[Field, ...]:
+    """Return the options of a request, with those of its parts, in order."""
+    return _fields(request)  # type: ignore[arg-type]  # as above
+
+
 @functools.cache
 def _hints(request: type[Request]) -> dict[str, Any]:
-    hints = typing.get_type_hints(request)
+    hints = typing.get_type_hints(request, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(request)}
+
+
+@functools.cache
+def _fields(request: type[Request]) -> tuple[Field, ...]:
+    return tuple(_options(request))
+
+
+def _options(request: type[Request]) -> Iterator[Field]:
+    for field in dataclasses.fields(request):
+        hint = hints_of(request)[field.name]
+        mark = hint.__metadata__[0] if typing.get_origin(hint) is Annotated else None
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if isinstance(mark, Option):
+            yield Field(field.name, (), hint.__origin__, default, mark)
+        elif isinstance(mark, Part):
+            for inner in fields_of(hint.__origin__):
+                if inner.name in mark.names or not mark.names:
+                    value = functools.reduce(getattr, (*inner.path, inner.name), default)
+                    yield replace(inner, path=(field.name, *inner.path), default=value)
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the only type, each without annotations."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    return tuple(each.__origin__ if typing.get_origin(each) is Annotated else each for each in kinds)
+
+
+def plain(kind: Any, value: Any) -> Any:
+    """Return a value of the API as a field of some type holds it: sequences as tuples, arrays as JSON."""
+    for member in members(kind):
+        origin, arguments = typing.get_origin(member), typing.get_args(member)
+        if origin is tuple and isinstance(value, (list, tuple, range)):
+            return tuple(plain(arguments[0], item) for item in value)
+        if origin is Mapping and isinstance(value, Mapping):
+            return {name: plain(arguments[1], item) for name, item in value.items()}
+        if member is str and hasattr(value, "tolist"):
+            return json.dumps(value.tolist())
+        if member is Path and isinstance(value, (str, os.PathLike)):
+            return Path(value)
+    return value
 
 
 def _to_text(value: object) -> str:

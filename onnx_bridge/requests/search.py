@@ -1,18 +1,25 @@
-"""What the verbs `bench`, `tune` and `mixed_precision` are asked to do: one frozen dataclass a verb."""
+"""What `bench`, `tune` and `mixed_precision` are asked to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance
+from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest, check_precision
-from onnx_bridge.requests.parity import ParityRequest
-from onnx_bridge.requests.request import Data, Request
+from onnx_bridge.requests.parity import NAMED_TOLERANCES, ComparisonRequest
+from onnx_bridge.requests.request import Data, Option, Part, Request
 
 CompileOptions = Mapping[str, bool | str]
+
+
+def _each_alone(options: list[str]) -> tuple[CompileOptions, ...]:
+    """Return the sets of compile options to try: none, and each of some by itself."""
+    return ({}, *({name: value} for name, value in texts.compile_options(options).items()))
 
 
 @dataclass(frozen=True)
@@ -20,50 +27,67 @@ class BenchRequest(Request):
     """What to measure; which model is not part of it.
 
     Attributes:
-        batches: sizes of the batch dimension; empty leaves it alone.
-        precisions: what MIGraphX computes in.
-        engines: names of engines (`onnx_bridge.benchmark.engines.ENGINES`).
-        module: the factory of the PyTorch module, for the engines ``torch`` and ``torch-compile``.
-        inputs: where to read the sample from; None generates one.
-        iterations: the maximum number of rounds.
-        warmup: the number of calls before the measured ones.
-        seconds: no round begins after this time; None is no limit.
-        seed: of the sample and of the order of the engines.
-        against: the JSON of an earlier benchmark, to compare with.
-        max_slowdown: the share by which it may be slower than that.
-        per_operator: whether to measure MIGraphX's operators as well.
         conversion: how to convert the model, apart from its precision.
 
     Raises:
         InputError: a value is out of range, or there is no such precision.
     """
 
-    batches: tuple[int, ...] = ()
-    precisions: tuple[str, ...] = ("fp32",)
-    engines: tuple[str, ...] = ("migraphx", "ort")
-    module: str | None = None
-    inputs: Data | None = None
-    iterations: int = 50
-    warmup: int = 3
-    seconds: float | None = None
-    seed: int = 0
-    against: Path | None = None
-    max_slowdown: float = 0.05
-    per_operator: bool = False
-    conversion: ConvertRequest = field(default_factory=ConvertRequest)
+    batches: Annotated[
+        tuple[int, ...], Option("Sizes of the batch dimension to measure.", "--batch", "1,2,4", texts.batches)
+    ] = ()
+    precisions: Annotated[
+        tuple[str, ...], Option("What MIGraphX computes in.", "--precision", "P,…", texts.names, default="fp32")
+    ] = ("fp32",)
+    engines: Annotated[
+        tuple[str, ...],
+        Option(
+            "Of migraphx, ort, ort-migraphx, ort-rocm, torch, torch-compile; ratios are to the first.",
+            metavar="E,…",
+            parse=texts.names,
+            default="migraphx,ort",
+        ),
+    ] = ("migraphx", "ort")
+    module: Annotated[
+        str | None, Option("For torch: the factory of the module of an ONNX file.", metavar="FACTORY")
+    ] = None
+    inputs: Annotated[
+        Data | None,
+        Option(
+            "Where to take the sample from: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+        ),
+    ] = None
+    iterations: Annotated[int, Option("Maximum number of rounds.", metavar="N", minimum=1)] = 50
+    warmup: Annotated[int, Option("Calls before the measured ones.", metavar="N", minimum=0)] = 3
+    seconds: Annotated[
+        float | None,
+        Option(
+            "No round begins after this time, for each batch size, except for the first five.", metavar="S", minimum=0.0
+        ),
+    ] = None
+    seed: Annotated[int, Option("Seed of the sample and of the order.")] = 0
+    against: Annotated[Path | None, Option("Earlier results to compare with.", metavar="BASELINE.json")] = None
+    max_slowdown: Annotated[
+        float, Option("How much slower than the baseline it may be.", metavar="5%", parse=texts.share, default="5%")
+    ] = 0.05
+    per_operator: Annotated[bool, Option("Also measure MIGraphX's operators.")] = False
+    conversion: Annotated[
+        ConvertRequest,
+        Part("pipeline", "dims", "target", "calibration", "keep_fp32", "options", "timeout", "memory", "runtime"),
+    ] = field(default_factory=ConvertRequest)
 
     def __post_init__(self) -> None:
-        if any(each < 1 for each in self.batches) or len(set(self.batches)) < len(self.batches):
+        super().__post_init__()
+        if any(size < 1 for size in self.batches) or len(set(self.batches)) < len(self.batches):
             what = f"invalid batch sizes {list(self.batches)}"
             raise InputError(what, where="batch", hint="as in 1,2,4,8, each once")
-        if self.iterations < 1 or self.warmup < 0:
-            raise InputError("it needs at least 1 iteration, and at least 0 warmup calls", where="iterations")
         if not 0 <= self.max_slowdown < 10:
             raise InputError(f"it cannot be {self.max_slowdown:.0%}", where="max-slowdown", hint="as in 5%")
         if not self.precisions:
             raise InputError("there is nothing to measure: no precision is named", where="precisions")
-        for each in self.precisions:
-            check_precision(each)
+        for precision in self.precisions:
+            check_precision(precision)
 
 
 @dataclass(frozen=True)
@@ -71,56 +95,88 @@ class TuneRequest(Request):
     """What to search; which model, and the job file to write, are not part of it.
 
     Attributes:
-        budget: of time, in seconds.
-        precisions: to try; the others are compared with the first one.
-        options: sets of compile options to try; None tries those that matter on the target.
-        pipelines: to try.
-        inputs: samples for comparison and measurement; None generates them.
-        iterations: rounds in which a trial is measured.
-        seed: of samples and of the order of measurements.
-        resume: whether to continue from the journal.
         conversion: how to convert the model otherwise; its ``buckets`` are all sizes that inputs have.
 
     Raises:
         InputError: a value is out of range, or there is no such precision.
     """
 
-    budget: float = 600.0
-    precisions: tuple[str, ...] = PRECISIONS
-    options: tuple[CompileOptions, ...] | None = None
-    pipelines: tuple[str, ...] = ("default",)
-    inputs: Data | None = None
-    iterations: int = 20
-    seed: int = 0
-    resume: bool = True
-    conversion: ConvertRequest = field(default_factory=ConvertRequest)
+    budget: Annotated[
+        float,
+        Option(
+            "How long to search, as in 90s, 10m, 2h.", metavar="TIME", parse=texts.seconds, default="10m", above=0.0
+        ),
+    ] = 600.0
+    precisions: Annotated[
+        tuple[str, ...],
+        Option(
+            "Precisions to try; the others are compared with the first.",
+            "--precision",
+            "P,…",
+            texts.names,
+            default=",".join(PRECISIONS),
+        ),
+    ] = PRECISIONS
+    options: Annotated[
+        tuple[CompileOptions, ...] | None,
+        Option(
+            "An option of MIGraphX's compiler to try instead of the default ones; repeatable.",
+            "--option",
+            "NAME=VALUE",
+            _each_alone,
+            many=True,
+        ),
+    ] = None
+    pipelines: Annotated[
+        tuple[str, ...],
+        Option(
+            "A pipeline to try (default); repeatable.",
+            "--pipeline",
+            "SPEC",
+            tuple,
+            many=True,
+            complete=texts.complete_passes,
+        ),
+    ] = ("default",)
+    inputs: Annotated[
+        Data | None,
+        Option(
+            "Samples for comparison and measurement: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+            metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
+        ),
+    ] = None
+    iterations: Annotated[int, Option("Rounds in which a trial is measured.", metavar="N", minimum=1)] = 20
+    seed: Annotated[int, Option("Seed of samples and of the order.")] = 0
+    resume: Annotated[bool, Option("Whether to continue from the journal.")] = True
+    conversion: Annotated[
+        ConvertRequest, Part("dims", "target", "host", "buckets", "pad", "calibration", "timeout", "memory", "runtime")
+    ] = field(default_factory=ConvertRequest)
 
     def __post_init__(self) -> None:
-        for name in ("budget", "iterations"):
-            if getattr(self, name) <= 0:
-                raise InputError("it must be more than 0", where=name)
-        for each in self.precisions:
-            check_precision(each)
+        super().__post_init__()
+        for precision in self.precisions:
+            check_precision(precision)
         if self.conversion.buckets and self.inputs is not None:
             what = "with buckets, inputs are generated for each size"
             raise InputError(what, where="inputs", hint="omit inputs or buckets")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedPrecisionRequest(ParityRequest):
+class MixedPrecisionRequest(ComparisonRequest):
     """Which precision to search in, and how to compare; which model is not part of it.
-
-    Attributes:
-        tolerances: by output; the others are those of the precision.
 
     Raises:
         InputError: the precision of the conversion is fp32, or unknown.
     """
 
-    tolerances: Mapping[str, PartialTolerance] = field(default_factory=dict)
-    conversion: ConvertRequest = field(default_factory=lambda: ConvertRequest(precision="fp16"))
+    tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
+    conversion: Annotated[
+        ConvertRequest,
+        Part("precision", "pipeline", "dims", "target", "host", "calibration", "timeout", "memory", "runtime"),
+    ] = field(default_factory=lambda: ConvertRequest(precision="fp16"))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_precision(self.conversion.precision)
         if self.conversion.precision == "fp32":
             raise InputError("all is in float32", where="precision 'fp32'", hint="there are fp16, bf16, int8 and fp8")

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import ml_dtypes
 import numpy as np
@@ -31,9 +31,7 @@ from onnx_bridge.core.values import Array, flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking import check
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import files
@@ -43,6 +41,9 @@ from passes.isolation.limits import Limits, limited
 from passes.probing.partition import extract
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.convert_precision import FORMATS
+
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import MixedPrecisionOptions
 
 Model = str | os.PathLike[str] | ir.Model
 
@@ -80,74 +81,27 @@ class MixedPrecision(JsonRecord):
         return {"keep_fp32": values.pop("nodes")} | values
 
 
-def mixed_precision(  # noqa: PLR0913
-    model: Model,
-    precision: str = "fp16",
-    *,
-    calibration: files.SampleSource | None = None,
-    inputs: files.SampleSource | None = None,
-    tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    seed: int = 0,
-    samples: int | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    host: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
-    progress: Progress | None = None,
+def mixed_precision(
+    model: Model, *, progress: Progress | None = None, **options: Unpack[MixedPrecisionOptions]
 ) -> MixedPrecision:
     """Find the nodes that must stay in float32 for a model to agree with its reference in another precision.
 
     Args:
         model: an ONNX file, or a model in memory.
-        precision: ``fp16``, ``bf16``, ``int8`` or ``fp8``.
-        calibration: for int8 and fp8, as for `convert`.
-        inputs: samples to compare on, as for `check`; default: generated ones.
-        tolerances: as for `check`; default: those of the precision.
-        rtol: likewise.
-        atol: likewise.
-        seed: likewise.
-        samples: likewise.
-        target: as for `convert`.
-        pipeline: likewise.
-        dims: likewise.
-        host: likewise.
-        timeout: likewise.
-        memory: likewise.
         progress: called with each trial as it begins.
+        options: the fields of `onnx_bridge.requests.search.MixedPrecisionRequest`.
 
     Raises:
-        InputError: an argument is wrong, or the model differs even with all of these nodes in float32.
+        InputError: an option is wrong, or the model differs even with all of these nodes in float32.
         RuntimeFailure: MIGraphX failed.
     """
-    conversion = ConvertRequest(
-        precision=precision,
-        calibration=calibration,
-        target=target,
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        host=host,
-        timeout=timeout,
-        memory=memory,
-    )
-    request = MixedPrecisionRequest(
-        inputs=inputs,
-        tolerances={name: PartialTolerance(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
-        rtol=rtol,
-        atol=atol,
-        seed=seed,
-        samples=samples,
-        conversion=conversion,
-    )
-    return run(model, request, progress)
+    return run(model, MixedPrecisionRequest.of(options), progress)
 
 
 def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None = None) -> MixedPrecision:
     """Search as a request says; errors are those of `mixed_precision`."""
     precision = request.conversion.precision
+    Precision(precision, (), request.conversion.calibration)
     limits = Limits.of(request.conversion.timeout, request.conversion.memory)
     with limited(limits), tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
         folder = Path(temporary)

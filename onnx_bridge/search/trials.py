@@ -15,7 +15,7 @@ from onnx_bridge.benchmark.measure import Rounds, measure
 from onnx_bridge.benchmark.statistics import Ratio, Summary, ratio
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
@@ -111,7 +111,7 @@ class Trials:
         if not manifest_path(folder).exists() or candidate.buckets:
             shutil.rmtree(folder, ignore_errors=True)
         request = self._conversion(candidate)
-        return run_any(self._model, folder, request)
+        return conversion.run(self._model, folder, request)
 
     def _workload(self, bundle: Bundle) -> list[Sample]:
         """One input of each size."""

@@ -17,10 +17,10 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onnx_bridge.conversion.keys import calibration_key
 from onnx_bridge.core.errors import InputError
@@ -31,13 +31,15 @@ from onnx_bridge.migraphx.compile_options import TUNING
 from onnx_bridge.migraphx.machine import compile_environment
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
-from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.search import CompileOptions, TuneRequest
-from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.search.pareto import Candidate, Trial, winner
 from onnx_bridge.search.trials import Trials
 from onnx_bridge.search.tuning import Tuning
 from onnx_bridge.search.tuning_journal import Journal
+
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import TuneOptions
 
 Clock = Callable[[], float]
 
@@ -48,79 +50,30 @@ _OPTIONS: Mapping[str, tuple[CompileOptions, ...]] = {
 """The compile options that are tried by default, by target."""
 
 
-def tune(  # noqa: PLR0913
+def tune(
     model: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    budget: float = 600.0,
-    precisions: Sequence[str] = PRECISIONS,
-    options: Sequence[CompileOptions] | None = None,
-    pipelines: Sequence[str] = ("default",),
-    target: str = "auto",
-    dims: Mapping[str, int] | None = None,
-    buckets: Mapping[str, Sequence[int]] | None = None,
-    pad: Mapping[str, str] | None = None,
-    inputs: SampleSource | None = None,
-    calibration: str | os.PathLike[str] | None = None,
-    host: bool = True,
-    iterations: int = 20,
-    seed: int = 0,
-    resume: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
     progress: Progress | None = None,
     clock: Clock = time.monotonic,
+    **options: Unpack[TuneOptions],
 ) -> Tuning:
     """Find the fastest way to convert a model that agrees with its reference.
 
     Args:
         model: an ONNX file.
         out: the job file for `convert` to write (``.toml``); the journal is beside it.
-        budget: seconds. No trial begins that would exceed it, if it took as long as the longest one so far.
-        precisions: to try; the others are compared with the first one.
-        options: sets of compile options to try; default: those that matter on the target.
-        pipelines: to try.
-        target: as for `convert`.
-        dims: likewise.
-        buckets: the sizes of inputs, by symbolic dimension: which of them get a bucket is searched.
-        pad: as for `onnx_bridge.conversion.buckets.convert_buckets`.
-        inputs: the samples for comparison and measurement; default: a generated one, or one of each size.
-        calibration: a file or folder, as for `convert`.
-        host: as for `convert`.
-        iterations: rounds in which a trial is measured.
-        seed: of samples and of the order of measurements.
-        resume: whether to continue from the journal.
-        timeout: as for `convert`.
-        memory: likewise.
         progress: called with each trial as it begins.
         clock: the time in seconds.
+        options: the fields of `onnx_bridge.requests.search.TuneRequest`. No trial begins that would exceed the
+            ``budget``, if it took as long as the longest one so far. ``buckets`` are the sizes of inputs, by symbolic
+            dimension: which of them get a bucket is searched.
 
     Raises:
-        InputError: the model or an argument is wrong, or the budget is too short for one trial.
+        InputError: the model or an option is wrong, or the budget is too short for one trial.
         RuntimeFailure: there is no MIGraphX.
     """
-    conversion = ConvertRequest(
-        target=target,
-        dims=dict(dims or {}),
-        buckets={name: tuple(sorted(set(each))) for name, each in (buckets or {}).items()},
-        pad=dict(pad or {}),
-        calibration=calibration,
-        host=host,
-        timeout=timeout,
-        memory=memory,
-    )
-    request = TuneRequest(
-        budget=budget,
-        precisions=tuple(precisions),
-        options=None if options is None else tuple(options),
-        pipelines=tuple(pipelines),
-        inputs=inputs,
-        iterations=iterations,
-        seed=seed,
-        resume=resume,
-        conversion=conversion,
-    )
-    return run(Path(model), Path(out), request, progress, clock)
+    return run(Path(model), Path(out), TuneRequest.of(options), progress, clock)
 
 
 def run(
@@ -129,7 +82,9 @@ def run(
     """Search as a request says; errors are those of `tune`."""
     if out.suffix != ".toml":
         raise InputError("the job file must be a .toml", where=str(out), hint="for example -o tuned.toml")
-    runtime = runtimes.find()
+    sizes = {name: tuple(sorted(set(sizes))) for name, sizes in request.conversion.buckets.items()}
+    request = replace(request, conversion=replace(request.conversion, buckets=sizes))
+    runtime = runtimes.find(request.conversion.runtime)
     target = resolve_target(request.conversion.target, runtime)
     request = replace(request, conversion=replace(request.conversion, target=target))
     candidates = _candidates(request)

@@ -21,7 +21,6 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 import passes
-from onnx_bridge.batch import convert_all as batches
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch import scheduler
 from onnx_bridge.batch.engines import local
@@ -33,6 +32,7 @@ from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.requests.batch import JobRequest
 from passes.rewriting.base import Proof
+from tests.batch import requests
 from tests.batch.inline import Inline
 from tests.batch.requests import job
 
@@ -50,13 +50,13 @@ def write(path: Path, seed: int = 0, body: str = "a = MatMul(x, w) y = Relu(a)")
     return path
 
 
-convert_all = functools.partial(batches.convert_all, jobs=1)
+convert_all = functools.partial(requests.convert_all, jobs=1)
 """Most tests have one model to convert, and processes take longer to start than that."""
 
 
 def converted_here(sources: Sequence[Path], out: Path, request: JobRequest, **options: Any) -> Outcome:
     """What `convert_all` makes without processes."""
-    return batches.convert_all(sources, out, request, engine=Inline(), **options)
+    return requests.convert_all(sources, out, request, engine=Inline(), **options)
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:

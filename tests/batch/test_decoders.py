@@ -11,15 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fixtures.models import decoder, encoder_decoder
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.requests.conversion import DecoderSizes
 from tests.batch.inline import Inline
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 from tests.batch.test_batch import statuses
 
 LENGTH, SOURCE = 12, 4
-REQUEST = job(target="ref", dims={"encoder_sequence_length": SOURCE}, decoder=DecoderSizes(LENGTH))
+REQUEST = job(target="ref", dims={"encoder_sequence_length": SOURCE}, decoder=True, max_length=LENGTH)
 
 
 def other_encoder(folder: Path) -> None:
@@ -77,5 +75,5 @@ def test_a_merged_decoder_is_kept(runtime: Runtime, tmp_path: Path) -> None:
     graph.node.append(helper.make_node("If", ["use_cache_branch"], ["logits"], then_branch=branch, else_branch=branch))
     onnx.save(model, path := tmp_path / "merged.onnx")
     for expected in ("converted", "kept"):
-        request = job(target="ref", decoder=DecoderSizes(LENGTH))
+        request = job(target="ref", decoder=True, max_length=LENGTH)
         assert set(statuses(convert_all([path], tmp_path / "out", request, engine=Inline())).values()) == {expected}

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 import onnx_bridge
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.events import Task
 from onnx_bridge.bundle.files.verify import verify
 from onnx_bridge.core.files import known_digests
 from onnx_bridge.core.files.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.batch.inline import Inline
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 from tests.batch.test_batch import REF, statuses, write
 from tests.batch.test_locations import root, upload
 

@@ -19,7 +19,6 @@ import pytest
 import onnx_bridge
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch import remote_journal
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.engines.job_process import perform
 from onnx_bridge.batch.events import Event, Failed, Task
 from onnx_bridge.batch.jobs import gather
@@ -32,7 +31,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.batch import JobRequest
 from tests.batch.inline import Inline
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 from tests.batch.test_batch import statuses, write
 
 REF = job(target="ref")

@@ -25,7 +25,6 @@ from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
 import onnx_bridge
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.batch.engines import ray as ray_engine
 from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.cli.main import app
@@ -33,7 +32,7 @@ from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.locations import RemotePath
 from onnx_bridge.migraphx.runtime import Runtime
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 from tests.batch.test_batch import events as events_here
 from tests.batch.test_batch import statuses, write
 from tests.batch.test_locations import events, upload, with_data

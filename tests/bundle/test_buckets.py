@@ -13,17 +13,15 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 
 RNG = np.random.default_rng(0)
 ATTENTION = """
@@ -57,7 +55,7 @@ def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     }
     path = write(folder / "m.onnx", ATTENTION, **weights)
     sizes = {"batch": [1, 3], "seq": [4, 8]}
-    return path, convert_buckets(path, folder / "out", sizes, target="ref")
+    return path, onnx_bridge.convert(path, folder / "out", buckets=sizes, target="ref")
 
 
 def sample(batch: int, seq: int) -> dict[str, Any]:
@@ -132,9 +130,9 @@ def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
     """A mean over what is padded is refused; if it is not to be proven, the check says so."""
     path = write(tmp_path / "m.onnx", "(float[n, 4] x) => (float[1, 4] y) { y = ReduceMean <axes = [0]> (x) }")
     with pytest.raises(ParityError, match="padding changes the output y in the bucket n=4: at n=2"):
-        convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref")
+        onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [4]}, target="ref")
     assert not (tmp_path / "out").exists()
-    bundle = convert_buckets(path, tmp_path / "out", {"n": [4]}, target="ref", prove="never")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [4]}, target="ref", prove="never")
     report = check_buckets(bundle, CheckRequest())
     assert not report.passed
     assert [each.passed for each in report.legs[0].comparisons] == [True, False]
@@ -146,7 +144,7 @@ def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
         "(float[n] x, float[n] z) => (float[1] top, float[1] sum, float[n] both) {"
         "top = ReduceMax <axes = [0]> (x) sum = ReduceSum(z) both = Add(x, z) }",
     )
-    bundle = convert_buckets(path, tmp_path / "out", {"n": [5]}, pad={"x": "edge"}, target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [5]}, pad={"x": "edge"}, target="ref")
     given = {"x": np.array([-3, -2], np.float32), "z": np.array([1, 2], np.float32)}
     assert compare(bundle(given), Reference(path).run(given)).passed
     assert check_buckets(bundle, CheckRequest()).passed
@@ -158,7 +156,7 @@ def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
         ({"bach": [1]}, {}, "did you mean batch"),
         ({"batch": [-1]}, {}, "0 or more"),
         ({"batch": [2]}, {"dims": {"batch": 1}}, "fixed size"),
-        ({}, {}, "no sizes"),
+        ({"batch": []}, {}, "0 or more"),
         ({"batch": [1]}, {"pad_before": ["bach"]}, "did you mean batch"),
         ({"batch": [1]}, {"pad": {"mas": "0"}}, "did you mean mask"),
         ({"batch": [1]}, {"pad": {"mask": "much"}}, "neither a number nor edge"),
@@ -168,14 +166,14 @@ def test_what_cannot_be(
     made: tuple[Path, Bundle], tmp_path: Path, buckets: dict[str, list[int]], rest: Any, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        convert_buckets(made[0], tmp_path / "out", buckets, target="ref", **rest)
+        onnx_bridge.convert(made[0], tmp_path / "out", buckets=buckets, target="ref", **rest)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_model_itself_is_not_overwritten(made: tuple[Path, Bundle]) -> None:
     before = made[0].read_bytes()
     with pytest.raises(InputError, match="overwrite the model"):
-        convert_buckets(made[0], made[0].parent, {"batch": [1]}, target="ref")
+        onnx_bridge.convert(made[0], made[0].parent, buckets={"batch": [1]}, target="ref")
     assert made[0].read_bytes() == before
 
 

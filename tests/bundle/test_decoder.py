@@ -23,7 +23,6 @@ from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.decoders.decoder import convert_decoder
 from onnx_bridge.conversion.decoders.layout import recognize
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -47,7 +46,7 @@ def in_place(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """A decoder of genai's layout."""
     folder = tmp_path_factory.mktemp("in_place")
     path = grouped_query.build(folder / "model.onnx")
-    return path, convert_decoder(path, folder / "out", LENGTH, prefill=[8], target="ref")
+    return path, onnx_bridge.convert(path, folder / "out", decoder=True, max_length=LENGTH, prefill=[8], target="ref")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,9 @@ def appended(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
     folder = tmp_path_factory.mktemp("appended")
     path = networks.export("mistral", folder / "model.onnx")
-    return path, convert_decoder(path, folder / "out", LENGTH, prefill=[4, 8], target="ref")
+    return path, onnx_bridge.convert(
+        path, folder / "out", decoder=True, max_length=LENGTH, prefill=[4, 8], target="ref"
+    )
 
 
 class TestInPlace:
@@ -122,7 +123,7 @@ class TestInPlace:
 
     def test_logits_of_the_last_token_alone(self, runtime: Runtime, tmp_path: Path) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", last_logits=True)
-        bundle = convert_decoder(path, tmp_path / "out", 24, prefill=[4], target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=24, prefill=[4], target="ref")
         assert not bundle.decoder.layout.pads, "the last token of a padded prompt is padding"
         assert any("padded" in note for note in bundle.manifest.notes)
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 8), by_reference(path, bundle, PROMPT, 8))
@@ -130,7 +131,7 @@ class TestInPlace:
     @pytest.mark.parametrize("options", [{"dtype": np.float16}, {"int4": True}, {"window": 6}])
     def test_other_dtypes_and_windows(self, runtime: Runtime, tmp_path: Path, options: dict[str, Any]) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", **options)
-        bundle = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[8], target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=LENGTH, prefill=[8], target="ref")
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 32), by_reference(path, bundle, PROMPT, 32))
 
 
@@ -138,7 +139,7 @@ class TestWithoutPositionIds:
     def test_positions_follow_the_number_of_tokens(self, runtime: Runtime, tmp_path: Path) -> None:
         """Computed from the size of the cache, they would be the same for all tokens of a static one."""
         onnx.save(counting.decoder(counted=True), path := tmp_path / "model.onnx")
-        bundle = convert_decoder(path, tmp_path / "out", LENGTH, prefill=[4], target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=LENGTH, prefill=[4], target="ref")
         assert bundle.decoder.layout.length is not None
         assert bundle.proof.level is Proof.RUN
         found = bundle.decoder.generate(PROMPT, 32)
@@ -148,7 +149,7 @@ class TestWithoutPositionIds:
 
     def test_with_position_ids_nothing_is_looked_up(self, runtime: Runtime, tmp_path: Path) -> None:
         onnx.save(counting.decoder(), path := tmp_path / "model.onnx")
-        bundle = convert_decoder(path, tmp_path / "out", 16, target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=16, target="ref")
         assert bundle.decoder.layout.length is None
         np.testing.assert_array_equal(
             bundle.decoder.generate(PROMPT[:, :5], 8), by_reference(path, bundle, PROMPT[:, :5], 8)
@@ -167,7 +168,9 @@ class TestAppended:
         self, runtime: Runtime, appended: tuple[Path, Bundle], tmp_path: Path
     ) -> None:
         path, single = appended
-        bundle = convert_decoder(path, tmp_path / "out", 32, prefill=[8], dims={"batch_size": 2}, target="ref")
+        bundle = onnx_bridge.convert(
+            path, tmp_path / "out", decoder=True, max_length=32, prefill=[8], dims={"batch_size": 2}, target="ref"
+        )
         short = np.arange(20, 27)[None]
         ids = np.concatenate([PROMPT, np.pad(short, ((0, 0), (PROMPT.shape[1] - short.shape[1], 0)))])
         mask = np.ones_like(ids)
@@ -217,7 +220,7 @@ class TestBundle:
         out = tmp_path / "out"
         shutil.copytree(made.path, out)
         kept = (out / "width=1" / "model.mxr").stat().st_mtime_ns
-        bundle = convert_decoder(path, out, LENGTH, prefill=[4], target="ref")
+        bundle = onnx_bridge.convert(path, out, decoder=True, max_length=LENGTH, prefill=[4], target="ref")
         assert (out / "width=1" / "model.mxr").stat().st_mtime_ns == kept
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["width=1", "width=4"]
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 4), made.decoder.generate(PROMPT, 4))
@@ -295,9 +298,9 @@ class TestRefused:
     def test_sizes(self, model: Path, tmp_path: Path) -> None:
         for length, prefill in ((1, []), (8, [8]), (8, [0])):
             with pytest.raises(InputError):
-                convert_decoder(model, tmp_path / "out", length, prefill=prefill)
+                onnx_bridge.convert(model, tmp_path / "out", decoder=True, max_length=length, prefill=prefill)
         with pytest.raises(InputError):
-            convert_decoder(model, tmp_path / "out.mxr", 8)
+            onnx_bridge.convert(model, tmp_path / "out.mxr", decoder=True, max_length=8)
         assert not (tmp_path / "out").exists()
 
     def test_a_cache_of_another_meaning(self, runtime: Runtime, tmp_path: Path) -> None:
@@ -310,7 +313,7 @@ class TestRefused:
         shape.input[0] = "all_ones"
         onnx.save(model, path)
         with pytest.raises(ParityError):
-            convert_decoder(path, tmp_path / "out", 16, target="ref")
+            onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=16, target="ref")
         assert not (tmp_path / "out" / "manifest.json").exists()
 
 

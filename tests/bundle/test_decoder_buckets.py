@@ -14,9 +14,8 @@ import onnx_bridge
 from fixtures.models.decoder import decoder, step
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.buckets import convert_buckets
-from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.programs import instances
+from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.errors import InputError, ParityError, WorkerTimeout
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
@@ -39,7 +38,7 @@ def agrees(bundle: Bundle, path: Path, given: dict[str, Any]) -> bool:
 
 def test_the_cache_of_optimum_is_padded_at_its_start(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
-    bundle = convert_buckets(path, tmp_path / "out", {PAST: [4, 15]}, pad_before=[PAST], target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [4, 15]}, pad_before=[PAST], target="ref")
     assert all(agrees(bundle, path, step(past)) for past in (1, 3, 4, 5, 15))
     assert check_buckets(bundle, CheckRequest()).passed
     with pytest.raises(InputError, match="attention_mask"):
@@ -49,22 +48,22 @@ def test_the_cache_of_optimum_is_padded_at_its_start(runtime: Runtime, tmp_path:
 def test_several_new_tokens_are_padded_at_their_end(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", total=TOTAL, present=TOTAL)
     sizes = {"batch_size": [2], PAST: [6], NEW: [4]}
-    bundle = convert_buckets(path, tmp_path / "out", sizes, pad_before=[PAST], target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets=sizes, pad_before=[PAST], target="ref")
     assert all(agrees(bundle, path, step(*each)) for each in ((6, 4, 2), (3, 2, 1), (5, 1, 2)))
 
 
 def test_the_cache_of_grouped_attention_is_padded_at_its_end(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", total=TOTAL, present=TOTAL, grouped=True)
-    bundle = convert_buckets(path, tmp_path / "out", {PAST: [7]}, target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7]}, target="ref")
     assert all(agrees(bundle, path, step(past)) for past in (2, 6, 7))
     with pytest.raises(ParityError, match=f"omit --pad-before {PAST}"):
-        convert_buckets(path, tmp_path / "other", {PAST: [7]}, pad_before=[PAST], target="ref")
+        onnx_bridge.convert(path, tmp_path / "other", buckets={PAST: [7]}, pad_before=[PAST], target="ref")
 
 
 def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
     with pytest.raises(ParityError, match=f"{PAST}=7.*give --pad-before {PAST}") as caught:
-        convert_buckets(path, tmp_path / "out", {PAST: [7, 15]}, target="ref")
+        onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7, 15]}, target="ref")
     assert caught.value.error
     assert caught.value.error > 0.1
     assert not (tmp_path / "out").exists()
@@ -72,7 +71,7 @@ def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Pat
 
 def test_outputs_of_undeclared_sizes_are_cut(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", present="whatever")
-    bundle = convert_buckets(path, tmp_path / "out", {PAST: [4]}, pad_before=[PAST], target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [4]}, pad_before=[PAST], target="ref")
     assert bundle.manifest.outputs[1].shape == (1, 2, f"{PAST} + 1", 8)
     assert agrees(bundle, path, step(2))
 
@@ -110,7 +109,7 @@ def test_nothing_stays_of_a_conversion_that_fails(
         return run(source, folder, *rest)
 
     def convert(*sizes: int) -> Bundle:
-        return convert_buckets(path, out, {PAST: sizes}, pad_before=[PAST], target="ref", prove="never")
+        return onnx_bridge.convert(path, out, buckets={PAST: sizes}, pad_before=[PAST], target="ref", prove="never")
 
     monkeypatch.setattr(instances, "run", fail)
     with pytest.raises(WorkerTimeout):
@@ -134,6 +133,6 @@ def test_an_empty_cache(runtime: Runtime, tmp_path: Path, how: dict[str, Any]) -
     given = step(0, 3)
     assert compare(first(given), Reference(path).run(given)).passed
     before = () if how else (PAST,)
-    bundle = convert_buckets(path, tmp_path / "out", {PAST: [0, 4]}, pad_before=before, target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [0, 4]}, pad_before=before, target="ref")
     assert all(agrees(bundle, path, step(past)) for past in (0, 1, 4))
     assert bundle.manifest.programs[0].dims == {PAST: 0}

@@ -19,7 +19,6 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.sampling import tokens
 from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.decoders.decoder import convert_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.core.errors import InputError, ParityError
@@ -46,7 +45,7 @@ def converted(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tup
     """A model whose decoder is two files."""
     folder = tmp_path_factory.mktemp("two")
     path = model.write(folder / "model")
-    return path, convert_decoder(path, folder / "out", LENGTH, dims=SIZES, target="ref")
+    return path, onnx_bridge.convert(path, folder / "out", decoder=True, max_length=LENGTH, dims=SIZES, target="ref")
 
 
 class TestTokens:
@@ -79,7 +78,7 @@ class TestTokens:
     def test_merged_with_several_texts(self, runtime: Runtime, tmp_path: Path) -> None:
         path = model.write(tmp_path / "model", merged=True)
         sizes = {**SIZES, "batch_size": 2}
-        bundle = convert_decoder(path, tmp_path / "out", LENGTH, dims=sizes, target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=LENGTH, dims=sizes, target="ref")
         source, expected = by_reference(path, bundle, SOURCE, [model.START])
         assert source.shape == (2, SOURCE)
         assert (expected[0] != expected[1]).any()
@@ -87,7 +86,7 @@ class TestTokens:
 
     def test_features(self, runtime: Runtime, tmp_path: Path) -> None:
         path = model.write(tmp_path / "model", features=True, start=None)
-        bundle = convert_decoder(path, tmp_path / "out", 20, target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=20, target="ref")
         source, expected = by_reference(path, bundle, SOURCE, [4, 5], 8)
         assert source.dtype == np.float32
         np.testing.assert_array_equal(bundle.decoder.generate(source, 8, prompt=np.array([[4, 5]])), expected)
@@ -123,7 +122,7 @@ class TestBundle:
     def test_again_with_another_length(self, converted: tuple[Path, Bundle], tmp_path: Path) -> None:
         path, made = converted
         out = Path(shutil.copytree(made.path, tmp_path / "out"))
-        again = convert_decoder(path, out, 12, dims=SIZES, target="ref")
+        again = onnx_bridge.convert(path, out, decoder=True, max_length=12, dims=SIZES, target="ref")
         source, expected = by_reference(path, again, SOURCE, [model.START], 10)
         np.testing.assert_array_equal(again.decoder.generate(source, 10), expected)
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["cross-attention", "encoder", "width=1"]
@@ -213,17 +212,19 @@ class TestRefused:
     def test_a_file_is_missing(self, path: Path, name: str) -> None:
         path.with_name(name).unlink()
         with pytest.raises(InputError, match=name):
-            convert_decoder(path, path.parent / "out", 8, dims=SIZES)
+            onnx_bridge.convert(path, path.parent / "out", decoder=True, max_length=8, dims=SIZES)
 
     def test_another_name(self, path: Path) -> None:
         with pytest.raises(InputError):
-            convert_decoder(path.rename(path.with_name("model.onnx")), path.parent / "out", 8, dims=SIZES)
+            onnx_bridge.convert(
+                path.rename(path.with_name("model.onnx")), path.parent / "out", decoder=True, max_length=8, dims=SIZES
+            )
 
     def test_sizes(self, path: Path) -> None:
         with pytest.raises(InputError, match="encoder_sequence_length"):
-            convert_decoder(path, path.parent / "out", 8)
+            onnx_bridge.convert(path, path.parent / "out", decoder=True, max_length=8)
         with pytest.raises(InputError):
-            convert_decoder(path, path.parent / "out", 8, prefill=[4], dims=SIZES)
+            onnx_bridge.convert(path, path.parent / "out", decoder=True, max_length=8, prefill=[4], dims=SIZES)
 
     @pytest.mark.parametrize(
         "text",
@@ -258,18 +259,18 @@ class TestRefused:
                 node.op_type = "Hardmax"
         onnx.save(step, path)
         with pytest.raises(InputError, match="softmax"):
-            convert_decoder(path, path.parent / "out", 8, dims=SIZES, target="ref")
+            onnx_bridge.convert(path, path.parent / "out", decoder=True, max_length=8, dims=SIZES, target="ref")
 
     def test_a_step_that_computes_something_else(self, runtime: Runtime, path: Path) -> None:
         first = onnx.load(path.with_name("decoder_model.onnx"))
         next(node for node in first.graph.node if node.output[0] == "both").op_type = "Sub"
         onnx.save(first, path.with_name("decoder_model.onnx"))
         with pytest.raises(ParityError):
-            convert_decoder(path, path.parent / "out", 8, dims=SIZES, target="ref")
+            onnx_bridge.convert(path, path.parent / "out", decoder=True, max_length=8, dims=SIZES, target="ref")
 
     def test_without_an_encoder(self, runtime: Runtime, tmp_path: Path) -> None:
         path = grouped_query.build(tmp_path / "model.onnx")
-        bundle = convert_decoder(path, tmp_path / "out", 16, target="ref")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=16, target="ref")
         ids = np.array([[5, 6]])
         with pytest.raises(InputError):
             bundle.decoder.generate(ids, 2, prompt=ids)

@@ -11,19 +11,19 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.cli.options import sizes
-from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
+from onnx_bridge.conversion.steps.run import run as run_steps
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
-from tests.batch.requests import job
+from tests.batch.requests import convert_all, job
 
 DECODER = """
     (float[1, seq, 4] x, float[1, past, 4] cache, bool[1] use_cache)
@@ -61,8 +61,7 @@ def made(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     folder = tmp_path_factory.mktemp("selecting")
     path = write(folder / "m.onnx", DECODER)
     request = ConvertRequest(target="ref", dims={"seq": 2, "past": 3})
-    bundle = run_any(path, folder / "out", request)
-    assert bundle.manifest.dims
+    bundle = conversion.run(path, folder / "out", request)
     return path, bundle
 
 
@@ -102,24 +101,23 @@ class TestBundle:
 def test_sizes_and_values_together(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
     request = ConvertRequest(target="ref", dims={"past": 3}, buckets={"seq": (1, 2)})
-    bundle = run_any(path, tmp_path / "out", request)
-    assert bundle.manifest.dims
+    bundle = conversion.run(path, tmp_path / "out", request)
     assert len(bundle.programs) == 4
     for seq, use_cache in ((1, True), (2, False), (2, True), (1, False)):
         given = sample(seq, 3, use_cache)
         assert compare(bundle(given), Reference(path).run(given)).passed
         assert bundle.notes == [f"run in the bucket use_cache={int(use_cache)},seq={seq}"]
-    only = onnx_bridge.convert_buckets(path, tmp_path / "one", {"use_cache": [1]}, dims={"past": 3}, target="ref")
+    only = onnx_bridge.convert(path, tmp_path / "one", buckets={"use_cache": [1]}, dims={"past": 3}, target="ref")
     with pytest.raises(InputError, match="no bucket holds use_cache=0"):
         only(sample(1, 3, False))
 
 
 def test_a_frozen_input_and_a_single_program_select_nothing(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
-    frozen = run_any(path, tmp_path / "out", ConvertRequest(target="ref", freeze={"use_cache": "true"}))
+    frozen = conversion.run(path, tmp_path / "out", ConvertRequest(target="ref", freeze={"use_cache": "true"}))
     assert isinstance(frozen, Bundle)
     assert frozen.wholly_on_migraphx
-    whole = onnx_bridge.convert(path, tmp_path / "host", target="ref")
+    whole = run_steps(path, tmp_path / "host", ConvertRequest(target="ref"))
     assert any("--bucket use_cache=false,true" in note for note in whole.manifest.notes)
 
 
@@ -152,12 +150,12 @@ class TestDetection:
 
 
 def test_values_on_the_command_line() -> None:
-    assert sizes(["use_cache=false,true", "seq=1,8"]) == {"use_cache": (0, 1), "seq": (1, 8)}
+    assert texts.buckets(["use_cache=false,true", "seq=1,8"]) == {"use_cache": (0, 1), "seq": (1, 8)}
     with pytest.raises(InputError):
-        sizes(["use_cache=maybe"])
+        texts.buckets(["use_cache=true;false"])
 
 
 def test_other_values(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
     with pytest.raises(InputError, match="false and true"):
-        onnx_bridge.convert_buckets(path, tmp_path / "out", {"use_cache": [2]}, target="ref")
+        onnx_bridge.convert(path, tmp_path / "out", buckets={"use_cache": [2]}, target="ref")

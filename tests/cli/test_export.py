@@ -13,6 +13,7 @@ import pytest
 
 from onnx_bridge.cli import main
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.requests import texts
 from onnx_bridge.torch.modules import factories
 
 CODE = """
@@ -137,9 +138,9 @@ def test_arguments_from_a_function(home: Path) -> None:
 
 
 def test_open_sizes_by_name() -> None:
-    assert factories.dynamic(["past.0.key.0=batch", "past.0.key.-2=past+1", "x.1=n"]) == {
+    assert texts.open_dimensions(["past.0.key.0=batch", "past.0.key.-2=past+1", "x.1=n"]) == {
         "past.0.key": {0: "batch", -2: "past+1"},
         "x": {1: "n"},
     }
     with pytest.raises(InputError, match=r"is not INPUT\.AXIS=NAME"):
-        factories.dynamic(["x.y=n"])
+        texts.open_dimensions(["x.y=n"])

@@ -194,7 +194,7 @@ class TestDiff:
         alone = onnx_bridge.convert(model, tmp_path / "m.mxr", target="ref")
         with pytest.raises(BridgeError, match="no cleaned model"):
             onnx_bridge.diff(model, alone.path)
-        sizes = onnx_bridge.convert_buckets(model, tmp_path / "sizes", {"batch": [1, 2]}, target="ref")
+        sizes = onnx_bridge.convert(model, tmp_path / "sizes", buckets={"batch": [1, 2]}, target="ref")
         assert onnx_bridge.diff(sizes.path, sizes.model_path).unchanged
 
     def test_attributes(self, model: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import onnx
 import pytest
 
 import onnx_bridge
-from onnx_bridge.batch.convert_all import convert_all
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.batch import JobRequest
@@ -23,6 +22,7 @@ from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.process import Reason
+from tests.batch.requests import convert_all
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 LOOP = """

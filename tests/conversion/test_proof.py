@@ -372,13 +372,13 @@ class TestRequests:
     def test_buckets_share_the_budget_and_have_one_proof(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
         out, buckets = tmp_path / "out", {"H": [8, 16]}
         rest: dict[str, Any] = {"dims": {"N": 1, "W": 8}, "target": "ref"}
-        made = onnx_bridge.convert_buckets(model, out, buckets, prove="never", **rest)
+        made = onnx_bridge.convert(model, out, buckets=buckets, prove="never", **rest)
         assert made.proof.level is Proof.NONE
-        made = onnx_bridge.convert_buckets(model, out, buckets, **rest)
+        made = onnx_bridge.convert(model, out, buckets=buckets, **rest)
         assert made.proof.level is Proof.RUN
         assert [onnx_bridge.load(each.path).proof.level for each in made.programs] == [Proof.RUN, Proof.RUN]
         before = (out / "H=8/manifest.json").read_text()
-        onnx_bridge.convert_buckets(model, out, buckets, prove="never", **rest)
+        onnx_bridge.convert(model, out, buckets=buckets, prove="never", **rest)
         assert (out / "H=8/manifest.json").read_text() == before, "what is proven more is kept"
 
     def test_a_manifest_without_a_proof_is_damaged(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:

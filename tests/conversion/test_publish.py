@@ -21,9 +21,9 @@ from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion import staging
-from onnx_bridge.conversion.convert import run as convert_one
 from onnx_bridge.conversion.programs import instances as converting
 from onnx_bridge.conversion.programs.bucket_staging import bucket_staging
+from onnx_bridge.conversion.steps.run import run as convert_one
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -149,7 +149,7 @@ def buckets(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("buckets")
     for seed, name in enumerate(("old", "new")):
         source = model(home / f"{name}/m.onnx", seed, rows="n", columns=2000)
-        onnx_bridge.convert_buckets(source, home / name / "out", {"n": [1, 2]}, target="ref")
+        onnx_bridge.convert(source, home / name / "out", buckets={"n": [1, 2]}, target="ref")
     return home
 
 
@@ -201,11 +201,11 @@ def test_buckets_that_are_finished_when_a_conversion_ends(
 
     monkeypatch.setattr(converting, "run", run)
     with pytest.raises(end, match="a bucket fails"):
-        onnx_bridge.convert_buckets(buckets / "new/m.onnx", out, {"n": [1, 2]}, target="ref")
+        onnx_bridge.convert(buckets / "new/m.onnx", out, buckets={"n": [1, 2]}, target="ref")
     assert (out / "manifest.json").read_bytes() == before
     assert not onnx_bridge.verify(out, here=False).problems
     assert (out / ".unfinished").exists() == (end is Killed)
-    onnx_bridge.convert_buckets(buckets / "new/m.onnx", out, {"n": [1, 2]}, target="ref")
+    onnx_bridge.convert(buckets / "new/m.onnx", out, buckets={"n": [1, 2]}, target="ref")
     assert converted == ["n=1", "ended", *(["n=1"] if end is InputError else []), "n=2"]
     assert not onnx_bridge.verify(out, here=False).problems
     assert not (out / ".unfinished").exists()

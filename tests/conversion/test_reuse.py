@@ -18,7 +18,6 @@ import onnx_bridge
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.migraphx.runtime import Runtime
-from tests.batch.requests import job
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +134,7 @@ def test_stages_in_the_journal(runtime: Runtime, model: Path, tmp_path: Path) ->
         """The stages of the conversion, and how many comparisons there were."""
         before = len(journals.read(out / journals.STATE_FOLDER)[0])
         outcome = onnx_bridge.convert_all(
-            [model, model], out, job(target="ref", check=True, **changed), jobs=1, resume=resume
+            [model, model], out, jobs=1, resume=resume, target="ref", check=True, **changed
         )
         assert outcome.passed, outcome.to_json()
         records = journals.read(out / journals.STATE_FOLDER)[0][before:]
@@ -174,7 +173,7 @@ class TestSharedWeights:
 
     def test_weights_are_written_once(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
         out = tmp_path / "out"
-        bundle = onnx_bridge.convert_buckets(large, out, {"n": [1, 2, 4]}, target="ref")
+        bundle = onnx_bridge.convert(large, out, buckets={"n": [1, 2, 4]}, target="ref")
         weights = 2 * 64 * 2000 * 4
         sizes = self.sizes(out)
         assert weights <= sizes["m.onnx.data"] < weights * 1.1
@@ -195,7 +194,7 @@ class TestSharedWeights:
         def convert(sizes: list[int], **changed: Any) -> list[str]:
             compiled.clear()
             tell: Callable[[str], None] = compiled.append
-            onnx_bridge.convert_buckets(large, out, {"n": sizes}, target="ref", progress=tell, **changed)
+            onnx_bridge.convert(large, out, buckets={"n": sizes}, target="ref", progress=tell, **changed)
             assert onnx_bridge.verify(out).passed
             assert not onnx_bridge.verify(out).notes
             assert onnx_bridge.check(out, reference=large).passed
@@ -211,17 +210,17 @@ class TestSharedWeights:
         assert convert([4], precision="fp16", reuse=False) == ["compile"]
 
     def test_small_weights_are_not_shared(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
-        onnx_bridge.convert_buckets(model, tmp_path / "out", {"n": [1, 2]}, target="ref")
+        onnx_bridge.convert(model, tmp_path / "out", buckets={"n": [1, 2]}, target="ref")
         assert sorted(self.sizes(tmp_path / "out")) == ["m.mxr", "m.onnx"]
         assert (tmp_path / "out/n=1/m.onnx").exists()
 
     def test_damaged_weights_are_written_again(self, runtime: Runtime, large: Path, tmp_path: Path) -> None:
         """If the file of weights was changed, all is converted again, instead of reading wrong offsets."""
         out = tmp_path / "out"
-        onnx_bridge.convert_buckets(large, out, {"n": [1, 2]}, target="ref")
+        onnx_bridge.convert(large, out, buckets={"n": [1, 2]}, target="ref")
         data = out / "m.onnx.data"
         data.write_bytes(data.read_bytes()[::-1])
         assert "m.onnx.data" in onnx_bridge.verify(out).problems
-        onnx_bridge.convert_buckets(large, out, {"n": [1, 2]}, target="ref")
+        onnx_bridge.convert(large, out, buckets={"n": [1, 2]}, target="ref")
         assert onnx_bridge.verify(out).passed
         assert onnx_bridge.check(out, reference=large).passed

@@ -1,4 +1,4 @@
-"""``check``, ``bisect`` and ``reduce`` with ``--as gpu``: what the gpu target's passes get wrong, without a GPU."""
+"""``check``, ``bisect``, ``reduce`` with ``--rehearse gpu``: what the gpu passes get wrong, without a GPU."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_check(model: Path, runtime: Runtime) -> None:
-    report = onnx_bridge.check(model, as_target="gpu")
+    report = onnx_bridge.check(model, rehearse="gpu")
     assert [leg.passed for leg in report.legs] == [True, True, False]
     assert report.legs[-1].name.startswith("rehearsed as gpu")
-    assert any("bisect --as gpu" in note for note in report.notes)
+    assert any("bisect --rehearse gpu" in note for note in report.notes)
 
 
 def test_bisect(model: Path, runtime: Runtime) -> None:
-    done = CliRunner().invoke(app, ["bisect", str(model), "--as", "gpu", "--json"])
+    done = CliRunner().invoke(app, ["bisect", str(model), "--rehearse", "gpu", "--json"])
     assert done.exit_code == 1, done.output
     fault = json.loads(done.stdout)["fault"]
     assert (fault["component"], fault["group"]) == ("rehearsal", "rewrite_pooling")
@@ -51,7 +51,7 @@ def test_bisect(model: Path, runtime: Runtime) -> None:
 
 
 def test_reduce(model: Path, runtime: Runtime, tmp_path: Path) -> None:
-    found = onnx_bridge.reduce(model, tmp_path / "out", as_target="gpu")
+    found = onnx_bridge.reduce(model, tmp_path / "out", rehearse="gpu")
     assert found.group == "rewrite_pooling"
     assert found.reproduction is not None
     assert [node.op_type for node in found.reproduction.model.graph] == ["LpPool"]
@@ -67,7 +67,7 @@ def test_the_reproduction_shows_it(model: Path, runtime: Runtime, tmp_path: Path
     """Built with the runtime's own headers and libraries, in place of ROCm's."""
     passes = building.rehearsal(runtime)
     folder = tmp_path / "out"
-    found = onnx_bridge.reduce(model, folder, as_target="gpu").reproduction
+    found = onnx_bridge.reduce(model, folder, rehearse="gpu").reproduction
     assert found is not None
     (name,) = found.sample
     compiler = shutil.which("g++")

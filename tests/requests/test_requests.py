@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from docs.generator import keywords
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.requests.cleaning import as_json, as_shapes
+from onnx_bridge.requests.batch import BatchRequest
 from onnx_bridge.requests.conversion import ConvertRequest
 
 FULL = ConvertRequest(
@@ -73,6 +76,23 @@ def test_samples_in_memory_are_not_recorded() -> None:
 
 
 def test_values_of_the_api_become_plain() -> None:
-    assert as_shapes({"x": [1, 2]}) == {"x": (1, 2)}
-    assert as_json({"a": np.array([1, 2]), "b": "[3]"}) == {"a": "[1, 2]", "b": "[3]"}
-    assert as_shapes(None) == as_json(None) == {}
+    options = {"shapes": {"x": [1, 2]}, "freeze": {"a": np.array([1, 2]), "b": "[3]"}, "dims": None}
+    request = ConvertRequest.of(options)
+    assert request == ConvertRequest(shapes={"x": (1, 2)}, freeze={"a": "[1, 2]", "b": "[3]"})
+
+
+def test_options_of_parts_are_options_of_the_whole() -> None:
+    request = BatchRequest.of({"dims": {"n": 2}, "buckets": {"b": [1, 2], "c": "b + 1"}, "rtol": 0.1, "jobs": 3})
+    assert request.job.conversion == ConvertRequest(dims={"n": 2}, buckets={"b": (1, 2)}, ties={"c": "b + 1"})
+    assert (request.job.parity.rtol, request.jobs) == (0.1, 3)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InputError, match="did you mean shapes"):
+        ConvertRequest.of({"shape": {}})
+
+
+def test_the_keywords_of_the_api_are_those_of_the_requests() -> None:
+    command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", str(keywords.STUB), "-"]
+    made = subprocess.run(command, input=keywords.stub(), capture_output=True, text=True, check=True).stdout
+    assert keywords.STUB.read_text() == made, "run `make keywords`"

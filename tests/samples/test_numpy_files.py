@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnx_bridge.cli.options import values
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
+from onnx_bridge.requests import texts
 from onnx_bridge.samples import files
 from onnx_bridge.samples.dataset import Dataset
 from onnx_bridge.samples.inputs import TensorSpec
@@ -161,6 +161,7 @@ def test_a_long_header() -> None:
 def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     path = tmp_path / "in.npz"
     path.write_bytes(npz(x_npy=SMALL, y_npy=b"nothing", z_npy=ZEROS).getvalue())
+    values = texts.values_of("--freeze", "k=[5]")
     assert values([f"x=@{path}"]) == {"x": "[[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]"}
     with pytest.raises(InputError, match="there are x, y, z"):
         values([f"other=@{path}"])

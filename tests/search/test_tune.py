@@ -20,7 +20,7 @@ from onnx_bridge.batch.jobs import gather
 from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.cli import mixed_precision as cli_mixed_precision
 from onnx_bridge.cli import tune as cli_tune
-from onnx_bridge.conversion.convert import run
+from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import BridgeError, InputError, ParityError
 from onnx_bridge.model import io as models
@@ -83,7 +83,7 @@ def test_no_element_can_be_removed() -> None:
 
 def test_only_nodes_that_overflow_stay_in_float32(tmp_path: Path) -> None:
     path = saved(tmp_path, OVERFLOWS, **BIG)
-    found = mixed_precision(path, "fp16", target="ref")
+    found = mixed_precision(path, precision="fp16", target="ref")
     assert set(found.out_of_range) == set(found.nodes)
     assert len(found.nodes) == 2
     assert found.trials <= 10
@@ -97,7 +97,7 @@ def test_only_nodes_that_overflow_stay_in_float32(tmp_path: Path) -> None:
 
 
 def test_bfloat16_does_not_overflow(tmp_path: Path) -> None:
-    found = mixed_precision(saved(tmp_path, OVERFLOWS, **BIG), "bf16", target="ref")
+    found = mixed_precision(saved(tmp_path, OVERFLOWS, **BIG), precision="bf16", target="ref")
     assert (found.nodes, found.out_of_range, found.trials) == ((), {}, 1)
 
 
@@ -108,7 +108,7 @@ def test_nodes_that_int8_breaks_stay_in_float32(tmp_path: Path) -> None:
     path = saved(tmp_path, PLAIN.replace("Relu(a)", "Tanh(a)"), w0=spoilt, w1=WEIGHTS["w1"])
     bundle = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8")
     assert not onnx_bridge.check(bundle).passed
-    found = mixed_precision(path, "int8", target="ref")
+    found = mixed_precision(path, precision="int8", target="ref")
     assert (len(found.nodes), found.candidates, found.out_of_range) == (1, 2, {})
     kept = onnx_bridge.convert(path, tmp_path / "a", target="ref", precision="int8", keep_fp32=found.nodes)
     assert onnx_bridge.check(kept).passed
@@ -117,11 +117,11 @@ def test_nodes_that_int8_breaks_stay_in_float32(tmp_path: Path) -> None:
 def test_invalid_searches_are_errors(tmp_path: Path) -> None:
     path = saved(tmp_path)
     with pytest.raises(InputError, match="all is in float32"):
-        mixed_precision(path, "fp32", target="ref")
+        mixed_precision(path, precision="fp32", target="ref")
     with pytest.raises(InputError, match="needs no calibration data"):
-        mixed_precision(path, "fp16", target="ref", calibration=[{}])
+        mixed_precision(path, precision="fp16", target="ref", calibration=[{}])
     with pytest.raises(InputError, match="even with all of its nodes in float32"):
-        mixed_precision(path, "fp16", target="ref", rtol=0.0, atol=0.0)
+        mixed_precision(path, precision="fp16", target="ref", rtol=0.0, atol=0.0)
 
 
 # The choice
@@ -270,7 +270,7 @@ def test_the_budget_ends_the_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": 0}, "must be more than 0"),
+        ({"budget": 0}, "give more than 0"),
         ({"precisions": []}, "nothing to try"),
         ({"precisions": ["fp31"]}, "no such precision"),
         ({"out": "tuned.json"}, "the job file must be a .toml"),

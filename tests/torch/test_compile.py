@@ -17,8 +17,8 @@ from torch.testing import assert_close
 
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.requests.lowering import BackendRequest
 from onnx_bridge.torch.compile.compile_backend import CompiledGraph, compile_graph
-from onnx_bridge.torch.compile.compile_options import BackendOptions
 from passes.cleanup.remove_dead import RemoveDead
 from passes.rewriting.base import Proof, Result, Rewrite
 
@@ -237,12 +237,12 @@ def test_without_migraphx_the_model_runs_in_pytorch(compiler: Compiler, tmp_path
     [
         ({"stric": True}, "option 'stric': there is no such option .did you mean strict"),
         ({"buckets": []}, "option 'buckets': the sizes are"),
-        ({"programs": 0}, "option 'programs'"),
+        ({"programs": 0}, "programs"),
     ],
 )
 def test_wrong_options_are_errors(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        BackendOptions.of(options)
+        BackendRequest.of(options)
 
 
 _SCRIPT = """

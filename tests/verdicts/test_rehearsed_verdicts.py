@@ -87,7 +87,7 @@ def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: Rehear
     assert bundle.model_path is not None
     assert "LpPool" not in {node.op_type for node in onnx.load(bundle.model_path).graph.node}
     assert any("rehearsed as gpu" in note for note in bundle.manifest.notes)
-    assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
+    assert onnx_bridge.check(bundle, reference=bundle.model_path, rehearse="gpu").passed
 
 
 def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehear
     source = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
     bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", rehearse="gpu")
     assert bundle.wholly_on_migraphx
-    report = onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu")
+    report = onnx_bridge.check(bundle, reference=bundle.model_path, rehearse="gpu")
     assert report.passed
     assert "rehearsed as gpu, convolutions and matrix products are computed: 1 in int8" in report.notes
 
@@ -117,7 +117,7 @@ def test_weights_beside_each_other_with_and_without_a_zero_point(
     source = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
     bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", rehearse="gpu")
     assert bundle.wholly_on_migraphx
-    assert onnx_bridge.check(bundle, reference=bundle.model_path, as_target="gpu").passed
+    assert onnx_bridge.check(bundle, reference=bundle.model_path, rehearse="gpu").passed
 
 
 def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:

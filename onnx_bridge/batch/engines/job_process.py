@@ -25,7 +25,7 @@ from onnx_bridge.batch.events import Checked, Converted, Event, Failed, Finished
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.conversion.buckets import run_any
+from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.files.atomic_write import synchronize
 from onnx_bridge.core.files.locations import parse_location
@@ -82,7 +82,7 @@ class _Attempt:
 
     def _convert(self, out: Path) -> None:
         request = replace(self._request.conversion, reuse=self._task.reuse)
-        bundle = run_any(self._source, out, request, self._progress)
+        bundle = conversion.run(self._source, out, request, self._progress)
         if self._task.staging is None:
             _synchronize(bundle)
         else:

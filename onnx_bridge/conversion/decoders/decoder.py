@@ -7,8 +7,7 @@ padded.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,92 +31,15 @@ from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.requests.cleaning import CleanRequest, as_json
-from onnx_bridge.requests.conversion import PROVE_BUDGET, ConvertRequest, DecoderSizes, Prove
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.isolation.limits import Limits, limited
 
 
-def convert_decoder(  # noqa: PLR0913
-    model: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    max_length: int,
-    *,
-    prefill: Sequence[int] = (),
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    host: bool = True,
-    cache: bool = True,
-    precision: str = "fp32",
-    keep_fp32: Sequence[str] = (),
-    options: Mapping[str, bool | str] | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
-    runtime: str | None = None,
-    reuse: bool = True,
-    prove: Prove = "auto",
-    prove_budget: float = PROVE_BUDGET,
-    progress: Progress | None = None,
-) -> Bundle:
-    """Convert a language model with a cache, as optimum and onnxruntime-genai export it, so that it generates.
-
-    Args:
-        model: an ONNX file; its inputs are token ids, an attention mask, perhaps position ids, and the cache. If it
-            takes what an encoder returns, its other files are beside it, as optimum names them.
-        out: a folder.
-        max_length: the most tokens of a text, the prompt included: the size of the cache.
-        prefill: how many tokens of a prompt programs take at a time, a program for each; there is always one for a
-            single token. A prompt of any length is cut into these.
-        target: like the following, as for `onnx_bridge.convert`.
-        pipeline: as above.
-        dims: the size of the batch, by its symbol, default 1; and the sizes of an encoder's inputs.
-        freeze: as above.
-        host: as above.
-        cache: as above.
-        precision: fp32, fp16 or bf16, as above.
-        keep_fp32: as above.
-        options: as above.
-        timeout: as above.
-        memory: as above.
-        runtime: as above.
-        reuse: whether to keep those programs of an earlier bundle in ``out`` that are up to date.
-        prove: as above; programs are proven one by one, and then by generating with all of them.
-        prove_budget: as above; that of all programs together.
-        progress: as above.
-
-    Raises:
-        InputError: the model is not a decoder whose cache can be of fixed size, or as for `onnx_bridge.convert`.
-        ParityError: the decoder's logits differ from the reference's.
-        RuntimeFailure: as for `onnx_bridge.convert`.
-    """
-    request = ConvertRequest(
-        target=target,
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        freeze=as_json(freeze),
-        decoder=DecoderSizes(max_length, tuple(prefill)),
-        host=host,
-        cache=cache,
-        precision=precision,
-        keep_fp32=tuple(keep_fp32),
-        options=dict(options or {}),
-        timeout=timeout,
-        memory=memory,
-        runtime=runtime,
-        reuse=reuse,
-        prove=prove,
-        prove_budget=prove_budget,
-    )
-    return run_decoder(model, Path(out), request, progress)
-
-
 def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
-    """Convert a decoder as a request with its sizes says; errors are those of `convert_decoder`."""
+    """Convert a decoder as a request with its sizes says; errors are those of `onnx_bridge.convert`."""
     if isinstance(model, ir.Model):
         raise InputError("a decoder is converted from a file", where="decoder", hint="save the model")
     for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
@@ -158,7 +80,7 @@ class DecoderConversion(GeneratingConversion):
     @classmethod
     def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> DecoderConversion:
         """Recognize a decoder; raises InputError."""
-        sizes = request.decoder
+        sizes = request.decoder_sizes
         assert sizes is not None
         source = Source.of(model)
         source.hash()
@@ -182,7 +104,7 @@ class DecoderConversion(GeneratingConversion):
     def resolve(self, folder: Path, progress: Progress) -> Resolved:
         """Return a program for each width."""
         budget = self.request.prove_budget / len(self.widths)
-        common = replace(self.request, dims={}, decoder=None, prove_budget=budget)
+        common = replace(self.request, dims={}, decoder=False, max_length=None, prefill=(), prove_budget=budget)
         if self.programs:  # frozen already
             common = replace(common, freeze={})
         instances = [

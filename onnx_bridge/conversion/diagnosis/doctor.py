@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
@@ -16,7 +16,6 @@ from onnx_bridge.conversion.compiling.partition import Partitioned, partition, w
 from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
-from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
@@ -25,8 +24,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.reference.reference import load_error
-from onnx_bridge.requests.cleaning import CleanRequest, as_json, as_shapes
-from onnx_bridge.requests.conversion import DoctorRequest
+from onnx_bridge.requests.conversion import CleanRequest, DoctorRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
@@ -38,68 +36,39 @@ from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
 from passes.rewriting.pipeline import Step
 
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import DoctorOptions
+
 _SAVING_FACTOR = 4.1
 """MIGraphX's peak memory while it saves a program, as a multiple of the weights (measured: 1.77 GB for 438 MB)."""
 _BASE_BYTES = 150 * 2**20
 """The memory of MIGraphX's process without a model."""
 
 
-def doctor(  # noqa: PLR0913
+def doctor(
     model: str | os.PathLike[str] | ir.Model,
     out: str | os.PathLike[str] | None = None,
     *,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    host: bool = True,
-    cache: bool = True,
-    probe_budget: float | None = None,
-    timeout: float | None = None,
-    memory: float | None = None,
-    runtime: str | None = None,
     progress: Progress | None = None,
+    **options: Unpack[DoctorOptions],
 ) -> Diagnosis:
     """Get the runtime's verdict on every node of a model, and the planned action of the pipeline.
+
+    The target ``gpu`` is rehearsed on a machine without one: what ``ref`` computes right must be right after the gpu
+    target's passes, too.
 
     Args:
         model: an ONNX file, or a model in memory, which is not modified.
         out: the file to write the rewritten model to; None writes nothing.
-        target: as for `convert`; ``gpu`` is rehearsed on a machine without one: what ``ref`` computes right must be
-            right after the gpu target's passes, too.
-        pipeline: the passes that `convert` would run.
-        dims: sizes of symbolic dimensions by name; the others become 1.
-        shapes: whole shapes by input name.
-        freeze: inputs that become constant, by name: an array, or a value as JSON.
-        host: whether nodes may run on the host; if not, the need for it is a problem.
-        cache: whether to use verdicts of earlier runs.
-        probe_budget: estimated seconds, in all, for comparing large nodes with the reference at real size; default: 2.
-            Nodes beyond it are compared by small witnesses.
-        timeout: limit in seconds for each run of ONNX Runtime, and for each probe, which has 10 at most.
-        memory: limit in GiB for ONNX Runtime's process.
-        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
         progress: called with each stage and each pass.
+        options: the fields of `onnx_bridge.requests.conversion.DoctorRequest`.
 
     Raises:
         InputError: the model, the pipeline, a dimension or an input is wrong, or ``out`` cannot be written.
         RuntimeNotFound: there is no MIGraphX.
         NativeFailure: ONNX Runtime exceeded a limit.
     """
-    request = DoctorRequest(
-        target,
-        pipeline,
-        dict(dims or {}),
-        as_shapes(shapes),
-        as_json(freeze),
-        host,
-        cache,
-        probe_budget,
-        timeout,
-        memory,
-        runtime,
-    )
-    return run(model, None if out is None else Path(out), request, progress)
+    return run(model, None if out is None else Path(out), DoctorRequest.of(options), progress)
 
 
 def run(

@@ -19,18 +19,17 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import together
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
 from onnx_bridge.conversion.cleaning import rewrite
-from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.keys import cleaning_key, conversion_key
 from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
+from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
-from onnx_bridge.requests.cleaning import CleanRequest
-from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from passes.shapes.inference import infer
 

@@ -27,8 +27,7 @@ from onnx_bridge.conversion.programs.instances import (
 )
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.requests.cleaning import CleanRequest
-from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import CleanRequest
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes

@@ -18,7 +18,7 @@ from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.cost import estimate

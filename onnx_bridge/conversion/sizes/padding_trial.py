@@ -27,8 +27,7 @@ from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.cleaning import CleanRequest
-from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Constant, Mask
 from onnx_bridge.samples.suitable import frozen_values

@@ -17,7 +17,7 @@ from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, Stage
-from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples.roles import required_inputs
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.legalize.legalize import Legalize

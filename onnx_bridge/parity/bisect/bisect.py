@@ -15,116 +15,48 @@ searched for like wrong numbers, and only the same kind of failure counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Array
-from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Bisection, Component, Fault
 from onnx_bridge.parity.bisect.bundle_request import source_request
 from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
-from onnx_bridge.requests.cleaning import as_json, as_shapes
-from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.parity import BisectRequest, ExpectedOutputs, LowPrecision, ModelSource
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.parity import BisectRequest, ModelSource
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.exported import ExportFailed
 from onnx_bridge.torch.modules import factories
 from passes.isolation.limits import limited
 
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import BisectOptions
 
-def bisect(  # noqa: PLR0913
-    model: ModelSource,
-    *,
-    reference: ModelSource | None = None,
-    inputs: SampleSource | None = None,
-    outputs: ExpectedOutputs | None = None,
-    seed: int = 0,
-    samples: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    precision: LowPrecision | None = None,
-    as_target: Literal["gpu"] | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    host: bool = True,
-    cache: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
-    progress: Progress | None = None,
-) -> Bisection:
+
+def bisect(model: ModelSource, *, progress: Progress | None = None, **options: Unpack[BisectOptions]) -> Bisection:
     """Find the first component that makes a model wrong: exporter, pass application, MIGraphX, or its precision.
 
     Args:
         model: an ONNX file, or a model in memory, which is not modified; or a bundle, for the model that it was
             converted from, with the settings of that conversion; or ``file.py:factory``, which gives a PyTorch module
             and its arguments: it is exported, and PyTorch's outputs are the expected ones.
-        reference: a correct model, if ``model`` was made from it by other means; values of the same name are taken
-            to mean the same.
-        inputs: samples, or where to read them from, as for `onnx_bridge.check`; default: seeded samples that suit the
-            model.
-        outputs: the expected outputs of each sample (of the PyTorch module, for example): arrays by name, or an
-            ``.npz`` of them, in which several samples are stacked along a first axis.
-        seed: of generated samples.
-        samples: how many to generate (default: 1), or to take of those given (default: all).
-        rtol: relative tolerance of floats, as for `onnx_bridge.check`.
-        atol: absolute tolerance of floats, likewise.
-        precision: also compare what MIGraphX computes in ``fp16``, ``bf16``, ``int8`` or ``fp8``, calibrated on the
-            samples.
-        as_target: ``gpu`` also rehearses the gpu target on ``ref``, and names the group of its passes that is at fault.
-        target: as for `onnx_bridge.convert`.
-        pipeline: likewise.
-        dims: likewise.
-        shapes: likewise.
-        freeze: likewise; given inputs are without the frozen ones.
-        host: whether nodes that MIGraphX cannot run are left to ONNX Runtime; if not, MIGraphX is given all of the
-            cleaned model.
-        cache: as for `onnx_bridge.convert`.
-        timeout: limit in seconds for each of MIGraphX's steps.
-        memory: limit in GiB for MIGraphX's process.
         progress: called with each step.
+        options: the fields of `onnx_bridge.requests.parity.BisectRequest`. Values of a ``reference`` model of the same
+            name are taken to mean the same; several samples of ``outputs`` are stacked along a first axis. Without
+            ``host``, MIGraphX is given all of the cleaned model.
 
     Raises:
         InputError: the model, the inputs or the outputs are wrong, or ONNX Runtime cannot run the model, so that there
             is no reference; or the model that a bundle was converted from is gone or was changed.
         RuntimeFailure: there is no MIGraphX.
     """
-    conversion = ConvertRequest(
-        target=target_beside(as_target, target),
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        shapes=as_shapes(shapes),
-        freeze=as_json(freeze),
-        host=host,
-        cache=cache,
-        timeout=timeout,
-        memory=memory,
-    )
-    request = BisectRequest(
-        inputs=inputs,
-        seed=seed,
-        samples=samples,
-        rtol=rtol,
-        atol=atol,
-        conversion=conversion,
-        reference=reference,
-        outputs=outputs,
-        precision=precision,
-        as_target=as_target,
-    )
-    return run(model, request, progress)
+    return run(model, BisectRequest.of(options), progress)
 
 
 def run(model: ModelSource, request: BisectRequest, progress: Progress | None = None) -> Bisection:

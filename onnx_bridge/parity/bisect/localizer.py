@@ -75,10 +75,10 @@ class FaultLocalizer:
             reference: a correct model, as for `onnx_bridge.bisect`; None is ``model``.
             progress: called with each step.
         """
-        self.runtime = runtimes.find(None)
+        self.runtime = runtimes.find(request.conversion.runtime)
         self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.limits
-        self.rehearsal = None if request.as_target is None else rehearsal(self.runtime)
+        self.rehearsal = None if request.rehearse is None else rehearsal(self.runtime)
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}
         self.notes: list[str] = []

@@ -29,8 +29,8 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
 
     Args:
-        bundle: what `onnx_bridge.convert_buckets` made.
-        request: the reference, seed, number of samples for each size, tolerances, and ``as_target``.
+        bundle: what `onnx_bridge.convert` made.
+        request: the reference, seed, number of samples for each size, tolerances, and ``rehearse``.
         tell: called with each bucket.
 
     Raises:
@@ -53,7 +53,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     if precision != "fp32":
         tolerances = tolerances.at_least(TOLERANCES[precision])
     sides: list[tuple[str, Bundle | GpuPreview, Tolerances]] = [("", bundle, tolerances)]
-    if request.as_target is not None:
+    if request.rehearse is not None:
         assert bundle.model_path is not None
         quantized = is_quantized(models.load(bundle.model_path))
         rounded = tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import onnx_ir as ir
 
@@ -17,129 +17,78 @@ from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
+from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.parity.checking.baseline import Baseline
 from onnx_bridge.parity.checking.bucket_check import check_buckets
+from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.parity.checking.decoder_check import check_decoder
-from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.parity.checking.report import AS_GPU, CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.submodels.device import Device
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
-from onnx_bridge.requests.cleaning import as_json, as_shapes
-from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.parity import CheckRequest
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.parity import CheckRequest, DataRequest
 from passes.graphs.quantization import is_quantized
 from passes.isolation.limits import limited
 
-AS_GPU = "rehearsed as gpu, on MIGraphX ref"
-"""The name of the leg of ``as_target="gpu"``."""
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import CheckOptions, DataOptions
 
 _SHOWN = 0.5
 """The share of an output's error from which on a layer shows it."""
 
 
-def check(  # noqa: PLR0913
+@overload
+def check(
     model: str | os.PathLike[str] | ir.Model | Bundle,
     *,
-    reference: str | os.PathLike[str] | None = None,
-    inputs: SampleSource | None = None,
-    seed: int = 0,
-    samples: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    tolerance: str | None = None,
-    tolerances: Mapping[str, Tolerance | PartialTolerance] | None = None,
-    layers: bool = False,
-    layers_memory: float = 1.0,
-    evidence: bool = False,
-    as_target: Literal["gpu"] | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    host: bool = True,
-    cache: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
     progress: Progress | None = None,
-) -> CheckReport:
+    **options: Unpack[CheckOptions],
+) -> CheckReport: ...
+
+
+@overload
+def check(
+    model: str | os.PathLike[str] | ir.Model | Bundle,
+    *,
+    progress: Progress | None = None,
+    **options: Unpack[DataOptions],
+) -> AccuracyReport: ...
+
+
+def check(
+    model: str | os.PathLike[str] | ir.Model | Bundle, *, progress: Progress | None = None, **options: Any
+) -> CheckReport | AccuracyReport:
     """Compare with the reference: the original model on ONNX Runtime's CPU provider, all graph optimizations off.
 
     Two things are compared: the cleaned model on ONNX Runtime, and the bundle, which is MIGraphX, and ONNX Runtime for
     host partitions. This separates a difference that a pass makes from one that MIGraphX makes. Sequences are compared
-    element by element. Where MIGraphX rejects the model, crashes or exceeds a limit, the report says so, with the nodes
+    element by element. If MIGraphX rejects the model, crashes or exceeds a limit, the report says so, with the nodes
     at fault if these can be found without waiting (`onnx_bridge.bisect`).
 
+    With ``data``, metrics over a dataset are measured instead: of the original on ONNX Runtime, of the cleaned model,
+    and of the bundle. If the dataset has labels, top1, top5 and the iou of masks are those of each side, the reference
+    included, against the labels; without, they are those of each side against the reference. The samples are read one
+    at a time. With a ``reference``, ``model`` may be a quantized model: then the table says what quantization costs.
+
     Args:
-        model: a model, which is converted first (into a temporary folder), or a bundle.
-        reference: the original model of a bundle; default: the file that it was converted from.
-        inputs: samples, a function that returns them, or where to read them from (`onnx_bridge.samples.files`): an
-            ``.npz``, a folder of ``.pb``, a Polygraphy ``.json`` or loader script; default: seeded samples that suit
-            the model.
-        seed: of generated samples.
-        samples: how many to generate (default: 1), or to take of those given (default: all).
-        rtol: relative tolerance of floats: |actual − expected| ≤ atol + rtol·|expected|; default: by dtype.
-        atol: absolute tolerance of floats; default: by dtype and the size of the values.
-        tolerance: the precision that MIGraphX computes in (`onnx_bridge.reference.comparison.tolerances.PRESETS`),
-            whose tolerances hold for its outputs instead of those of their dtypes.
-        tolerances: by output, before all of these; with ``layers``, of other values too.
-        layers: also compare every value of the cleaned model, on the first sample that differs, or the first.
-        layers_memory: limit in GiB of the values that this holds at a time.
-        evidence: whether the report keeps all outputs, the graphs before and after, and a sketch of each layer.
-        as_target: ``gpu`` also rehearses the gpu target: the bundle runs on ``ref`` after those of its passes that need
-            no GPU (`onnx_bridge.as_gpu`), with the tolerances of int8 if the model is quantized.
-        target: as for `onnx_bridge.convert`, for a model; with ``as_target``, ``auto`` is ``ref``.
-        pipeline: likewise.
-        dims: likewise.
-        shapes: likewise.
-        freeze: likewise; given inputs are without the frozen ones.
-        host: likewise.
-        cache: likewise.
-        timeout: limit in seconds for each of MIGraphX's steps.
-        memory: limit in GiB for MIGraphX's process.
+        model: a model, which is converted first (into a temporary folder), or a bundle, also one with buckets.
         progress: called with each step.
+        options: the fields of `onnx_bridge.requests.parity.DataRequest`. If ``rehearse`` is ``gpu``, the bundle also
+            runs on ``ref`` after those of the gpu target's passes that need no GPU (`onnx_bridge.as_gpu`), with the
+            tolerances of int8 if the model is quantized. ``inputs`` are without the frozen ones.
 
     Raises:
-        InputError: the model or the inputs are wrong, or the original of a bundle is gone or was changed.
+        InputError: the model, the inputs or the data are wrong, or the original of a bundle is gone or was changed.
         RuntimeFailure: there is no MIGraphX, or none that the bundle runs on.
     """
-    settings = ConvertRequest(
-        target=target_beside(as_target, target),
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        shapes=as_shapes(shapes),
-        freeze=as_json(freeze),
-        host=host,
-        cache=cache,
-        timeout=timeout,
-        memory=memory,
-    )
-    request = CheckRequest(
-        inputs=inputs,
-        seed=seed,
-        samples=samples,
-        rtol=rtol,
-        atol=atol,
-        tolerance=tolerance,
-        conversion=settings,
-        reference=None if reference is None else Path(reference),
-        tolerances={name: PartialTolerance(each.rtol, each.atol) for name, each in (tolerances or {}).items()},
-        layers=layers,
-        layers_memory=layers_memory,
-        evidence=evidence,
-        as_target=as_target,
-    )
-    return run(model, request, progress)
+    request = DataRequest.of(options)
+    return run(model, request, progress) if request.data is None else measure(model, request, progress)
 
 
 def run(
@@ -178,13 +127,13 @@ def _check_model(
         except RuntimeNotFound:
             raise
         except RuntimeFailure as error:
-            workers.shared(runtimes.find(None)).start()  # raises if the runtime is at fault
+            workers.shared(runtimes.find(request.conversion.runtime)).start()  # raises if the runtime is at fault
             return _check_unconverted(model, request, Failure.of(error), progress)
         if isinstance(model, ir.Model):
             original = Path(folder) / "original.onnx"
             models.save(model, original)
             request = replace(request, reference=request.reference or original)
-        return _check_bundle(bundle, request, progress or silent)
+        return _run(bundle, request, progress)
 
 
 def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> CheckReport:
@@ -193,7 +142,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     baseline.compare_cleaned(tell)
     outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell)
     baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
-    gpu_notes = _compare_as_gpu(bundle, baseline, tell) if request.as_target is not None else ()
+    gpu_notes = _compare_as_gpu(bundle, baseline, tell) if request.rehearse is not None else ()
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
     bisection = None if failure is None else bisect_failure(bundle, failure, baseline.samples[failure.sample or 0])
     manifest = bundle.manifest
@@ -245,7 +194,7 @@ def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Seque
     quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
     tolerances = baseline.device_tolerances
     baseline.compare(AS_GPU, outputs, tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances, failure)
-    advice = "`onnx-bridge bisect --as gpu` names the group of passes, and the nodes"
+    advice = "`onnx-bridge bisect --rehearse gpu` names the group of passes, and the nodes"
     return preview.rehearsal.note, *preview.kernel_notes, *([] if baseline.legs[-1].passed else [advice])
 
 

@@ -30,7 +30,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     """Compare the logits of a decoder with those of the original on ONNX Runtime, token by token.
 
     Args:
-        bundle: what `onnx_bridge.convert_decoder` made.
+        bundle: what `onnx_bridge.convert` made.
         request: the reference, seed and tolerances.
         tell: called with each prompt.
 
@@ -38,7 +38,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         InputError: the request has inputs or layers, or the original is gone or was changed.
         RuntimeNotFound: no MIGraphX here runs it.
     """
-    if request.inputs is not None or request.layers or request.as_target is not None:
+    if request.inputs is not None or request.layers or request.rehearse is not None:
         what = "decoders are compared on generated prompts, without their layers, and as they are"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one program")
     path, notes = original_of(bundle, request.reference)

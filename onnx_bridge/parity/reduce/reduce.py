@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
@@ -15,9 +15,8 @@ from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord, to_json
-from onnx_bridge.core.values import Array, flat
+from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.targets import target_beside
 from onnx_bridge.parity.bisect.bisection import Component
 from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
@@ -27,11 +26,11 @@ from onnx_bridge.parity.reduce.reproduction import Environment, title, write
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom
 from onnx_bridge.parity.symptoms.symptom_detector import first_group
-from onnx_bridge.requests.cleaning import as_json, as_shapes
-from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.parity import LowPrecision, ModelSource, ReduceRequest
-from onnx_bridge.samples.files import SampleSource
+from onnx_bridge.requests.parity import ModelSource, ReduceRequest
 from passes.isolation.limits import limited
+
+if TYPE_CHECKING:
+    from onnx_bridge.requests.keywords import ReduceOptions
 
 
 @dataclass(frozen=True)
@@ -74,52 +73,25 @@ class Reduction(JsonRecord):
         return super().to_json() | about | {"nodes": [f"{node.op_type} {node.name}" for node in nodes]}
 
 
-def reduce(  # noqa: PLR0913
+def reduce(
     model: ModelSource,
     out: str | os.PathLike[str],
     *,
-    inputs: SampleSource | None = None,
-    seed: int = 0,
-    samples: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    precision: LowPrecision | None = None,
-    as_target: Literal["gpu"] | None = None,
-    target: str = "auto",
-    pipeline: str = "default",
-    dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Array | str] | None = None,
-    cache: bool = True,
-    timeout: float | None = None,
-    memory: float | None = None,
     progress: Progress | None = None,
+    **options: Unpack[ReduceOptions],
 ) -> Reduction:
     """Reduce a model to what is wrong on MIGraphX, and write that as a reproduction that does not need this project.
 
     MIGraphX is given all of the cleaned model, whatever `onnx_bridge.convert` would leave to ONNX Runtime; with the
-    pipeline ``none`` that is the model as it is. ONNX Runtime's outputs of it are the expected ones.
+    pipeline ``none`` that is the model as it is. ONNX Runtime's outputs of it are the expected ones. All samples are
+    tried at each step; one that shows the symptom is kept. If the gpu target is rehearsed, the reproduction is a C++
+    program, as Python has no way to run its passes.
 
     Args:
         model: an ONNX file, or a model in memory, which is not modified; or a bundle, for the cleaned model in it.
         out: the folder to write to: ``model.onnx``, ``inputs.npz``, ``expected.npz``, ``README.md``.
-        inputs: as for `onnx_bridge.bisect`. All samples are tried at each step; one that shows the symptom is kept.
-        seed: likewise, as all that follow.
-        samples: likewise.
-        rtol: likewise.
-        atol: likewise.
-        precision: what MIGraphX computes in.
-        as_target: ``gpu`` rehearses the gpu target on ``ref``; the reproduction is a C++ program, as Python has no way
-            to run its passes.
-        target: likewise.
-        pipeline: likewise.
-        dims: likewise.
-        shapes: likewise.
-        freeze: likewise.
-        cache: likewise.
-        timeout: likewise.
-        memory: likewise.
-        progress: likewise.
+        progress: called with each step.
+        options: the fields of `onnx_bridge.requests.parity.ReduceRequest`.
 
     Returns:
         The reduction; without a reproduction if nothing is wrong.
@@ -128,27 +100,7 @@ def reduce(  # noqa: PLR0913
         InputError: the model or the inputs are wrong, ONNX Runtime cannot run the model, or ``out`` cannot be written.
         RuntimeFailure: there is no MIGraphX.
     """
-    conversion = ConvertRequest(
-        target=target_beside(as_target, target),
-        pipeline=pipeline,
-        dims=dict(dims or {}),
-        shapes=as_shapes(shapes),
-        freeze=as_json(freeze),
-        cache=cache,
-        timeout=timeout,
-        memory=memory,
-    )
-    request = ReduceRequest(
-        inputs=inputs,
-        seed=seed,
-        samples=samples,
-        rtol=rtol,
-        atol=atol,
-        conversion=conversion,
-        precision=precision,
-        as_target=as_target,
-    )
-    return run(model, Path(out), request, progress)
+    return run(model, Path(out), ReduceRequest.of(options), progress)
 
 
 def run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progress | None = None) -> Reduction:

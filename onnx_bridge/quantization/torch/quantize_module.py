@@ -59,7 +59,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         request: how to quantize it.
         progress: called with each stage.
     """
-    scheme, mode = request.scheme, request.module_mode
+    scheme, mode = request.format, request.module_mode
     request.check_route(mode)
     _check_mode(request, call)
     arguments, tensors = _call(module, call)
@@ -108,7 +108,7 @@ def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
     if request.module_mode == "fx":
         for given, what in ((request.exclude, "cannot exclude layers"), (call.dynamic, "supports no open dimensions")):
             if given:
-                where = f"scheme {request.scheme.name}"
+                where = f"scheme {request.scheme}"
                 raise InputError(f"Quark's graph mode {what}", where=where, hint="use mode='eager'")
 
 
@@ -165,7 +165,7 @@ def _export(
     Raises:
         InputError: torch.onnx cannot export it, or it quantizes values that no runtime can quantize.
     """
-    scheme, path = request.scheme, request.out
+    scheme, path = request.format, request.out
     fixed = {
         size
         for name, tensor in tensors.items()

@@ -23,8 +23,8 @@ import torch
 from torch import fx
 
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.requests.lowering import BackendRequest
 from onnx_bridge.torch.compile.compile_graphs import GraphCall, Outcome, Signature, is_fake, is_tensor
-from onnx_bridge.torch.compile.compile_options import BackendOptions
 from onnx_bridge.torch.lowering import padding
 from onnx_bridge.torch.lowering.gradients import without_gradients
 from onnx_bridge.torch.lowering.program_cache import obtain_programs
@@ -40,7 +40,7 @@ def compile_graph(
     Args:
         graph: the graph from dynamo.
         example_inputs: not used: graphs are lowered with the tensors of their first call.
-        options: see `BackendOptions`.
+        options: see `BackendRequest`.
 
     Returns:
         The function that is called instead of the graph.
@@ -48,7 +48,7 @@ def compile_graph(
     Raises:
         InputError: an option is wrong.
     """
-    return CompiledGraph(graph, BackendOptions.of(options))
+    return CompiledGraph(graph, BackendRequest.of(options or {}))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CompiledGraph:
         reason: why it runs in PyTorch; None if it does not.
     """
 
-    def __init__(self, graph: fx.GraphModule, options: BackendOptions) -> None:
+    def __init__(self, graph: fx.GraphModule, options: BackendRequest) -> None:
         self._graph, self._options = graph, options
         self._signature = Signature.of(graph)
         self._lock = threading.RLock()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
-from onnx_bridge.requests.export import Dynamic, ExporterChoice, ExportRequest, as_arguments, output_path
+from onnx_bridge.requests.export import ExportRequest, as_arguments, output_path
 from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.export.exported import Exported
 
 if TYPE_CHECKING:
     import torch
+
+    from onnx_bridge.requests.keywords import ExportOptions
 
 
 def export(
@@ -19,11 +23,9 @@ def export(
     args: Any,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    dynamic: Dynamic | None = None,
-    exporter: ExporterChoice = "auto",
-    opset: int | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
+    **options: Unpack[ExportOptions],
 ) -> Exported:
     """Export a PyTorch module to ONNX, and compare ONNX Runtime with the module on two samples.
 
@@ -36,21 +38,32 @@ def export(
         module: is not changed; exported as it computes after ``eval()``.
         args: arguments by position: a tuple or list of them, or the only one. Numbers, strings and None are fixed.
         kwargs: arguments by name.
-        dynamic: names of dimensions of open size by input and axis: ``{"input_ids": {0: "batch", 1: "seq"}}``. The same
-            name means the same size; expressions are written ``past+seq``. The given arguments may have equal sizes,
-            and sizes of 1.
-        exporter: ``auto`` takes torch.onnx's dynamo exporter, and TorchScript's if that fails.
-        opset: the opset of the model; default: torch's own choice.
         out: the file to write; weights of more than 2 GiB go into a second file beside it.
         progress: called with each stage as it begins.
+        options: the fields of `onnx_bridge.requests.export.ExportRequest`. ``dynamic`` names dimensions by input and
+            axis: ``{"input_ids": {0: "batch", 1: "seq"}}``. The same name means the same size; expressions are written
+            ``past+seq``. The given arguments may have equal sizes, and sizes of 1.
 
     Raises:
         ExportFailed: no exporter gives a graph that computes what the module does; the error names the output and
             the largest difference.
         InputError: the arguments do not fit, a tensor is not on the CPU, or ``out`` cannot be written.
     """
+    path = None if out is None else Path(out)
+    return run(module, as_arguments(args), dict(kwargs or {}), path, ExportRequest.of(options), progress)
+
+
+def run(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    out: Path | None,
+    request: ExportRequest,
+    progress: Callable[[str], None] | None = None,
+) -> Exported:
+    """Export a module as a request says; errors are those of `export`."""
     require_torch()
     from onnx_bridge.torch.export.try_exporters import try_exporters
 
-    request = ExportRequest(as_arguments(args), dict(kwargs or {}), dynamic or {}, exporter, opset, output_path(out))
-    return try_exporters(module, request, progress)
+    call = replace(request, args=args, kwargs=kwargs, out=output_path(out))
+    return try_exporters(module, call, progress)

@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.conversion import convert
 from onnx_bridge.conversion.buckets import run_buckets
+from onnx_bridge.conversion.steps.run import run as convert
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
-from onnx_bridge.requests.export import ExportRequest
 from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.samples.roles import dims_of
 from onnx_bridge.torch.export.exported import Exported
@@ -64,8 +63,8 @@ class LoweringCall:
             InputError: they do not fit.
         """
         call, tensors = Call.of(module, args, kwargs)
-        dims = check_dynamic(tensors, request.dynamic)
-        _check_buckets(dims, request.buckets, request.pad_before)
+        dims = check_dynamic(tensors, request.export.dynamic)
+        _check_buckets(dims, request.convert.buckets, request.convert.pad_before)
         return cls(module, args, kwargs, call, tensors, dims, request)
 
     def build(self, folder: Folder, progress: Progress) -> Structure:
@@ -75,16 +74,16 @@ class LoweringCall:
             How the value that the module returns is built from the outputs.
         """
         request = self.request
-        how = ExportRequest(self.args, self.kwargs, request.dynamic, request.exporter, request.opset)
+        how = replace(request.export, args=self.args, kwargs=self.kwargs)
         exported = try_exporters(self.module, how, progress)
         if exported.changing:
             raise InputError(exported.changing[0], where=type(self.module).__name__)
         self._check_padding(exported)
-        conversion = request.conversion
-        if request.buckets:
+        conversion = request.convert
+        if conversion.buckets:
             bundle = run_buckets(exported.model, folder.path, conversion, progress)
         else:
-            bundle = convert.run(exported.model, folder.path, conversion, progress, [{**exported.samples[0]}])
+            bundle = convert(exported.model, folder.path, conversion, progress, [{**exported.samples[0]}])
         notes = list(dict.fromkeys((*exported.notes, *bundle.manifest.notes)))
         replace(bundle.manifest, notes=notes).write(manifest_path(folder.path))
         write_samples(folder.path, _samples(exported))
@@ -96,7 +95,7 @@ class LoweringCall:
         Raises:
             InputError: it does; the error names the output.
         """
-        if not self.request.buckets:
+        if not self.request.convert.buckets:
             return
         graph = exported.model.graph
         dims = {str(value.name): dims_of(value) or () for value in (*graph.inputs, *graph.outputs)}
@@ -107,13 +106,13 @@ class LoweringCall:
             def run(tensors: padding.Tensors, _sizes: padding.Sizes) -> dict[str, torch.Tensor]:
                 return dict(zip(names, run_module(flat, tensors).tensors.values(), strict=True))
 
-            for sizes in itertools.product(*map(sorted, self.request.buckets.values())):
-                large = dict(zip(self.request.buckets, sizes, strict=True))
+            for sizes in itertools.product(*map(sorted, self.request.convert.buckets.values())):
+                large = dict(zip(self.request.convert.buckets, sizes, strict=True))
                 small = {symbol: min(given[symbol], max(1, size - 1)) for symbol, size in large.items()}
                 if small == large:
                     continue
                 tensors = resized(self.tensors, self.dims, small)
-                changed = padding.changed_output(run, tensors, dims, small, large, self.request.pad_before)
+                changed = padding.changed_output(run, tensors, dims, small, large, self.request.convert.pad_before)
                 if changed is not None:
                     listed = ", ".join(f"{symbol} from {small[symbol]} to {size}" for symbol, size in large.items())
                     what = f"the module returns something else when it is padded ({listed}): {changed}"

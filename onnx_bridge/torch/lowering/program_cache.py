@@ -66,7 +66,7 @@ def obtain_programs(
 ) -> Obtained:
     """Return the programs of a module for a call; raises like `onnx_bridge.lower`."""
     if request.in_process:
-        require_in_process(request.runtime, request.target)
+        require_in_process(request.convert.runtime, request.convert.target)
     # tensors of inference mode cannot be traced, and the user's random state must not change
     with torch.inference_mode(False), torch.random.fork_rng(devices=()):
         return _obtain(LoweringCall.of(module, args, kwargs, request), progress or silent)
@@ -116,19 +116,19 @@ def _key(call: LoweringCall) -> str | None:
     digest = fingerprint(call.module, call.call.positional, dict(call.call.keywords))
     if digest is None:
         return None
-    runtime = runtimes.find(request.runtime)
+    runtime = runtimes.find(request.convert.runtime)
     shapes = {name: tuple(each.shape) for name, each in call.tensors.items() if name not in call.dims}
-    conversion = ConvertRequest(shapes=shapes, host=request.host)
+    conversion = ConvertRequest(shapes=shapes, host=request.convert.host)
     cleaned = cleaning_key(digest, conversion, runtime)
-    target = resolve_target(request.target, runtime)
+    target = resolve_target(request.convert.target, runtime)
     return json_digest(
         {
             "conversion": conversion_key(cleaned, conversion, runtime, target=target),
             "inputs": {name: _describe(each, call.dims.get(name, {})) for name, each in call.tensors.items()},
-            "buckets": {symbol: sorted(sizes) for symbol, sizes in request.buckets.items()},
-            "pad_before": sorted(request.pad_before),
-            "exporter": request.exporter,
-            "opset": request.opset,
+            "buckets": {symbol: sorted(sizes) for symbol, sizes in request.convert.buckets.items()},
+            "pad_before": sorted(request.convert.pad_before),
+            "exporter": request.export.exporter,
+            "opset": request.export.opset,
             "code": code_digest(),
             "libraries": {name: metadata.version(name) for name in _LIBRARIES},
         }
@@ -147,7 +147,7 @@ def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained 
             return None
         progress("load")
         found = _opened(call, folder, results[0])
-        return found if found.programs.bundle.manifest.is_proven_for(call.request.prove) else None
+        return found if found.programs.bundle.manifest.is_proven_for(call.request.convert.prove) else None
     except (BridgeError, OSError, ValueError, KeyError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
 

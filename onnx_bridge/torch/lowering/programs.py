@@ -54,7 +54,8 @@ class Programs:
     def __init__(self, folder: Folder, request: LowerRequest) -> None:
         self.folder = folder
         self.request = request
-        self.bundle = Bundle(folder.path, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+        limits = {"timeout": request.convert.timeout, "memory": request.convert.memory}
+        self.bundle = Bundle(folder.path, runtime=request.convert.runtime, **limits)
         self._residents: dict[Program, InProcess] = {}
 
     @cached_property
@@ -73,7 +74,7 @@ class Programs:
     def _resident(self, program: Program) -> InProcess:
         """Return a program that is loaded into this process."""
         if program not in self._residents:
-            require_in_process(self.request.runtime, self.bundle.manifest.target)
+            require_in_process(self.request.convert.runtime, self.bundle.manifest.target)
             self._residents[program] = InProcess(program)
         return self._residents[program]
 

@@ -106,23 +106,6 @@ def arguments(texts: Sequence[str]) -> Arguments | None:
     return (), tensors
 
 
-def dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
-    """Open dimensions, from texts ``INPUT.AXIS=NAME``.
-
-    Raises:
-        InputError: one is not.
-    """
-    dims: dict[str, dict[int, str]] = {}
-    for text in texts:
-        place, _, symbol = text.partition("=")
-        name, _, axis = place.rpartition(".")
-        if not name or not symbol or not axis.lstrip("-").isdecimal():
-            what = f"{text!r} is not INPUT.AXIS=NAME"
-            raise InputError(what, where="--dynamic", hint="for example --dynamic input_ids.0=batch")
-        dims.setdefault(name, {})[int(axis)] = symbol
-    return dims
-
-
 def _called(name: str) -> Any:
     """Return the object with a name, called unless it is a torch module."""
     home, _, attribute = name.rpartition(":")

@@ -23,7 +23,6 @@ import onnx_bridge
 from onnx_bridge.bundle.files import pack, verify
 from onnx_bridge.bundle.manifest.text import sealed
 from onnx_bridge.cli import main
-from onnx_bridge.conversion.buckets import convert_buckets
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.comparison.compare import compare
@@ -53,7 +52,7 @@ def bundles(runtime: Runtime, model: Path) -> dict[str, Path]:
     home = model.parent
     onnx_bridge.convert(model, home / "folder", dims={"n": 2}, target="ref")
     onnx_bridge.convert(model, home / "alone.mxr", dims={"n": 2}, target="ref")
-    convert_buckets(model, home / "buckets", {"n": [2, 3]}, target="ref")
+    onnx_bridge.convert(model, home / "buckets", buckets={"n": [2, 3]}, target="ref")
     return {"folder": home / "folder", "alone": home / "alone.mxr", "buckets": home / "buckets"}
 
 

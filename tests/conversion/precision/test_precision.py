@@ -18,11 +18,12 @@ from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.conversion.precision.precision import Precision
 from onnx_bridge.conversion.precision.quantized_products import quantize_products
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.migraphx.compile_options import CompileOptions, parse_option
+from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import PRECISIONS
 from onnx_bridge.samples.calibration import ImageRules, load_calibration
 from onnx_bridge.samples.inputs import TensorSpec
@@ -426,9 +427,9 @@ def test_unknown_options_are_errors(runtime: Runtime, given: dict[str, Any], tar
 
 
 def test_options_as_text() -> None:
-    assert parse_option("exhaustive-tune=true") == ("exhaustive_tune", "true")
+    assert texts.compile_options(["exhaustive-tune=true"]) == {"exhaustive_tune": "true"}
     with pytest.raises(InputError, match="not NAME=VALUE"):
-        parse_option("fast_math")
+        texts.compile_options(["fast_math"])
 
 
 def test_job_files_have_precisions(cnn: Path, tmp_path: Path) -> None:

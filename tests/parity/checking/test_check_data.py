@@ -54,7 +54,7 @@ def values(report: Any, metric: str) -> dict[str, float]:
 
 
 def test_accuracy_against_labels(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
-    found = onnx_bridge.check_data(models[0], models[2], metrics=("top1", "sqnr"), target="ref")
+    found = onnx_bridge.check(models[0], data=models[2], metrics=("top1", "sqnr"), target="ref")
     assert found.passed
     assert found.samples == 10
     assert values(found, "top1") == {REFERENCE: 0.9, CLEANED: 0.9, REF: 0.9}
@@ -64,15 +64,15 @@ def test_accuracy_against_labels(runtime: Runtime, models: tuple[Path, Path, Pat
 
 
 def test_agreement_without_labels(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
-    found = onnx_bridge.check_data(models[0], [{"x": IMAGES}], metrics=["top1"], target="ref")
+    found = onnx_bridge.check(models[0], data=[{"x": IMAGES}], metrics=["top1"], target="ref")
     assert values(found, "top1") == {CLEANED: 1.0, REF: 1.0}
     assert not any(each.against == "labels" for each in found.scores)
 
 
 def test_quantized_against_float(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
     """The table of what quantization costs, on ref and as on a GPU."""
-    found = onnx_bridge.check_data(
-        models[1], models[2], metrics=["top1", "cosine"], reference=models[0], as_target="gpu"
+    found = onnx_bridge.check(
+        models[1], data=models[2], metrics=["top1", "cosine"], reference=models[0], rehearse="gpu"
     )
     accuracy = values(found, "top1")
     assert accuracy.keys() == {REFERENCE, CLEANED, REF, AS_GPU}
@@ -111,13 +111,13 @@ def test_buckets(runtime: Runtime, models: tuple[Path, Path, Path], tmp_path: Pa
     """Batches of any size up to the largest bucket, on ref and as on a GPU."""
     text = TEXT.replace("float[4,", "float[n,")
     ir.save(tiny(text, w=WEIGHT), tmp_path / "m.onnx")
-    made = onnx_bridge.convert_buckets(tmp_path / "m.onnx", tmp_path / "out", {"n": [2, 16]}, target="ref")
-    found = onnx_bridge.check_data(made, models[2], metrics=["top1", "cosine"], as_target="gpu")
+    made = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", buckets={"n": [2, 16]}, target="ref")
+    found = onnx_bridge.check(made, data=models[2], metrics=["top1", "cosine"], rehearse="gpu")
     assert found.samples == 3  # 16, 16 and 8 rows
     assert values(found, "top1") == dict.fromkeys((REFERENCE, CLEANED, REF, AS_GPU), 0.9)
     command = ["check", made.path, "--data", models[2], "--min", "top1=0.9"]
     assert CliRunner().invoke(app, list(map(str, command))).exit_code == 0
-    legs = onnx_bridge.check(made, as_target="gpu").legs
+    legs = onnx_bridge.check(made, rehearse="gpu").legs
     assert len(legs) == 4
     assert all(leg.passed for leg in legs)
 
@@ -137,7 +137,7 @@ def test_a_bundle_that_runs_out_of_memory(worker: Worker, tmp_path: Path, monkey
     ir.save(tiny(text, t=np.ones((8192, 1), np.float32)), tmp_path / "m.onnx")
     bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "bundle", target="ref", memory=0.25, prove="never")
     data = [{"x": np.ones((1, 8192), np.float32)}] * 2
-    found = onnx_bridge.check_data(bundle, data, least={"cosine": 0.5})
+    found = onnx_bridge.check(bundle, data=data, least={"cosine": 0.5})
     assert not found.passed
     assert found.exit_code == 3
     assert values(found, "cosine") == {CLEANED: 1.0}
@@ -151,7 +151,7 @@ def test_progress_names_each_sample(runtime: Runtime, models: tuple[Path, Path, 
     bundle = onnx_bridge.convert(models[0], tmp_path / "bundle", target="ref")
     lines: list[str] = []
     samples = [{"x": IMAGES[start : start + 4]} for start in range(0, 12, 4)]
-    onnx_bridge.check_data(bundle, samples, metrics=["top1"], progress=lines.append)
+    onnx_bridge.check(bundle, data=samples, metrics=["top1"], progress=lines.append)
     assert [each for each in lines if "of 3" in each] == lines[-3:]
 
 
@@ -161,4 +161,4 @@ def test_progress_names_each_sample(runtime: Runtime, models: tuple[Path, Path, 
 def test_what_cannot_be_measured(runtime: Runtime, models: tuple[Path, Path, Path], options: dict[str, Any]) -> None:
     data = [] if options == {"metrics": ["top1"]} else [{"x": IMAGES[:4]}]
     with pytest.raises(InputError):
-        onnx_bridge.check_data(models[0], data, target="ref", **options)
+        onnx_bridge.check(models[0], data=data, target="ref", **options)

@@ -44,7 +44,7 @@ def entries(cache: Path) -> set[str]:
 
 
 def _lowered(runtime: Runtime, cache: Path, module: nn.Module | None = None) -> Lowered:
-    return lower(module or Net().eval(), x(), "ref", runtime=str(runtime.path), cache=cache)
+    return lower(module or Net().eval(), x(), target="ref", runtime=str(runtime.path), cache=cache)
 
 
 def test_cached_programs_are_found(runtime: Runtime, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_cached_programs_are_found(runtime: Runtime, tmp_path: Path) -> None:
     module = Net().eval()
     for _ in range(2):
         stages.clear()
-        lowered = lower(module, x(), "ref", runtime=str(runtime.path), cache=tmp_path, progress=stages.append)
+        lowered = lower(module, x(), target="ref", runtime=str(runtime.path), cache=tmp_path, progress=stages.append)
     assert stages == ["check", "load"]
     assert_close(lowered(x()), module(x()), check_stride=False)
     assert len(entries(tmp_path)) == 1
@@ -66,8 +66,8 @@ def test_other_weights_attributes_shapes_and_options_are_others(runtime: Runtime
     _lowered(runtime, tmp_path)
     for module in (other, Net(limit=100.0).eval()):
         assert_close(_lowered(runtime, tmp_path, module)(x()), module(x()))
-    lower(Net().eval(), x()[:1], "ref", runtime=str(runtime.path), cache=tmp_path)
-    lower(Net().eval(), x(), "ref", runtime=str(runtime.path), cache=tmp_path, exporter="torchscript")
+    lower(Net().eval(), x()[:1], target="ref", runtime=str(runtime.path), cache=tmp_path)
+    lower(Net().eval(), x(), target="ref", runtime=str(runtime.path), cache=tmp_path, exporter="torchscript")
     assert len(entries(tmp_path)) == 5
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_entry_is_rebuilt(runtime: Runtime, tmp_path: Path, harm: str)
 
 def _child(path: str, cache: str, queue: multiprocessing.Queue[tuple[list[str], list[list[float]]]]) -> None:
     stages: list[str] = []
-    lowered = lower(Net().eval(), x(), "ref", runtime=path, cache=cache, progress=stages.append)
+    lowered = lower(Net().eval(), x(), target="ref", runtime=path, cache=cache, progress=stages.append)
     queue.put((stages, lowered(x()).tolist()))
 
 
@@ -122,7 +122,7 @@ def test_two_processes_build_an_entry_once(runtime: Runtime, tmp_path: Path) -> 
 
 
 def test_without_a_cache_nothing_is_written(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered = lower(Net().eval(), x(), "ref", runtime=str(runtime.path), cache=False)
+    lowered = lower(Net().eval(), x(), target="ref", runtime=str(runtime.path), cache=False)
     folder = lowered.programs.folder.path
     assert folder.is_dir()
     assert_close(lowered(x()), Net().eval()(x()))
@@ -142,7 +142,7 @@ def test_a_bert_is_loaded_from_the_cache(runtime: Runtime, tmp_path: Path) -> No
     sample = {"input_ids": torch.randint(0, 50, (2, 6)), "attention_mask": torch.tensor([[1] * 6, [1] * 4 + [0] * 2])}
     programs = []
     for _ in range(2):
-        lowered = lower(bert, sample, "ref", runtime=str(runtime.path), cache=tmp_path)
+        lowered = lower(bert, sample, target="ref", runtime=str(runtime.path), cache=tmp_path)
         programs.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.mxr")})
     assert programs[0] == programs[1]
     assert len(programs[0]) == 1

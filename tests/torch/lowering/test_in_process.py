@@ -21,7 +21,7 @@ from onnx_bridge import lower
 from onnx_bridge.core.errors import InputError
 runtime, folder = sys.argv[1], Path(sys.argv[2])
 def make(module, *sample, **options):
-    return lower(module, sample, "ref", runtime=runtime, cache=folder, in_process=True, **options)
+    return lower(module, sample, target="ref", runtime=runtime, cache=folder, in_process=True, **options)
 """
 
 

@@ -60,7 +60,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make(runtime: Runtime, cache: Path) -> Make:
     def made(module: nn.Module, sample: Any, **options: Any) -> Lowered:
-        return lower(module, sample, "ref", **{"runtime": str(runtime.path), "cache": cache, **options})
+        return lower(module, sample, target="ref", **{"runtime": str(runtime.path), "cache": cache, **options})
 
     return made
 

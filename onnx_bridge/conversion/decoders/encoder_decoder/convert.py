@@ -22,7 +22,6 @@ from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, CacheTensor, Encoder, Given, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.conversion.convert import run
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.decoders.encoder_decoder.parts import Parts
@@ -33,12 +32,12 @@ from onnx_bridge.conversion.precision.computed_precision import computed_precisi
 from onnx_bridge.conversion.programs.instances import Instance, content_key
 from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
+from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.requests.cleaning import CleanRequest
-from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Dim, dims_of
 from onnx_bridge.samples.suitable import suitable
@@ -48,8 +47,8 @@ PROMPTS = (1, 2)
 
 
 def run_encoder_decoder(files: Files, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
-    """Convert a model as a request with a decoder's sizes says; errors are those of `convert_decoder`."""
-    sizes = request.decoder
+    """Convert a model as a request with a decoder's sizes says; errors are those of `onnx_bridge.convert`."""
+    sizes = request.decoder_sizes
     assert sizes is not None
     if sizes.prefill:
         what = "the decoder of an encoder takes its tokens one at a time"
@@ -142,7 +141,9 @@ class EncoderDecoderConversion(GeneratingConversion):
     def _request(self, shapes: Mapping[str, tuple[int, ...]]) -> ConvertRequest:
         """That of one program."""
         budget = self.request.prove_budget / 3
-        common = replace(self.request, dims={}, freeze={}, decoder=None, prove_budget=budget)
+        common = replace(
+            self.request, dims={}, freeze={}, decoder=False, max_length=None, prefill=(), prove_budget=budget
+        )
         return replace(common, shapes=dict(shapes))
 
     def _derived(self, model: ir.Model, part: str, layout: Layout | None = None) -> Source:

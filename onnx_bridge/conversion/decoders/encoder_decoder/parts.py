@@ -20,7 +20,7 @@ from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
-from onnx_bridge.requests.cleaning import CleanRequest
+from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples.roles import dims_of
 from passes.graphs.traversal import operands_of
 

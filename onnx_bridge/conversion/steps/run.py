@@ -1,0 +1,45 @@
+"""The conversion of a model into one program, from the first step to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.steps.clean import clean
+from onnx_bridge.conversion.steps.compile import partition_and_compile
+from onnx_bridge.conversion.steps.describe import describe
+from onnx_bridge.conversion.steps.prove import prove
+from onnx_bridge.conversion.steps.publish import publish
+from onnx_bridge.conversion.steps.resolve import resolve
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.samples.inputs import Sample
+from passes.isolation.limits import Limits, limited
+
+
+def run(
+    model: ModelSource | Source,
+    out: Path,
+    request: ConvertRequest,
+    progress: Progress | None = None,
+    samples: Sequence[Sample] = (),
+) -> Bundle:
+    """Convert a model as a request says; errors are those of `convert`.
+
+    Args:
+        model: as for `convert`.
+        out: likewise.
+        request: how.
+        progress: as for `convert`.
+        samples: what the bundle is run on to prove it at real size; default: a generated one.
+    """
+    with (
+        limited(Limits.of(request.timeout, request.memory)),
+        resolve(Source.of(model), out, request, progress) as plan,
+    ):
+        cleaned = clean(plan)
+        compiled = partition_and_compile(cleaned)
+        manifest = prove(compiled, describe(compiled), samples)
+        return publish(manifest, plan)
