@@ -14,7 +14,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from passes.core import scripts
 from passes.core.errors import InputError, nearest
 from passes.pipelines import PIPELINES, QUANTIZED_ONLY
 
@@ -146,6 +145,7 @@ def load_file(path: str | os.PathLike[str]) -> list[str]:
     """
     path = Path(path)
     before = set(_registered)
+    scripts = importlib.import_module("passes.core.scripts")  # deferred: verdicts do not depend on it
     try:
         scripts.load(path, f"passes_of_{path.stem}")
     except InputError:
