@@ -13,70 +13,46 @@ Skips: unknown shapes, except for Bernoulli, whose function body is wrong; Dropo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import onnx_ir as ir
 
 from passes.builders import random_numbers
-from passes.builders.operands import UNKNOWN_SHAPE
 from passes.graphs.randomness import is_random
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.expressions import Attribute
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
-_LIKE = frozenset({("", "RandomNormalLike"), ("", "RandomUniformLike")})
-_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-
-
-@dataclass(frozen=True)
-class _Drawn(Match):
-    shape: tuple[int, ...] | None
-    """None if it is unknown; then it is that of the input."""
-    dtype: ir.DataType
+_LIKE = {"RandomNormalLike": ("mean", "scale"), "RandomUniformLike": ("low", "high")}
+"""The parameters of the distributions."""
+_FROM_UNIFORM = [operator for _, operator in random_numbers.FROM_UNIFORM]
 
 
-class DrawFirst(NodeRewrite[_Drawn]):
+@rewrite(*_LIKE, *_FROM_UNIFORM, exactness=Exactness.ROUNDING)
+def draw_first(node: ir.Node, edit: Edit) -> Replacement:
     """Separate drawing random numbers from what is computed from them."""
-
-    name = "draw-first"
-    exactness = Exactness.ROUNDING
-    operators = _LIKE | random_numbers.FROM_UNIFORM
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Drawn | Skip | None:
-        """Match nodes that draw numbers of known shape."""
-        scope = context.scope
-        if not is_random(node, scope):
-            return None
-        if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
-            return Skip(reason)
-        shape, dtype = scope.proven_sizes(node.outputs[0]), scope.dtype(node.outputs[0])
-        if dtype is None or (shape is None and node.op_type != "Bernoulli"):
-            return Skip(UNKNOWN_SHAPE)
-        return _Drawn(node, shape, dtype)
-
-    def rewrite(self, match: _Drawn, edit: Edit) -> Sequence[ir.Value | None]:
-        """The operator without inputs, and the computation."""
-        node = match.node
-        seed = node.attributes.get("seed")
-        kept: dict[str, Attribute] = {} if seed is None else {"seed": float(seed.value)}
-        if (node.domain, node.op_type) not in _LIKE:
-            return random_numbers.from_uniform(
-                node, self._drawn(match, "RandomUniform", kept, random_numbers.precision(node, edit.scope), edit), edit
-            )
-        names = ("mean", "scale") if node.op_type == "RandomNormalLike" else ("low", "high")
-        kept |= {name: node.attributes[name].as_float() for name in names if name in node.attributes}
-        dtype = match.dtype if match.dtype in _WIDE else ir.DataType.FLOAT
-        drawn = self._drawn(match, node.op_type.removesuffix("Like"), kept, dtype, edit)
-        return [drawn if dtype == match.dtype else edit.op("Cast", [drawn], {"to": match.dtype.value})]
-
-    @staticmethod
-    def _drawn(match: _Drawn, operator: str, kept: dict[str, Attribute], dtype: ir.DataType, edit: Edit) -> ir.Value:
-        if match.shape:
-            return edit.op(operator, [], {**kept, "dtype": dtype.value, "shape": match.shape})
-        return edit.op(f"{operator}Like", [match.node.inputs[0]], {**kept, "dtype": dtype.value})
+    scope = edit.scope
+    if not is_random(node, scope):
+        return None
+    if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
+        return Skip(reason)
+    shape, dtype = scope.proven_sizes(node.outputs[0]), scope.dtype(node.outputs[0])
+    if dtype is None or (shape is None and node.op_type != "Bernoulli"):
+        return Skip(UNKNOWN_SHAPE)
+    if node.op_type not in _LIKE:
+        uniform = _drawn("RandomUniform", random_numbers.precision(node, scope), shape, node, edit)
+        return random_numbers.from_uniform(node, uniform, edit)
+    wide = dtype if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else ir.DataType.FLOAT
+    drawn = _drawn(node.op_type.removesuffix("Like"), wide, shape, node, edit)
+    return drawn if wide == dtype else edit.op("Cast", [drawn], {"to": dtype.value})
 
 
-RULES: tuple[NodeRewrite[Any], ...] = (DrawFirst(),)
+def _drawn(operator: str, dtype: ir.DataType, shape: tuple[int, ...] | None, node: ir.Node, edit: Edit) -> ir.Value:
+    """Draw numbers of ``shape``, or of the shape of the node's input if it is unknown."""
+    kept = ("seed", *_LIKE.get(node.op_type, ()))
+    attributes: dict[str, Attribute] = {"dtype": dtype.value}
+    for name in kept:
+        if name in node.attributes:
+            attributes[name] = float(node.attributes[name].value)  # the seed of Dropout is an integer
+    if shape:
+        return edit.op(operator, [], attributes | {"shape": shape})
+    return edit.op(f"{operator}Like", [node.inputs[0]], attributes)

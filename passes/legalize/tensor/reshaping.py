@@ -18,66 +18,44 @@ Skips: computed operands if the output's shape is unknown; dynamic shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operands import UNKNOWN_SHAPE, given, not_constant
+from passes.builders.operands import given
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.base import Skip
+from passes.rewriting.edit import Edit, not_constant
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
 
-@dataclass(frozen=True)
-class _Shaped(Match):
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+@rewrite("Reshape", "Squeeze", "Unsqueeze")
+def reshape_by_output(node: ir.Node, edit: Edit) -> Replacement:
+    """Reshape to the known shape of the output."""
+    x, scope = edit.input(node), edit.scope
+    before, after = scope.static_shape(x), scope.proven_sizes(node.outputs[0])
+    computed = _computed(node, 1, scope)
+    if computed is None and _is_unambiguous(node, before, after, scope):
+        return None
+    if before is None or after is None:
+        operand = "the shape" if node.op_type == "Reshape" else "the operand axes"
+        return Skip(not_constant(computed, operand) if computed is not None else UNKNOWN_SHAPE)
+    if math.prod(before) != math.prod(after):
+        return Skip(f"its output is declared to have shape {after}, which does not fit {before}")
+    if after:
+        return edit.reshape(x, after)
+    return edit.squeeze(x, range(len(before)))
 
 
 def _computed(node: ir.Node, index: int, scope: Scope) -> ir.Value | None:
-    """An input that is present and not constant."""
+    """Return an input that is present and not constant."""
     value = given(node, index)
     return value if value is not None and scope.constant(value) is None else None
 
 
-class ReshapeByOutput(NodeRewrite[_Shaped]):
-    """Reshape to the known shape of the output."""
-
-    name = "reshape-by-output"
-    exactness = Exactness.BITWISE
-    operators = frozenset(("", each) for each in ("Reshape", "Squeeze", "Unsqueeze"))
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Match computed operands and scalars; None if the operand is unambiguous."""
-        scope = context.scope
-        before, after = scope.static_shape(node.inputs[0]), scope.proven_sizes(node.outputs[0])
-        computed = _computed(node, 1, scope)
-        if computed is None and _is_unambiguous(node, before, after, scope):
-            return None
-        if before is None or after is None:
-            operand = "its shape" if node.op_type == "Reshape" else "its operand axes"
-            return Skip(not_constant(computed, operand) if computed is not None else UNKNOWN_SHAPE)
-        if math.prod(before) != math.prod(after):
-            return Skip(f"its output is declared to have shape {after}, which does not fit {before}")
-        return _Shaped(node, before, after)
-
-    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
-        """A Reshape, or a Squeeze to a scalar."""
-        x = match.node.inputs[0]
-        assert x is not None
-        if match.after:
-            return [edit.reshape(x, match.after)]
-        if not match.before:
-            return [x]
-        return [edit.op("Squeeze", [x, edit.constant(np.arange(len(match.before), dtype=np.int64))])]
-
-
 def _is_unambiguous(node: ir.Node, before: tuple[int, ...] | None, after: tuple[int, ...] | None, scope: Scope) -> bool:
-    """Whether a node with a constant operand is as this rule writes it, or correct as it is."""
+    """Return whether a node with a constant operand is as `reshape_by_output` writes it, or correct as it is."""
     if node.op_type != "Reshape":
         return node.op_type == "Squeeze" or before != () or after is None or len(after) < 2
     if scope.opset() < 5:
@@ -86,74 +64,48 @@ def _is_unambiguous(node: ir.Node, before: tuple[int, ...] | None, after: tuple[
     return after is None or (after != () and tensor is not None and tuple(tensor.numpy().tolist()) == after)
 
 
-class OperandByOutput(NodeRewrite[_Shaped]):
+@rewrite("ConstantOfShape", "Expand", "Split", "Tile", "TopK")
+def operand_by_output(node: ir.Node, edit: Edit) -> Replacement:
     """Replace an operand that follows from the shape of the output by a constant."""
-
-    name = "operand-by-output"
-    exactness = Exactness.BITWISE
-    operators = frozenset(("", each) for each in ("ConstantOfShape", "Expand", "Split", "Tile", "TopK"))
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Match computed operands and known shapes."""
-        scope = context.scope
-        index = 0 if node.op_type == "ConstantOfShape" else 1
-        computed = _computed(node, index, scope)
-        if computed is None or len(node.inputs) > 2:  # Tile of opset 1 has three inputs
-            return None
-        before = () if index == 0 else scope.static_shape(node.inputs[0])
-        outputs = [scope.proven_sizes(value) for value in node.outputs if value.name]
-        if before is None:
-            return Skip(UNKNOWN_SHAPE)
-        if None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
-            return Skip(not_constant(computed, "the shape of its output"))
-        assert outputs[0] is not None
-        return _Shaped(node, before, outputs[0])
-
-    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """The operator with a constant operand."""
-        node, before, after = match.node, match.before, match.after
-        x = node.inputs[0]
-        attributes: dict[str, Any] = dict(node.attributes)
-        if node.op_type == "ConstantOfShape":
+    scope, attributes = edit.scope, dict[str, Any](node.attributes)
+    index = 0 if node.op_type == "ConstantOfShape" else 1
+    computed = _computed(node, index, scope)
+    if computed is None or len(node.inputs) > 2:  # Tile of opset 1 has three inputs
+        return None
+    before = () if index == 0 else scope.static_shape(node.inputs[0])
+    outputs = [scope.proven_sizes(value) for value in node.outputs if value.name]
+    if before is None:
+        return Skip(UNKNOWN_SHAPE)
+    after = outputs[0]
+    if after is None or None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
+        return Skip(not_constant(computed, "the shape of its output"))
+    match node.op_type:
+        case "ConstantOfShape":
             value = attributes["value"].as_tensor().numpy().ravel()[0] if attributes else np.float32(0)
             fill = edit.constant(np.asarray(value))
-            return [edit.op("Expand", [fill, edit.constant(np.array(after, np.int64))])] if after else [fill]
-        match node.op_type:
-            case "Expand":
-                operand = list(after)
-            case "Tile":
-                if 0 in before:
-                    return Skip("its input is empty: constant-for-empty replaces it")
-                operand = [size // each for size, each in zip(after, before, strict=True)]
-            case "TopK":
-                operand = [after[node.attributes.get_int("axis", -1)]]
-            case _:
-                axis = node.attributes.get_int("axis", 0)
-                operand = [(edit.scope.proven_sizes(value) or after)[axis] for value in node.outputs]
-                attributes.pop("num_outputs", None)
-        constant = edit.constant(np.array(operand, np.int64))
-        return edit.node(node.op_type, [x, constant], attributes, outputs=len(node.outputs)).outputs
+            return edit.op("Expand", [fill, edit.index(after)]) if after else fill
+        case "Expand":
+            operand = list(after)
+        case "Tile":
+            if 0 in before:
+                return Skip("its input is empty: constant-for-empty replaces it")
+            operand = [new // old for new, old in zip(after, before, strict=True)]
+        case "TopK":
+            operand = [after[node.attributes.get_int("axis", -1)]]
+        case _:
+            axis = node.attributes.get_int("axis", 0)
+            operand = [sizes[axis] for sizes in outputs if sizes is not None]
+            attributes.pop("num_outputs", None)
+    return edit.node(node.op_type, [node.inputs[0], edit.index(operand)], attributes, outputs=len(node.outputs)).outputs
 
 
-class ConstantShape(NodeRewrite[_Shaped]):
+@rewrite("Shape", "Size", needs_shape=(0,))
+def constant_shape(node: ir.Node, edit: Edit) -> Replacement:
     """Replace the shape and the size of a value of static shape by constants."""
-
-    name = "constant-shape"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "Shape"), ("", "Size")})
-    needs_shape = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Shaped | Skip | None:
-        """Match sizes that do not depend on data: no run would show that a declaration of them is false."""
-        sizes = context.scope.proven_sizes(node.inputs[0])
-        return Skip(UNKNOWN_SHAPE) if sizes is None else _Shaped(node, sizes, ())
-
-    def rewrite(self, match: _Shaped, edit: Edit) -> Sequence[ir.Value | None]:
-        """Constants; the bounds of Shape are clamped like a Python slice."""
-        if match.node.op_type == "Size":
-            return [edit.constant(np.int64(math.prod(match.before)))]
-        start, end = (match.node.attributes.get_int(name, default) for name, default in (("start", 0), ("end", None)))
-        return [edit.constant(np.array(match.before[start:end], np.int64))]
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (ReshapeByOutput(), OperandByOutput(), ConstantShape())
+    sizes = edit.scope.proven_sizes(node.inputs[0])  # no run would show that a declaration of others is false
+    if sizes is None:
+        return Skip(UNKNOWN_SHAPE)
+    if node.op_type == "Size":
+        return edit.constant(np.int64(math.prod(sizes)))
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    return edit.index(sizes[start:end])  # bounds are clamped in both

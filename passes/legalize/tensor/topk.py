@@ -13,19 +13,15 @@ opsets before 11; for rows, more than `_ROWS`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.operands import given, not_constant
-from passes.graphs.tensors import ints
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _COMPARISONS = 1 << 22
 """The most comparisons: rows × axis²."""
@@ -36,110 +32,91 @@ _ROWS = 256
 
 
 @dataclass(frozen=True)
-class _Rows(Match):
-    shape: tuple[int, ...]
+class _Rows:
+    """The lines of a tensor along an axis, of which TopK sorts each.
+
+    Attributes:
+        axis: the axis; non-negative.
+        length: the number of elements of a row.
+        count: the number of rows.
+        k: the number of elements to take.
+        largest: whether these are the largest ones.
+    """
+
     axis: int
+    length: int
+    count: int
     k: int
     largest: bool
 
-    @property
-    def length(self) -> int:
-        return self.shape[self.axis]
+    @classmethod
+    def of(cls, node: ir.Node, edit: Edit) -> _Rows | None:
+        """Return the rows that a node sorts; None for a single row.
 
-    @property
-    def count(self) -> int:
-        return math.prod(size for axis, size in enumerate(self.shape) if axis != self.axis)
-
-
-def _match(node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-    shape = context.shape(node)
-    k, operand = node.attributes.get_int("k", -1), given(node, 1)
-    if operand is not None:
-        found = ints(context.scope.constant(operand))
-        if found is None:
-            return Skip(not_constant(operand, "its k"))
-        (k,) = found
-    axis = node.attributes.get_int("axis", -1) % len(shape)
-    made = _Rows(node, shape, axis, k, bool(node.attributes.get_int("largest", 1)))
-    return made if made.count > 1 and made.length and k > 0 else None
+        Raises:
+            NotApplicable: k is not constant.
+        """
+        shape = edit.shape(node)
+        (k,) = edit.integers(node, 1, "k") or [node.attributes.get_int("k", -1)]
+        axis = node.attributes.get_int("axis", -1) % len(shape)
+        length, count = shape[axis], int(np.prod(np.delete(shape, axis), dtype=np.int64))
+        if count <= 1 or not length or k <= 0:
+            return None
+        return cls(axis, length, count, k, bool(node.attributes.get_int("largest", 1)))
 
 
-class RankByComparison(NodeRewrite[_Rows]):
+@rewrite("TopK", since_opset=11, needs_shape=(0,))  # Equal of floats
+def rank_by_comparison(node: ir.Node, edit: Edit) -> Replacement:
     """Compute the rank of each element of a short axis by comparisons with all others."""
-
-    name = "rank-by-comparison"
-    since_opset = 11  # Equal of floats
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "TopK")})
-    needs_shape = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        found = _match(node, context)
-        if isinstance(found, _Rows) and (found.length > _SHORT or found.count * found.length**2 > _COMPARISONS):
-            return Skip(f"{found.count} rows of {found.length} elements need too many comparisons")
-        return found
-
-    def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
-        """Count the elements before each element; the first k outputs take those with these counts."""
-        x, axis, length, after = match.node.inputs[0], match.axis, match.length, len(match.shape)
-        assert x is not None
-        a = Arithmetic(edit, ir.DataType.INT32)
-        places = np.arange(length)
-        # an additional last axis holds the elements to compare with
-        swap = [after if each == axis else each for each in range(after)] + [axis]
-        mine = a.unsqueeze(x, [after])
-        others = a("Transpose", mine, perm=swap)
-        strictly_before = a("Less" if match.largest else "Greater", mine, others)
-        lower = edit.constant((places < places[:, None]).reshape(_along(after + 1, {axis: length, after: length})))
-        before = a("Or", strictly_before, a("And", a("Equal", mine, others), lower))
-        ranks = a.reduce("Sum", a.cast(before), [after])
-        wanted = a.value(np.arange(match.k).reshape(_along(after + 1, {after: match.k})))
-        there = a.cast(a("Equal", ranks, wanted))
-        found = a("ArgMax", there, axis=axis, keepdims=1)  # length 1 along the axis, k along the last one
-        indices = a.squeeze(a("Transpose", found, perm=swap), [after])
-        return [a("GatherElements", x, indices, axis=axis), indices]
+    x, after, rows = edit.input(node), len(edit.shape(node)), _Rows.of(node, edit)
+    if rows is None:
+        return None
+    axis, length = rows.axis, rows.length
+    if length > _SHORT or rows.count * length**2 > _COMPARISONS:
+        return Skip(f"{rows.count} rows of {length} elements need too many comparisons")
+    a = Arithmetic(edit, ir.DataType.INT32)
+    places = np.arange(length)
+    # an additional last axis holds the elements to compare with
+    swap = list(range(after + 1))
+    swap[axis], swap[after] = after, axis
+    elements = a.unsqueeze(x, [after])
+    others = a("Transpose", elements, perm=swap)
+    strictly_before = a("Less" if rows.largest else "Greater", elements, others)
+    lower = edit.constant((places < places[:, None]).reshape(_along(after + 1, {axis: length, after: length})))
+    before = a("Or", strictly_before, a("And", a("Equal", elements, others), lower))
+    ranks = a.reduce("Sum", a.cast(before), [after])
+    results = np.arange(rows.k).reshape(_along(after + 1, {after: rows.k}))
+    has_rank = a.cast(a("Equal", ranks, results))
+    indices = a("ArgMax", has_rank, axis=axis, keepdims=1)  # length 1 along the axis, k along the last one
+    indices = a.squeeze(a("Transpose", indices, perm=swap), [after])
+    return [a("GatherElements", x, indices, axis=axis), indices]
 
 
-class SortRowByRow(NodeRewrite[_Rows]):
+@rewrite("TopK", needs_shape=(0,))
+def sort_row_by_row(node: ir.Node, edit: Edit) -> Replacement:
     """Sort each row by a TopK of its own."""
-
-    name = "sort-row-by-row"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "TopK")})
-    needs_shape = (0,)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Rows | Skip | None:
-        found = _match(node, context)
-        if isinstance(found, _Rows) and found.count > _ROWS:
-            return Skip(f"{found.count} rows are too many to become a node each")
-        return found
-
-    def rewrite(self, match: _Rows, edit: Edit) -> Sequence[ir.Value | None]:
-        """Make the axis the last one, sort each row, and concatenate the results."""
-        x, axis = match.node.inputs[0], match.axis
-        assert x is not None
-        a = Arithmetic(edit, ir.DataType.INT64)
-        rest = [each for each in range(len(match.shape)) if each != axis]
-        last = [*rest, axis]
-        moved = a("Transpose", x, perm=last) if axis != last[axis] else x
-        rows = a.reshape(moved, [match.count, match.length])
-        attributes = {"axis": -1, **({} if match.largest else {"largest": 0})}  # not an attribute in old opsets
-        sorted_ = [
-            edit.node("TopK", [a.slice(rows, 0, row, row + 1), a.index([match.k])], attributes, outputs=2).outputs
-            for row in range(match.count)
-        ]
-        back = [last.index(each) for each in range(len(last))]
-
-        def joined(parts: Sequence[ir.Value]) -> ir.Value:
-            whole = a.reshape(a.concat(parts, 0), [*(match.shape[each] for each in rest), match.k])
-            return a("Transpose", whole, perm=back) if axis != last[axis] else whole
-
-        return [joined(parts) for parts in zip(*sorted_, strict=True)]
+    x, shape, rows = edit.input(node), edit.shape(node), _Rows.of(node, edit)
+    if rows is None:
+        return None
+    if rows.count > _ROWS:
+        return Skip(f"{rows.count} rows are too many to become a node each")
+    rest = [axis for axis in range(len(shape)) if axis != rows.axis]
+    last = [*rest, rows.axis]  # the axis becomes the last one
+    is_last = last == sorted(last)
+    moved = x if is_last else edit.op("Transpose", [x], {"perm": last})
+    flat = edit.reshape(moved, [rows.count, rows.length])
+    attributes = {"axis": -1} if rows.largest else {"axis": -1, "largest": 0}  # not an attribute in old opsets
+    results = []
+    for row in range(rows.count):
+        operands = [edit.slice(flat, 0, row, row + 1), edit.index([rows.k])]
+        results.append(edit.node("TopK", operands, attributes, outputs=2).outputs)
+    outputs = []
+    for parts in zip(*results, strict=True):
+        y = edit.reshape(edit.concat(parts, 0), [*(shape[axis] for axis in rest), rows.k])
+        outputs.append(y if is_last else edit.op("Transpose", [y], {"perm": np.argsort(last).tolist()}))
+    return outputs
 
 
 def _along(rank: int, lengths: dict[int, int]) -> list[int]:
-    """A shape of ones except for some axes."""
+    """Return a shape of ones except for some axes."""
     return [lengths.get(axis, 1) for axis in range(rank)]
-
-
-RULES: tuple[NodeRewrite[_Rows], ...] = (RankByComparison(), SortRowByRow())

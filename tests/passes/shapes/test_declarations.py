@@ -15,7 +15,7 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.remove_dead import RemoveDead
 from passes.graphs.scopes import Scope, values_of
 from passes.graphs.traversal import subgraphs
-from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
+from passes.legalize.tensor.reshaping import constant_shape, operand_by_output, reshape_by_output
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 from passes.rewriting.pipeline import Pipeline
 from passes.rewriting.rewrite import NodeRewrite
@@ -408,11 +408,11 @@ class TestClaimsOnADevice:
     @pytest.mark.parametrize(
         ("rule", "node"),
         [
-            (OperandByOutput(), "Expand(x, s)"),
-            (OperandByOutput(), "Tile(x, s)"),
-            (OperandByOutput(), "ConstantOfShape(s)"),
-            (ReshapeByOutput(), "Reshape(x, t)"),
-            (ConstantShape(), "Shape(e)"),
+            (operand_by_output, "Expand(x, s)"),
+            (operand_by_output, "Tile(x, s)"),
+            (operand_by_output, "ConstantOfShape(s)"),
+            (reshape_by_output, "Reshape(x, t)"),
+            (constant_shape, "Shape(e)"),
         ],
     )
     def test_nothing_follows_from_a_size_that_depends_on_data(self, rule: NodeRewrite[Any], node: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.empty import ConstantForEmpty, DropEmptyOperands, EvaluateEmpty
+from passes.legalize.tensor.empty import constant_for_empty, drop_empty_operands, evaluate_empty
 from tests.passes.device import Device
 from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
@@ -18,24 +18,24 @@ def test_empty_tensors_become_constants(device: Device, dtype: str) -> None:
     x = numbers((2, 3), dtype)
     inputs = {"x": x}
     nodes = "y = Slice(x, n, n)"
-    result = legal(ConstantForEmpty(), device, nodes, inputs, declared("y", x[:0]), n=np.array([1]))
+    result = legal(constant_for_empty, device, nodes, inputs, declared("y", x[:0]), n=np.array([1]))
     assert operators(result.model) == ["Identity"]  # an output of the graph has to be made by a node
 
 
 def test_all_outputs_must_be_empty() -> None:
     text = "(float[2,3] x) => (float[0,3] y, float[2,3] z) { y, z = Split(x, n) }"
-    (reason,) = left(ConstantForEmpty(), text, n=np.array([0, 2]))
+    (reason,) = left(constant_for_empty, text, n=np.array([0, 2]))
     assert reason == "only some of its outputs have no elements"
 
 
 def test_tensors_with_elements_are_unchanged() -> None:
-    assert left(ConstantForEmpty(), "(float[2] x) => (float[2] y) { y = Abs(x) }") == []
-    assert left(ConstantForEmpty(), "(float[n] x) => (float[n] y) { y = Abs(x) }") == []
+    assert left(constant_for_empty, "(float[2] x) => (float[2] y) { y = Abs(x) }") == []
+    assert left(constant_for_empty, "(float[n] x) => (float[n] y) { y = Abs(x) }") == []
 
 
 def test_operands_that_are_empty_along_another_axis_stay() -> None:
     text = "(float[0,n,2] x) => (float[0,m,2] y) { y = Concat<axis = 1>(x, e) }"
-    assert left(DropEmptyOperands(), text, e=np.zeros((0, 5, 2), np.float32)) == []
+    assert left(drop_empty_operands, text, e=np.zeros((0, 5, 2), np.float32)) == []
 
 
 @pytest.mark.parametrize(
@@ -52,16 +52,16 @@ def test_nodes_of_empty_inputs_are_evaluated(device: Device, node: str, output: 
     constants = {"one": np.array([1]), "axes": np.array([0]), "c": numbers((2, 3)), "last": np.array([1])}
     nodes = f"e = Slice(x, one, one) f = Slice(x2, one, one, last) {node}"
     inputs = {"x": numbers((2, 3)), "x2": numbers((2, 3))}
-    result = legal(EvaluateEmpty(), device, nodes, inputs, output, **constants)
+    result = legal(evaluate_empty, device, nodes, inputs, output, **constants)
     assert [each for each in operators(result.model) if each not in ("Slice", "Identity")] == []
 
 
 def test_constants_and_tensors_with_elements_are_unchanged() -> None:
     text = "(float[2,3] x) => (float[2,3] y) { e = Slice(x, one, one) y = Concat<axis = 0>(e, x) }"
-    assert left(EvaluateEmpty(), text, one=np.array([1])) == []
+    assert left(evaluate_empty, text, one=np.array([1])) == []
     assert (
         left(
-            EvaluateEmpty(),
+            evaluate_empty,
             "() => (float[3] y) { y = ReduceSum<keepdims = 0>(e, a) }",
             e=numbers((0, 3)),
             a=np.array([0]),
@@ -74,7 +74,7 @@ def test_constants_and_tensors_with_elements_are_unchanged() -> None:
 def test_empty_operands_are_dropped(device: Device, dtype: str) -> None:
     x, e = numbers((2, 3), dtype), numbers((2, 0), dtype)
     inputs = {"x": x}
-    result = legal(DropEmptyOperands(), device, "y = Concat<axis = -1>(x, e)", inputs, declared("y", x), e=e)
+    result = legal(drop_empty_operands, device, "y = Concat<axis = -1>(x, e)", inputs, declared("y", x), e=e)
     assert operators(result.model) == ["Identity"]
 
 
@@ -92,4 +92,4 @@ def test_any_concatenation(device: Device, data: st.DataObject) -> None:
     constants = {name: array for name, array in arrays.items() if not array.size}
     nodes = f"y = Concat<axis = {axis}>({', '.join(arrays)})"
     y = declared("y", np.concatenate(list(arrays.values()), axis))
-    legal(DropEmptyOperands(), device, nodes, inputs, y, matches=bool(constants), **constants)
+    legal(drop_empty_operands, device, nodes, inputs, y, matches=bool(constants), **constants)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.generators import ConstantEye, CountRange, EvaluateWindow
+from passes.legalize.tensor.generators import constant_eye, count_range, evaluate_window
 from tests.passes.device import Device
 from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import declared, left, legal, numbers
@@ -20,23 +20,23 @@ def scalars(start: float, limit: float, delta: float, dtype: str = "float32") ->
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32", "int64"])
 def test_ranges_that_are_computed(device: Device, dtype: str) -> None:
     inputs = scalars(7, -2, -3, dtype)
-    result = legal(CountRange(), device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(3, dtype)))
+    result = legal(count_range, device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(3, dtype)))
     assert sorted(operators(result.model)) == ["Add", "Mul", "Reshape", "Reshape"]
 
 
 @pytest.mark.parametrize(("bounds", "count"), [((0, 5, 2), 3), ((5, 0, -1), 5), ((3, 3, 1), 0), ((3, 1, 1), 0)])
 def test_ranges_of_constants(device: Device, bounds: tuple[int, int, int], count: int) -> None:
-    result = legal(CountRange(), device, "y = Range(s, l, d)", {}, f"float[{count}] y", **scalars(*bounds))
+    result = legal(count_range, device, "y = Range(s, l, d)", {}, f"float[{count}] y", **scalars(*bounds))
     assert ("Identity" in operators(result.model)) == (count == 0)
 
 
 def test_unknown_ranges() -> None:
-    (reason,) = left(CountRange(), "(float s, float l, float d) => (float[n] y) { y = Range(s, l, d) }")
-    assert reason == "its start is not constant: freeze it with --freeze s=VALUE"
+    (reason,) = left(count_range, "(float s, float l, float d) => (float[n] y) { y = Range(s, l, d) }")
+    assert reason == "the start is not constant: freeze it with --freeze s=VALUE"
     text = "(float l) => (float[n] y) { y = Range(s, l, s) }"
-    (reason,) = left(CountRange(), text, s=np.float32(1))
-    assert reason == "its limit is not constant: freeze it with --freeze l=VALUE"
-    (reason,) = left(CountRange(), f"(int64 s) => (int64[{2**62}] y) {{ y = Range(s, s, s) }}")
+    (reason,) = left(count_range, text, s=np.float32(1))
+    assert reason == "the limit is not constant: freeze it with --freeze l=VALUE"
+    (reason,) = left(count_range, f"(int64 s) => (int64[{2**62}] y) {{ y = Range(s, s, s) }}")
     assert "steps" in reason
 
 
@@ -44,10 +44,10 @@ def test_unknown_ranges() -> None:
 @pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 def test_windows(device: Device, operator: str, periodic: int) -> None:
     nodes = f"w = {operator}<periodic = {periodic}>(n) y = Mul(x, w)"
-    result = legal(EvaluateWindow(), device, nodes, {"x": numbers((5,))}, "float[5] y", n=np.array(5))
+    result = legal(evaluate_window, device, nodes, {"x": numbers((5,))}, "float[5] y", n=np.array(5))
     assert operators(result.model) == ["Mul"]
     nodes = f"y = {operator}<periodic = {periodic}, output_datatype = 11>(n)"
-    legal(EvaluateWindow(), device, nodes, {"n": np.array(6, np.int32)}, "double[6] y")
+    legal(evaluate_window, device, nodes, {"n": np.array(6, np.int32)}, "double[6] y")
 
 
 MEL = {"m": np.array(4), "n": np.array(16), "r": np.array(8000), "f": np.float32(0), "g": np.float32(4000)}
@@ -55,29 +55,29 @@ MEL = {"m": np.array(4), "n": np.array(16), "r": np.array(8000), "f": np.float32
 
 def test_filter_banks(device: Device) -> None:
     nodes = "w = MelWeightMatrix(m, n, r, f, g) y = MatMul(x, w)"
-    result = legal(EvaluateWindow(), device, nodes, {"x": numbers((2, 9))}, "float[2,4] y", **MEL)
+    result = legal(evaluate_window, device, nodes, {"x": numbers((2, 9))}, "float[2,4] y", **MEL)
     assert operators(result.model) == ["MatMul"]
 
 
 def test_unknown_sizes() -> None:
-    (reason,) = left(EvaluateWindow(), "(int64 n) => (float[m] y) { y = HannWindow(n) }")
-    assert reason == "the size of its output is not constant: freeze it with --freeze n=VALUE"
+    (reason,) = left(evaluate_window, "(int64 n) => (float[m] y) { y = HannWindow(n) }")
+    assert reason == "the size of the output is not constant: freeze it with --freeze n=VALUE"
     constants = {name: each for name, each in MEL.items() if name != "r"}
     text = "(int64 r) => (float[9,4] y) { y = MelWeightMatrix(m, n, r, f, g) }"
-    (reason,) = left(EvaluateWindow(), text, **constants)
-    assert reason == "the size of its output is not constant: freeze it with --freeze r=VALUE"
+    (reason,) = left(evaluate_window, text, **constants)
+    assert reason == "the size of the output is not constant: freeze it with --freeze r=VALUE"
 
 
 @pytest.mark.parametrize("k", [0, 1, -2, 9, -9])
 @pytest.mark.parametrize(("dtype", "name"), [("", "float"), (", dtype = 7", "int64"), (", dtype = 11", "double")])
 def test_eyes(device: Device, dtype: str, name: str, k: int) -> None:
     nodes, y = f"y = EyeLike<k = {k}{dtype}>(x)", f"{name}[3,4] y"
-    result = legal(ConstantEye(), device, nodes, {"x": numbers((3, 4))}, y)
+    result = legal(constant_eye, device, nodes, {"x": numbers((3, 4))}, y)
     assert operators(result.model) == ["Identity"]
 
 
 def test_an_eye_of_open_dimensions() -> None:
-    (reason,) = left(ConstantEye(), "(float[n,4] x) => (float[n,4] y) { y = EyeLike(x) }")
+    (reason,) = left(constant_eye, "(float[n,4] x) => (float[n,4] y) { y = EyeLike(x) }")
     assert "freeze the dimensions" in reason
 
 
@@ -91,4 +91,4 @@ def test_any_range(device: Device, data: st.DataObject) -> None:
     inputs, constants = scalars(start, limit, delta, dtype), {}
     if data.draw(st.booleans()) or count == 0:
         inputs, constants = {}, inputs
-    legal(CountRange(), device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(count, dtype)), **constants)
+    legal(count_range, device, "y = Range(s, l, d)", inputs, declared("y", np.zeros(count, dtype)), **constants)

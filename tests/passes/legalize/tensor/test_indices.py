@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.indices import CountFromStart
+from passes.legalize.tensor.indices import count_from_start
 from tests.passes.device import Device
 from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
@@ -24,9 +24,9 @@ def test_gather_elements(device: Device, dtype: str) -> None:
     x, i = numbers((3, 4), dtype), indices((2, 3), 4)
     y = declared("y", x[:2, :3])
     nodes = "y = GatherElements<axis = -1>(x, i)"
-    result = legal(CountFromStart(), device, nodes, {"x": x}, y, i=i)
+    result = legal(count_from_start, device, nodes, {"x": x}, y, i=i)
     assert operators(result.model) == ["GatherElements"]
-    result = legal(CountFromStart(), device, nodes, {"x": x, "i": i}, y)
+    result = legal(count_from_start, device, nodes, {"x": x, "i": i}, y)
     assert operators(result.model) == ["Mod", "GatherElements"]
 
 
@@ -36,29 +36,29 @@ def test_scatter_nd(device: Device, dtype: str, reduction: str) -> None:
     x, u = numbers((3, 4, 2), dtype), numbers((2, 2), dtype, seed=1) // 9
     i = np.array([[-1, 0], [1, -4]])
     nodes = f'y = ScatterND<reduction = "{reduction}">(x, i, u)'
-    legal(CountFromStart(), device, nodes, {"x": x, "u": u}, declared("y", x), i=i)
-    result = legal(CountFromStart(), device, nodes, {"x": x, "i": i, "u": u}, declared("y", x))
+    legal(count_from_start, device, nodes, {"x": x, "u": u}, declared("y", x), i=i)
+    result = legal(count_from_start, device, nodes, {"x": x, "i": i, "u": u}, declared("y", x))
     assert operators(result.model) == ["Mod", "ScatterND"]
 
 
 def test_scatter_nd_of_bools(device: Device) -> None:
     x, u, i = numbers((3, 4), "bool"), numbers((2, 4), "bool", seed=1), np.array([[-1], [-3]])
-    legal(CountFromStart(), device, "y = ScatterND(x, i, u)", {"x": x, "u": u}, declared("y", x), i=i)
+    legal(count_from_start, device, "y = ScatterND(x, i, u)", {"x": x, "u": u}, declared("y", x), i=i)
 
 
 def test_32_bit_indices(device: Device) -> None:
     x, i = numbers((3, 4)), indices((3, 4), 4).astype(np.int32)
-    legal(CountFromStart(), device, "y = GatherElements<axis = 1>(x, i)", {"x": x, "i": i}, declared("y", x))
+    legal(count_from_start, device, "y = GatherElements<axis = 1>(x, i)", {"x": x, "i": i}, declared("y", x))
 
 
 def test_unchanged() -> None:
     text = "(float[3,4] x, float[2,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }"
-    assert left(CountFromStart(), text, i=np.array([[0], [2]])) == []
+    assert left(count_from_start, text, i=np.array([[0], [2]])) == []
     text = "(float[n,4] x, float[2,4] u) => (float[n,4] y) { y = ScatterND(x, i, u) }"
-    (reason,) = left(CountFromStart(), text, i=np.array([[0], [-1]]))
+    (reason,) = left(count_from_start, text, i=np.array([[0], [-1]]))
     assert "freeze the dimensions" in reason
     text = "(float[3,4] x, int64[3,4] j) => (float[3,4] y) { i = Mod(j, n) y = GatherElements<axis = 1>(x, i) }"
-    assert left(CountFromStart(), text, n=np.array([4])) == []
+    assert left(count_from_start, text, n=np.array([4])) == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -72,5 +72,5 @@ def test_any_gather_elements(device: Device, data: st.DataObject) -> None:
     i = np.random.default_rng(data.draw(st.integers(0, 99))).integers(-shape[axis], shape[axis], sizes)
     y = declared("y", np.zeros(sizes, x.dtype))
     nodes = f"y = GatherElements<axis = {axis}>(x, i)"
-    legal(CountFromStart(), device, nodes, {"x": x}, y, matches=False, i=i)
-    legal(CountFromStart(), device, nodes, {"x": x, "i": i}, y)
+    legal(count_from_start, device, nodes, {"x": x}, y, matches=False, i=i)
+    legal(count_from_start, device, nodes, {"x": x, "i": i}, y)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from passes.legalize.nn.convolution import explicit_conv_transpose
-from passes.legalize.tensor.rearranging import ConvTransposeCol2Im, ScatterMaxUnpool, TransposeBlocks
+from passes.legalize.tensor.rearranging import conv_transpose_col2im, scatter_max_unpool, transpose_blocks
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE
 from tests.passes.device import Device
@@ -27,12 +27,12 @@ class TestBlocks:
     def test_depth_to_space(self, device: Device, mode: str, dtype: type) -> None:
         x = (floats(2, 12, 2, 3) * 9).astype(dtype)
         m, feeds = one("DepthToSpace", {"x": x}, opset=13, blocksize=2, mode=mode)
-        check(TransposeBlocks(), m, feeds, device)
+        check(transpose_blocks, m, feeds, device)
         assert operators(m) == ["Reshape", "Transpose", "Reshape"]
 
     def test_space_to_depth(self, device: Device) -> None:
         m, feeds = one("SpaceToDepth", {"x": floats(2, 3, 4, 6)}, opset=13, blocksize=2)
-        check(TransposeBlocks(), m, feeds, device)
+        check(transpose_blocks, m, feeds, device)
 
     @pytest.mark.runtime
     @pytest.mark.parametrize("mode", ["DCR", "CRD"])
@@ -43,12 +43,12 @@ class TestBlocks:
             y = SpaceToDepth <blocksize=2, mode="{mode}"> (d)
         }}"""
         m = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
-        assert len(TransposeBlocks().run(m, Context()).rewrites) == 2
+        assert len(transpose_blocks.run(m, Context()).rewrites) == 2
         np.testing.assert_array_equal(device.run(ir.to_proto(m), {"x": x})[0], x)
 
     def test_open_dimensions(self) -> None:
         m = model("(float[N,4,2,2] x) => (float[N,1,4,4] y) { y = DepthToSpace <blocksize=2> (x) }")
-        assert skipped(TransposeBlocks(), m) == [UNKNOWN_SHAPE]
+        assert skipped(transpose_blocks, m) == [UNKNOWN_SHAPE]
 
 
 def columns(
@@ -93,13 +93,13 @@ class TestCol2Im:
     def test_planes(self, device: Device, options: dict[str, Any]) -> None:
         drawn = columns([6, 7], [2, 3], batch=2, **options)
         assert drawn is not None
-        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
+        check(conv_transpose_col2im, *drawn, device, then=settle)
         assert "ConvTranspose" in operators(drawn[0])
 
     def test_volumes(self, device: Device) -> None:
         drawn = columns([3, 4, 5], [1, 2, 2], strides=[1, 2, 2])
         assert drawn is not None
-        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
+        check(conv_transpose_col2im, *drawn, device, then=settle)
 
     @pytest.mark.parametrize("rank", [1, 3])
     def test_dilations_where_onnx_runtime_deviates(self, device: Device, rank: int) -> None:
@@ -107,18 +107,20 @@ class TestCol2Im:
         assert drawn is not None
         m, feeds = drawn
         (expected,) = ReferenceEvaluator(ir.to_proto(m)).run(None, feeds)
-        assert ConvTransposeCol2Im().run(m, Context()).rewrites
+        assert conv_transpose_col2im.run(m, Context()).rewrites
         settle(m)
         np.testing.assert_allclose(device.run(ir.to_proto(m), {"x": feeds["x"]})[0], expected, 1e-5, 1e-6)
 
     def test_shapes_that_are_not_constant(self) -> None:
         m, _ = one("Col2Im", {"x": floats(1, 4, 4), "i": np.array([3, 3]), "b": np.array([2, 2])}, opset=18)
-        assert skipped(ConvTransposeCol2Im(), m) == ["image_shape is not constant: freeze it with --freeze i=VALUE"]
+        assert skipped(conv_transpose_col2im, m) == [
+            "the operand image_shape is not constant: freeze it with --freeze i=VALUE"
+        ]
 
     def test_integers(self) -> None:
         x = np.ones((1, 4, 4), np.int32)
         m, _ = one("Col2Im", {"x": x, "i": np.array([3, 3]), "b": np.array([2, 2])}, opset=18, constants=("i", "b"))
-        assert skipped(ConvTransposeCol2Im(), m) == ["its input is INT32, and convolutions support floats only"]
+        assert skipped(conv_transpose_col2im, m) == ["its input is INT32, and convolutions support floats only"]
 
     @settings(max_examples=20, deadline=None)
     @given(st.data())
@@ -134,7 +136,7 @@ class TestCol2Im:
         assume(drawn is not None)
         assert drawn is not None
         assume(not refused(*drawn))
-        check(ConvTransposeCol2Im(), *drawn, device, then=settle)
+        check(conv_transpose_col2im, *drawn, device, then=settle)
 
 
 class TestMaxUnpool:
@@ -142,18 +144,20 @@ class TestMaxUnpool:
     def test_shape_from_the_windows(self, device: Device, pads: list[int]) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 3), "i": _indices(18, 1 * 2 * 5 * 5)}
         m, feeds = one("MaxUnpool", inputs, opset=11, kernel_shape=[2, 2], strides=[2, 2], pads=pads)
-        check(ScatterMaxUnpool(), m, feeds, device)
+        check(scatter_max_unpool, m, feeds, device)
         assert "ScatterElements" in operators(m)
 
     def test_given_shape(self, device: Device) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 2, 3, 3), "i": _indices(18, 98), "s": np.array([1, 2, 7, 7])}
         m, feeds = one("MaxUnpool", inputs, opset=11, constants=("s",), kernel_shape=[2, 2], strides=[2, 2])
-        check(ScatterMaxUnpool(), m, feeds, device)
+        check(scatter_max_unpool, m, feeds, device)
 
     def test_shape_that_is_not_constant(self) -> None:
         inputs: dict[str, Array | None] = {"x": floats(1, 1, 2, 2), "i": _indices(4, 16), "s": np.array([1, 1, 4, 4])}
         m, _ = one("MaxUnpool", inputs, opset=11, kernel_shape=[2, 2], strides=[2, 2])
-        assert skipped(ScatterMaxUnpool(), m) == ["output_shape is not constant: freeze it with --freeze s=VALUE"]
+        assert skipped(scatter_max_unpool, m) == [
+            "the operand output_shape is not constant: freeze it with --freeze s=VALUE"
+        ]
 
 
 def _indices(count: int, total: int) -> Array:

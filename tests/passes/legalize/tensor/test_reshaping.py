@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.reshaping import ConstantShape, OperandByOutput, ReshapeByOutput
+from passes.legalize.tensor.reshaping import constant_shape, operand_by_output, reshape_by_output
 from tests.passes.device import Device
 from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import SOME, declared, left, legal, numbers
@@ -21,9 +21,9 @@ def ints(*values: int) -> Array:
 def test_axes_that_are_computed(device: Device, dtype: str) -> None:
     x = numbers((2, 1, 3), dtype)
     nodes = "y = Unsqueeze(x, a)"
-    result = legal(ReshapeByOutput(), device, nodes, {"x": x, "a": ints(0, -1)}, declared("y", x[None, ..., None]))
+    result = legal(reshape_by_output, device, nodes, {"x": x, "a": ints(0, -1)}, declared("y", x[None, ..., None]))
     assert operators(result.model) == ["Reshape"]
-    result = legal(ReshapeByOutput(), device, "y = Squeeze(x, a)", {"x": x, "a": ints(1)}, declared("y", x[:, 0]))
+    result = legal(reshape_by_output, device, "y = Squeeze(x, a)", {"x": x, "a": ints(1)}, declared("y", x[:, 0]))
     assert operators(result.model) == ["Reshape"]
 
 
@@ -32,34 +32,34 @@ def test_a_shape_that_is_computed(device: Device, shape: tuple[int, ...]) -> Non
     x = numbers((2, 3))
     y = declared("y", x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]))
     inputs = {"x": x, "s": ints(*shape)}
-    assert operators(legal(ReshapeByOutput(), device, "y = Reshape(x, s)", inputs, y).model) == ["Reshape"]
+    assert operators(legal(reshape_by_output, device, "y = Reshape(x, s)", inputs, y).model) == ["Reshape"]
 
 
 def test_scalars(device: Device) -> None:
     one, scalar = numbers((1,)), numbers(())
-    result = legal(ReshapeByOutput(), device, "y = Reshape(x, s)", {"x": one}, "float y", s=ints())
+    result = legal(reshape_by_output, device, "y = Reshape(x, s)", {"x": one}, "float y", s=ints())
     assert operators(result.model) == ["Squeeze"]
-    result = legal(ReshapeByOutput(), device, "y = Reshape(x, s)", {"x": scalar}, "float y", s=ints())
+    result = legal(reshape_by_output, device, "y = Reshape(x, s)", {"x": scalar}, "float y", s=ints())
     assert operators(result.model) == ["Identity"]
-    result = legal(ReshapeByOutput(), device, "y = Unsqueeze(x, a)", {"x": scalar}, "float[1,1] y", a=ints(0, 1))
+    result = legal(reshape_by_output, device, "y = Unsqueeze(x, a)", {"x": scalar}, "float[1,1] y", a=ints(0, 1))
     assert operators(result.model) == ["Reshape"]
 
 
 def test_unambiguous_operands_are_unchanged() -> None:
-    assert left(ReshapeByOutput(), "(float[2,3] x) => (float[6] y) { y = Reshape(x, s) }", s=ints(6)) == []
-    assert left(ReshapeByOutput(), "(float[2,1] x) => (float[2] y) { y = Squeeze(x, s) }", s=ints(1)) == []
-    assert left(ReshapeByOutput(), "(float[2] x) => (float[2,1] y) { y = Unsqueeze(x, s) }", s=ints(1)) == []
-    assert left(OperandByOutput(), "(float[2] x) => (float[2,2] y) { y = Expand(x, s) }", s=ints(2, 2)) == []
+    assert left(reshape_by_output, "(float[2,3] x) => (float[6] y) { y = Reshape(x, s) }", s=ints(6)) == []
+    assert left(reshape_by_output, "(float[2,1] x) => (float[2] y) { y = Squeeze(x, s) }", s=ints(1)) == []
+    assert left(reshape_by_output, "(float[2] x) => (float[2,1] y) { y = Unsqueeze(x, s) }", s=ints(1)) == []
+    assert left(operand_by_output, "(float[2] x) => (float[2,2] y) { y = Expand(x, s) }", s=ints(2, 2)) == []
 
 
 def test_unknown_shapes() -> None:
-    (reason,) = left(ReshapeByOutput(), "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }")
-    assert reason == "its shape is not constant: freeze it with --freeze s=VALUE"
-    (reason,) = left(OperandByOutput(), "(float[1,3] x, int64[2] s) => (float[a,b] y) { y = Expand(x, s) }")
+    (reason,) = left(reshape_by_output, "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }")
+    assert reason == "the shape is not constant: freeze it with --freeze s=VALUE"
+    (reason,) = left(operand_by_output, "(float[1,3] x, int64[2] s) => (float[a,b] y) { y = Expand(x, s) }")
     assert reason == "the shape of its output is not constant: freeze it with --freeze s=VALUE"
-    (reason,) = left(ConstantShape(), "(float[n,3] x) => (int64[2] y) { y = Shape(x) }")
+    (reason,) = left(constant_shape, "(float[n,3] x) => (int64[2] y) { y = Shape(x) }")
     assert "freeze the dimensions" in reason
-    (reason,) = left(ReshapeByOutput(), "(float[2,3] x, int64[1] s) => (float[4] y) { y = Reshape(x, s) }")
+    (reason,) = left(reshape_by_output, "(float[2,3] x, int64[1] s) => (float[4] y) { y = Reshape(x, s) }")
     assert reason == "its output is declared to have shape (4,), which does not fit (2, 3)"
 
 
@@ -75,7 +75,7 @@ def test_unknown_shapes() -> None:
 )
 def test_operands_that_follow_from_the_output(device: Device, node: str, operand: Array, output: str) -> None:
     x = np.array([[3, 1, 2], [6, 5, 4]], np.float32)
-    result = legal(OperandByOutput(), device, node, {"x": x, "n": operand}, output)
+    result = legal(operand_by_output, device, node, {"x": x, "n": operand}, output)
     assert operators(result.model) == [node.partition("= ")[2].partition("(")[0].partition("<")[0]]
 
 
@@ -83,7 +83,7 @@ def test_operands_that_follow_from_the_output(device: Device, node: str, operand
 def test_constant_of_shape(device: Device, value: str) -> None:
     dtype = "int64" if "int64" in value else "bool" if value else "float"
     nodes, inputs = f"y = ConstantOfShape{value}(n)", {"n": ints(2, 3)}
-    result = legal(OperandByOutput(), device, nodes, inputs, f"{dtype}[2,3] y")
+    result = legal(operand_by_output, device, nodes, inputs, f"{dtype}[2,3] y")
     assert operators(result.model) == ["Expand"]
 
 
@@ -99,7 +99,7 @@ def test_constant_of_shape(device: Device, value: str) -> None:
     ],
 )
 def test_shapes_are_constants(device: Device, node: str, output: str) -> None:
-    result = legal(ConstantShape(), device, f"y = {node}(x)", {"x": numbers((2, 3, 4))}, output)
+    result = legal(constant_shape, device, f"y = {node}(x)", {"x": numbers((2, 3, 4))}, output)
     assert operators(result.model) == ["Identity"]
 
 
@@ -111,10 +111,10 @@ def test_any_expansion_and_repetition(device: Device, data: st.DataObject) -> No
     x = numbers(shape, data.draw(st.sampled_from(["float32", "int32", "int64", "bool"])))
     if data.draw(st.booleans()):
         inputs = {"x": x, "n": ints(*repeats)}
-        legal(OperandByOutput(), device, "y = Tile(x, n)", inputs, declared("y", np.tile(x, repeats)))
+        legal(operand_by_output, device, "y = Tile(x, n)", inputs, declared("y", np.tile(x, repeats)))
     wide = [
         each if size == 1 else data.draw(st.sampled_from([1, size])) for each, size in zip(repeats, shape, strict=True)
     ]
     wide = [*[2] * data.draw(st.integers(0, 1)), *wide]
     y = declared("y", np.broadcast_to(x, np.broadcast_shapes(shape, tuple(wide))))
-    legal(OperandByOutput(), device, "y = Expand(x, n)", {"x": x, "n": ints(*wide)}, y)
+    legal(operand_by_output, device, "y = Expand(x, n)", {"x": x, "n": ints(*wide)}, y)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.scattering import DropEmptyScatter, ScatterTensor
+from passes.legalize.tensor.scattering import drop_empty_scatter, scatter_tensor
 from tests.passes.device import Device
 from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
@@ -17,19 +17,19 @@ from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, 
 def test_write_positions(device: Device, dtype: str) -> None:
     past, update = numbers((2, 4, 3), dtype), numbers((2, 2, 3), dtype, seed=1)
     inputs = {"p": past, "u": update, "w": np.array([2, 0])}
-    result = legal(ScatterTensor(), device, "y = TensorScatter(p, u, w)", inputs, declared("y", past), opset=24)
+    result = legal(scatter_tensor, device, "y = TensorScatter(p, u, w)", inputs, declared("y", past), opset=24)
     assert operators(result.model)[-1] == "ScatterElements"
 
 
 def test_writes_begin_at_the_start_by_default(device: Device) -> None:
     past, update = numbers((2, 3, 4)), numbers((2, 3, 2), seed=1)
     nodes = "y = TensorScatter<axis = 2>(p, u)"
-    legal(ScatterTensor(), device, nodes, {"p": past, "u": update}, declared("y", past), opset=24)
+    legal(scatter_tensor, device, nodes, {"p": past, "u": update}, declared("y", past), opset=24)
 
 
 def test_open_dimensions() -> None:
     text = "(float[b,4,3] p, float[b,2,3] u) => (float[b,4,3] y) { y = TensorScatter(p, u) }"
-    (reason,) = left(ScatterTensor(), text, opset=24)
+    (reason,) = left(scatter_tensor, text, opset=24)
     assert "freeze the dimensions" in reason
 
 
@@ -39,13 +39,13 @@ def test_no_updates(device: Device, operator: str) -> None:
     constants = {"i": np.zeros((0, 4), np.int64), "u": np.zeros((0, 4), np.float32)}
     if operator == "ScatterND":
         constants["i"] = np.zeros((0, 1), np.int64)
-    result = legal(DropEmptyScatter(), device, f"y = {operator}(x, i, u)", {"x": x}, "float[3,4] y", **constants)
+    result = legal(drop_empty_scatter, device, f"y = {operator}(x, i, u)", {"x": x}, "float[3,4] y", **constants)
     assert operators(result.model) == ["Identity"]
 
 
 def test_something_to_write() -> None:
     text = "(float[3,4] x, float[1,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }"
-    assert left(DropEmptyScatter(), text, i=np.array([[1]])) == []
+    assert left(drop_empty_scatter, text, i=np.array([[1]])) == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -64,4 +64,4 @@ def test_any_cache(device: Device, data: st.DataObject) -> None:
     inputs, constants = {"p": past, "u": update, "w": begin}, {}
     if data.draw(st.booleans()):
         constants["w"] = inputs.pop("w")
-    legal(ScatterTensor(), device, nodes, inputs, declared("y", past), opset=24, **constants)
+    legal(scatter_tensor, device, nodes, inputs, declared("y", past), opset=24, **constants)

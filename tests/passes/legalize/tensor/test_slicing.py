@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.slicing import GatherSlice, NormalizeSlice
+from passes.legalize.tensor.slicing import gather_slice, normalize_slice
 from tests.passes.device import Device
 from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
@@ -23,7 +23,7 @@ LOWEST, HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 @pytest.mark.parametrize("dtype", SOME)
 def test_slices_without_axes_are_of_the_first_axes(device: Device, dtype: str) -> None:
     result = legal(
-        NormalizeSlice(),
+        normalize_slice,
         device,
         "y = Slice(x, starts, ends)",
         {"x": numbers((4, 3, 2), dtype)},
@@ -52,45 +52,45 @@ def test_bounds_are_clamped(device: Device, bounds: tuple[int, ...], made: list[
     constants = {name: ints(each) for name, each in zip(names, bounds, strict=True)}
     x = numbers((4, 3, 2))
     y = "float[a,b,c] y"
-    result = legal(NormalizeSlice(), device, "y = Slice(x, starts, ends, axes, steps)", {"x": x}, y, **constants)
+    result = legal(normalize_slice, device, "y = Slice(x, starts, ends, axes, steps)", {"x": x}, y, **constants)
     assert operators(result.model) == made
 
 
 def test_steps_without_axes(device: Device) -> None:
     constants = {"starts": ints(3, -1), "ends": ints(0, -9), "steps": ints(-2, -1)}
     nodes = "y = Slice(x, starts, ends, , steps)"
-    result = legal(NormalizeSlice(), device, nodes, {"x": numbers((4, 3))}, "float[a,b] y", **constants)
+    result = legal(normalize_slice, device, nodes, {"x": numbers((4, 3))}, "float[a,b] y", **constants)
     assert operators(result.model) == ["Gather", "Gather"]
 
 
 def test_attributes_of_old_opsets(device: Device) -> None:
     nodes = "y = Slice<starts = [-3], ends = [100]>(x)"
-    result = legal(NormalizeSlice(), device, nodes, {"x": numbers((4, 3))}, "float[3,3] y", opset=9)
+    result = legal(normalize_slice, device, nodes, {"x": numbers((4, 3))}, "float[3,3] y", opset=9)
     assert operators(result.model) == ["Slice"]
 
 
 def test_unambiguous_operands_are_unchanged() -> None:
     text = "(float[4,3] x) => (float[2,3] y) { y = Slice(x, starts, ends, axes) }"
-    assert left(NormalizeSlice(), text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
-    assert left(GatherSlice(), text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
+    assert left(normalize_slice, text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
+    assert left(gather_slice, text, starts=ints(1), ends=ints(3), axes=ints(0)) == []
 
 
 def test_where_onnx_runtime_deviates() -> None:
     text = "(float[4,3] x) => (float[a,3] y) { y = Slice(x, starts, ends, , steps) }"
-    (reason,) = left(NormalizeSlice(), text, starts=ints(3), ends=ints(HIGHEST), steps=ints(-1))
+    (reason,) = left(normalize_slice, text, starts=ints(3), ends=ints(HIGHEST), steps=ints(-1))
     assert "deviates from the standard" in reason
 
 
 def test_unknown_values() -> None:
     text = "(float[4,3] x, int64[1] s) => (float[n,3] y) { y = Slice(x, s, ends) }"
-    assert left(NormalizeSlice(), text, ends=ints(3)) == []
-    (reason,) = left(GatherSlice(), text, ends=ints(3))
-    assert reason == "its operand starts is not constant: freeze it with --freeze s=VALUE"
+    assert left(normalize_slice, text, ends=ints(3)) == []
+    (reason,) = left(gather_slice, text, ends=ints(3))
+    assert reason == "the operand starts is not constant: freeze it with --freeze s=VALUE"
     text = "(float[4,3] x, int64[1] a) => (float[2,2] y) { y = Slice(x, starts, ends, a) }"
-    (reason,) = left(NormalizeSlice(), text, starts=ints(0), ends=ints(2))
-    assert reason == "its operand axes is not constant: freeze it with --freeze a=VALUE"
+    (reason,) = left(normalize_slice, text, starts=ints(0), ends=ints(2))
+    assert reason == "the operand axes is not constant: freeze it with --freeze a=VALUE"
     text = "(float[n,3] x) => (float[m,3] y) { y = Slice(x, starts, ends) }"
-    (reason,) = left(NormalizeSlice(), text, starts=ints(-9), ends=ints(3))
+    (reason,) = left(normalize_slice, text, starts=ints(-9), ends=ints(3))
     assert "freeze the dimensions" in reason
 
 
@@ -106,14 +106,14 @@ def test_bounds_that_are_computed(device: Device, start: int, step: int | None, 
     inputs = {"x": x, "s": starts, "e": ends}
     constants = {} if step is None else {"steps": np.array([1, step], dtype)}
     nodes = "y = Slice(x, s, e)" if step is None else "y = Slice(x, s, e, , steps)"
-    result = legal(GatherSlice(), device, nodes, inputs, declared("y", expected), **constants)
+    result = legal(gather_slice, device, nodes, inputs, declared("y", expected), **constants)
     assert operators(result.model).count("Gather") == 1
 
 
 def test_steps_that_are_computed(device: Device) -> None:
     x = numbers((5, 4))
     inputs = {"x": x, "s": ints(-1, 0), "e": ints(-99, 4), "t": ints(-2, 2)}
-    legal(GatherSlice(), device, "y = Slice(x, s, e, , t)", inputs, declared("y", x[::-2, ::2]))
+    legal(gather_slice, device, "y = Slice(x, s, e, , t)", inputs, declared("y", x[::-2, ::2]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,4 +130,4 @@ def test_any_slice(device: Device, data: st.DataObject) -> None:
     nodes = "y = Slice(x, starts, ends, axes, steps)"
     y = declared("y", x).replace(str(list(shape)).replace(" ", ""), f"[{','.join('abc'[: len(shape)])}]")
     constants = {"starts": starts, "ends": ends, "axes": written, "steps": steps}
-    legal(NormalizeSlice(), device, nodes, {"x": x}, y, matches=False, **constants)
+    legal(normalize_slice, device, nodes, {"x": x}, y, matches=False, **constants)
