@@ -19,13 +19,12 @@ from collections.abc import Iterable, Iterator, Set
 
 import onnx_ir as ir
 
-from passes.graphs import loops
 from passes.graphs.limits import MAX_ELEMENTS
-from passes.graphs.loops import Parameter
 from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.operators import operators
-from passes.shapes import inference
+from passes.shapes import inference, loops
+from passes.shapes.loops import Parameter
 from passes.shapes.runtime_inference import ask
 from passes.shapes.settled import Settled
 from passes.shapes.skeleton import DOMAINS, Known

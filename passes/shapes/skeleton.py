@@ -14,9 +14,9 @@ from itertools import count
 import onnx
 import onnx_ir as ir
 
-from passes.graphs import loops
 from passes.graphs.scopes import DISPUTED, Scope, values_of
 from passes.graphs.tensors import constant_of, tensor_proto, write_info
+from passes.shapes import loops
 from passes.shapes.corrections.nodes import dim_of, tensor_type
 from passes.shapes.corrections.protocol import DETACHED
 
