@@ -1,7 +1,7 @@
 """Fold a BatchNormalization into the weight and bias of the linear operator before it.
 
     BatchNormalization(Conv(x, w, c))           →  Conv(x, w · a, (c − mean) · a + b)        a = scale / √(var + ε)
-    BatchNormalization(ConvTranspose(x, w, c))  →  ConvTranspose(…)     likewise, a along the output channels
+    BatchNormalization(ConvTranspose(x, w, c))  →  ConvTranspose(…)     a along the output channels
     BatchNormalization(Gemm(x, w, c))           →  Gemm(x, w · a, ((β · c − mean) · a + b)), β = 1
     BatchNormalization(MatMul(x, w))            →  Gemm(x, w · a, b − mean · a)
 
@@ -14,122 +14,107 @@ that the weight's dtype cannot represent; MatMul of other than matrices, where t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from passes.builders.operands import given
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _MAX_DUPLICATED = 1 << 20
 """The most bytes of a weight that may be duplicated."""
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    linear: ir.Node
-    weight: ir.TensorProtocol
-    bias: ir.TensorProtocol | None
-    statistics: tuple[ir.TensorProtocol, ...]
-    """Scale, bias, mean, variance."""
-
-
-class FoldBatchNorm(NodeRewrite[_Found]):
+@rewrite("BatchNormalization", exactness=Exactness.ROUNDING, absorbs=_LINEAR)
+def fold_batch_norm(node: ir.Node, edit: Edit) -> Replacement:
     """Fold a BatchNormalization into the weight and bias of the Conv, ConvTranspose, Gemm or MatMul before it."""
-
-    name = "fold-batch-norm"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "BatchNormalization")})
-    absorbs = frozenset(("", each) for each in _LINEAR)
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Check that all operands are constant; no weight is read yet."""
-        scope = context.scope
-        linear = context.producer(node, 0, *_LINEAR)
-        if linear is None:
-            return None
-        refusal = _training(node, scope) or _unfit(linear, scope)
-        if refusal is not None:
-            return Skip(refusal)
-        result = linear.outputs[0]
-        if result.is_graph_output() or len(result.uses()) > 1:
-            return Skip(f"{result.name}, which it normalizes, is used elsewhere")
-        weight = scope.constant(linear.inputs[1])
-        if weight is None:
-            producer = linear.inputs[1].producer() if linear.inputs[1] is not None else None
-            quantized = producer is not None and producer.op_type == "DequantizeLinear"
-            return Skip(f"the weight of {linear.name} is {'quantized' if quantized else 'not constant'}")
-        if weight.nbytes > _MAX_DUPLICATED and len(linear.inputs[1].uses()) > 1:  # type: ignore[union-attr]
-            return Skip(f"the weight of {linear.name} is used elsewhere and would be duplicated")
-        given = linear.inputs[2] if len(linear.inputs) > 2 else None
-        bias = scope.constant(given)
-        if given is not None and bias is None:
-            return Skip(f"the bias of {linear.name} is not constant")
-        statistics = tuple(tensor for value in node.inputs[1:5] if (tensor := scope.constant(value)) is not None)
-        if len(statistics) < 4:
-            return Skip("its scale, bias, mean or variance is not constant")
-        if weight.size == 0:
-            return Skip(f"the weight of {linear.name} has no elements")
-        if {tensor.size for tensor in statistics} != {_channels(linear, weight)}:
-            return Skip(f"its statistics do not fit the channels of {linear.name}")
-        return _Found(node, linear, weight, bias, statistics, absorbed=(linear,))
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """The linear operator with another weight and bias."""
-        linear = match.linear
-        scale, shift, mean, variance = (_float64(tensor).ravel() for tensor in match.statistics)
-        attributes: dict[str, Any] = dict(linear.attributes)
-        given = np.zeros(1) if match.bias is None else _float64(match.bias)
-        if linear.op_type == "Gemm":
-            given = given * linear.attributes.get_float("beta", 1.0)
-            attributes["beta"] = 1.0
-        with np.errstate(all="ignore"):  # the result is checked
-            factor = scale / np.sqrt(variance + match.node.attributes.get_float("epsilon", 1e-5))
-            weight = _scaled(linear, match.weight, factor)
-            bias = ((given - mean) * factor + shift).astype(match.weight.numpy().dtype)
-        if weight is None or not np.isfinite(bias).all():
-            return Skip(f"{match.weight.dtype.name} cannot represent the folded weight or bias")
-        operator = "Gemm" if linear.op_type == "MatMul" else linear.op_type
-        assert linear.inputs[1] is not None
-        name = f"{linear.inputs[1].name}/folded"
-        inputs = [linear.inputs[0], edit.constant(weight, name), edit.constant(bias, f"{linear.name}/bias")]
-        return [edit.op(operator, inputs, attributes)]
+    linear = edit.producer(node, 0, *_LINEAR)
+    if linear is None:
+        return None
+    _check_inference(node, edit.scope)
+    _check_product(linear, edit.scope)
+    result = linear.outputs[0]
+    if result.is_graph_output() or len(result.uses()) > 1:
+        return Skip(f"{result.name}, which it normalizes, is used elsewhere")
+    weight, bias = _parameters(linear, edit)
+    statistics = [tensor for value in node.inputs[1:5] if (tensor := edit.scope.constant(value)) is not None]
+    if len(statistics) < 4:
+        return Skip("the scale, bias, mean or variance is not constant")
+    if weight.size == 0:
+        return Skip(f"the weight of {linear.name} has no elements")
+    if {tensor.size for tensor in statistics} != {_channels(linear, weight)}:
+        return Skip(f"the statistics do not fit the channels of {linear.name}")
+    scale, shift, mean, variance = (_float64(tensor).ravel() for tensor in statistics)
+    attributes: dict[str, Any] = dict(linear.attributes)
+    if linear.op_type == "Gemm":
+        bias = bias * linear.attributes.get_float("beta", 1.0)
+        attributes["beta"] = 1.0
+    with np.errstate(all="ignore"):  # the result is checked
+        factor = scale / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        folded = _scaled(linear, weight, factor)
+        bias = ((bias - mean) * factor + shift).astype(weight.numpy().dtype)
+    if folded is None or not np.isfinite(bias).all():
+        return Skip(f"{weight.dtype.name} cannot represent the folded weight or bias")
+    edit.absorb(linear)
+    operator = "Gemm" if linear.op_type == "MatMul" else linear.op_type
+    name = f"{edit.input(linear, 1).name}/folded"
+    inputs = [linear.inputs[0], edit.constant(folded, name), edit.constant(bias, f"{linear.name}/bias")]
+    return edit.op(operator, inputs, attributes)
 
 
-def _training(node: ir.Node, scope: Scope) -> str | None:
-    """Why a BatchNormalization does not use the given statistics, one per channel; None if it does."""
+def _check_inference(node: ir.Node, scope: Scope) -> None:
+    """Raise NotApplicable unless a BatchNormalization uses the given statistics, one per channel."""
     opset = scope.opset()
     if opset < 7 and node.attributes.get_int("is_test", 0) == 0:
-        return "it is in training mode (is_test=0)"
+        raise NotApplicable("the node is in training mode (is_test=0)")
     if opset >= 14 and node.attributes.get_int("training_mode", 0) != 0:
-        return "it is in training mode (training_mode=1)"
+        raise NotApplicable("the node is in training mode (training_mode=1)")
     if len(node.outputs) > 1:
-        return "it has more than one output, as in training"
+        raise NotApplicable("the node has more than one output, as in training")
     if opset < 9 and node.attributes.get_int("spatial", 1) == 0:
-        return "it has statistics for every element, not for every channel (spatial=0)"
-    return None
+        raise NotApplicable("the node has statistics for every element, not for every channel (spatial=0)")
 
 
-def _unfit(linear: ir.Node, scope: Scope) -> str | None:
-    """Why the columns of a matrix product are not the channels, or it cannot have a bias; None if that is fine."""
+def _check_product(linear: ir.Node, scope: Scope) -> None:
+    """Raise NotApplicable if the columns of a matrix product are not the channels, or it cannot have a bias."""
     if linear.op_type in ("Gemm", "MatMul") and scope.opset() < 7:
-        return f"before opset 7, {linear.op_type} does not broadcast"
+        raise NotApplicable(f"before opset 7, {linear.op_type} does not broadcast")
     if linear.op_type == "MatMul":
         shapes = [scope.shape(value) for value in linear.inputs]
         if any(shape is None or len(shape) != 2 for shape in shapes):
-            return f"{linear.name} is not known to multiply two matrices"
-    return None
+            raise NotApplicable(f"{linear.name} is not known to multiply two matrices")
+
+
+def _parameters(linear: ir.Node, edit: Edit) -> tuple[ir.TensorProtocol, NDArray[np.float64]]:
+    """Return the weight, which is not read yet, and the bias, ``[0]`` if there is none.
+
+    Raises:
+        NotApplicable: one of them is not constant, or the weight would be duplicated.
+    """
+    value = edit.input(linear, 1)
+    weight = edit.scope.constant(value)
+    if weight is None:
+        producer = value.producer()
+        quantized = producer is not None and producer.op_type == "DequantizeLinear"
+        raise NotApplicable(f"the weight of {linear.name} is {'quantized' if quantized else 'not constant'}")
+    if weight.nbytes > _MAX_DUPLICATED and len(value.uses()) > 1:
+        raise NotApplicable(f"the weight of {linear.name} is used elsewhere and would be duplicated")
+    if given(linear, 2) is None:
+        return weight, np.zeros(1)
+    bias = edit.scope.constant(linear.inputs[2])
+    if bias is None:
+        raise NotApplicable(f"the bias of {linear.name} is not constant")
+    return weight, _float64(bias)
 
 
 def _channels(linear: ir.Node, weight: ir.TensorProtocol) -> int | None:
-    """The number of output channels."""
+    """Return the number of output channels; None if the weight has no such axis."""
     shape = weight.shape.numpy()
     if len(shape) < 2:
         return None
@@ -142,9 +127,9 @@ def _channels(linear: ir.Node, weight: ir.TensorProtocol) -> int | None:
 
 
 def _scaled(linear: ir.Node, weight: ir.TensorProtocol, factor: NDArray[np.float64]) -> NDArray[Any] | None:
-    """The weight times one factor for each output channel; None if its dtype cannot represent the result.
+    """Return the weight times one factor for each output channel; None if its dtype cannot represent the result.
 
-    That is where the rounding moves an element by more than the dtype's precision of the largest of its channel:
+    The dtype cannot if rounding moves an element by more than the dtype's precision of the largest of its channel:
     beyond the largest number, and below the smallest normal one, where half precision soon has no digits left.
     """
     array = weight.numpy()

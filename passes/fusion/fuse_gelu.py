@@ -24,7 +24,7 @@ from passes.graphs.matching import Graph, consumer, nodes_between, producer, sca
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _INNER = {
     "Erf": [0.0, math.sqrt(0.5)],
@@ -39,57 +39,44 @@ _DEPTH = 8
 """The greatest nesting of a polynomial, in operators."""
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    x: ir.Value
-    approximate: str
-
-
-class FuseGelu(NodeRewrite[_Found]):
+@rewrite(*_INNER, exactness=Exactness.ROUNDING, absorbs=("Add", "Div", "Erf", "Mul", "Pow", "Tanh"))
+def fuse_gelu(node: ir.Node, edit: Edit) -> Replacement:
     """Fuse a GELU that is decomposed into Erf or Tanh."""
-
-    name = "fuse-gelu"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Erf"), ("", "Tanh")})
-    absorbs = frozenset(("", each) for each in ("Add", "Div", "Erf", "Mul", "Pow", "Tanh"))
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Follow the result of Erf or Tanh through the addition of 1 and the products, until the factor is x · ½."""
-        scope, result = context.scope, node.outputs[0]
-        add = consumer(result, scope, "Add")
-        one = next((value for value in add.inputs if scalar(value, result, scope) == 1.0), None) if add else None
-        tensor = scope.constant(one)
-        if add is None or tensor is None or not tensor.dtype.is_floating_point():
-            return None
-        tolerance = _ROUNDINGS * float(tensor.dtype.eps)
-        inner = node.inputs[0]
-        assert inner is not None
-        for last, factors in _products(add.outputs[0], scope):
-            for x in _candidates(factors, node.graph, scope):
-                outer = _product(factors, x, node.graph, scope)
-                if _is_close(outer, _OUTER, tolerance):
-                    if not _is_close(_polynomial(inner, x, node.graph, scope), _INNER[node.op_type], tolerance):
-                        return None
-                    return self._found(node, last, x, tensor.dtype, context)
+    scope, result = edit.scope, node.outputs[0]
+    add = consumer(result, scope, "Add")
+    if add is None:
         return None
+    one = next((value for value in add.inputs if scalar(value, result, scope) == 1.0), None)
+    tensor = scope.constant(one)
+    if tensor is None or not tensor.dtype.is_floating_point():
+        return None
+    tolerance = _ROUNDINGS * float(tensor.dtype.eps)
+    end = _end(node, add, tolerance, scope)
+    if end is None:
+        return None
+    last, x = end
+    if not _is_close(_polynomial(node.inputs[0], x, node.graph, scope), _INNER[node.op_type], tolerance):
+        return None
+    absorbed = nodes_between(last, {x})
+    shared = used_elsewhere(absorbed, last)
+    if shared is not None:
+        return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
+    if tensor.dtype == ir.DataType.DOUBLE and node.op_type == "Tanh":
+        return Skip("ONNX defines Gelu by Tanh with constants of float32, and the model computes in float64")
+    if scope.opset() < 20:
+        return Skip(f"opset {scope.opset()} has no Gelu; it came with 20")
+    edit.root = last
+    edit.absorb(*absorbed)
+    return edit.op("Gelu", [x], {"approximate": "tanh"} if node.op_type == "Tanh" else {})
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        attributes = {"approximate": match.approximate} if match.approximate != "none" else {}
-        return [edit.op("Gelu", [match.x], attributes)]
 
-    def _found(
-        self, node: ir.Node, last: ir.Node, x: ir.Value, dtype: ir.DataType, context: NodeContext
-    ) -> _Found | Skip:
-        absorbed = nodes_between(last, {x})
-        shared = used_elsewhere(absorbed, last)
-        if shared is not None:
-            return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
-        if dtype == ir.DataType.DOUBLE and node.op_type == "Tanh":
-            return Skip("ONNX defines Gelu by Tanh with constants of float32, and it computes in float64")
-        if context.scope.opset() < 20:
-            return Skip(f"opset {context.scope.opset()} has no Gelu; it came with 20")
-        approximate = "tanh" if node.op_type == "Tanh" else "none"
-        return _Found(last, x, approximate, absorbed=absorbed)
+def _end(node: ir.Node, add: ir.Node, tolerance: float, scope: Scope) -> tuple[ir.Node, ir.Value] | None:
+    """Return the last product after the addition of 1, and x, if the factors up to there are x · ½."""
+    for last, factors in _products(add.outputs[0], scope):
+        for x in _candidates(factors, node.graph, scope):
+            if _is_close(_product(factors, x, node.graph, scope), _OUTER, tolerance):
+                return last, x
+    return None
 
 
 @dataclass(frozen=True)
@@ -101,7 +88,7 @@ class _Factor:
 
 
 def _products(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Node, list[_Factor]]]:
-    """The successive nodes that multiply ``value``, each with all factors up to it."""
+    """Yield the successive nodes that multiply ``value``, each with all factors up to it."""
     factors: list[_Factor] = []
     while len(factors) < 3 and (node := consumer(value, scope, "Mul", "Div")) is not None:
         left, right = node.inputs
@@ -113,7 +100,7 @@ def _products(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Node, list[_Fa
 
 
 def _candidates(factors: Sequence[_Factor], graph: Graph, scope: Scope) -> Iterator[ir.Value]:
-    """The candidates for x: a factor, or an operand of the product that computes a factor."""
+    """Yield the candidates for x: a factor, or an operand of the product that computes a factor."""
     for factor in factors:
         yield factor.value
         node = producer(factor.value, graph, scope, "Mul", "Div")
@@ -123,17 +110,17 @@ def _candidates(factors: Sequence[_Factor], graph: Graph, scope: Scope) -> Itera
 def _product(factors: Sequence[_Factor], x: ir.Value, graph: Graph, scope: Scope) -> np.polynomial.Polynomial | None:
     product = np.polynomial.Polynomial([1.0])
     for factor in factors:
-        each = _polynomial(factor.value, x, graph, scope)
-        if each is None or (factor.divisor and not _is_number(each)):
+        polynomial = _polynomial(factor.value, x, graph, scope)
+        if polynomial is None or (factor.divisor and not _is_number(polynomial)):
             return None
-        product = product / each.coef[0] if factor.divisor else product * each
+        product = product / polynomial.coef[0] if factor.divisor else product * polynomial
     return product
 
 
 def _polynomial(
     value: ir.Value | None, x: ir.Value, graph: Graph, scope: Scope, depth: int = _DEPTH
 ) -> np.polynomial.Polynomial | None:
-    """``value`` as a polynomial of ``x``; None if it is not one, or of a degree above 3."""
+    """Return ``value`` as a polynomial of ``x``; None if it is not one, or of a degree above 3."""
     if value is x:
         return np.polynomial.Polynomial([0.0, 1.0])
     number = scalar(value, x, scope)
@@ -161,7 +148,7 @@ def _polynomial(
 
 
 def _is_number(polynomial: np.polynomial.Polynomial) -> bool:
-    """Whether it is a constant other than 0."""
+    """Return whether a polynomial is a constant other than 0."""
     return polynomial.degree() == 0 and polynomial.coef[0] != 0.0
 
 

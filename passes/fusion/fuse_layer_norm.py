@@ -8,28 +8,182 @@ before the division. Without a scale, it is a constant of ones. A scale or bias 
 is not fused.
 
 Skips: opsets before 17; other than the last axes; axes of unknown size; float64, since LayerNormalization computes the
-mean in float32, and MIGraphX takes no other; fewer than two dimensions, likewise; an intermediate result that is used
+mean in float32; fewer than two dimensions, which MIGraphX does not take; an intermediate result that is used
 elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.matching import operand, sole_consumer, used_elsewhere
+from passes.graphs.matching import operand, scalar, sole_consumer, used_elsewhere
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.pattern import Found, Number, Op, Var, match
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
+
+_ABSORBED = ("Add", "Div", "Mul", "Pow", "ReduceMean", "Reciprocal", "Reshape", "Sqrt", "Sub", "Unsqueeze")
+
+
+@rewrite("Div", "Mul", exactness=Exactness.ROUNDING, absorbs=_ABSORBED)
+def fuse_layer_norm(node: ir.Node, edit: Edit) -> Replacement:
+    """Fuse a decomposed layer normalization."""
+    scope = edit.scope
+    normal = _normalization(node, edit)
+    if normal is None:
+        return None
+    sizes = _normalized_sizes(normal, scope)
+    shape = scope.shape(normal.x)
+    assert shape is not None
+    last, scale = node, normal.scale
+    if scale is None:
+        last, scale = _operand(last, "Mul", sizes, shape, scope)
+    elif not _fits(scale, sizes, shape, scope):
+        return None
+    after_scale = last
+    last, bias = _operand(last, "Add", sizes, shape, scope)
+    absorbed = dict.fromkeys(inner for inner in (after_scale, *normal.nodes) if inner is not last)
+    shared = used_elsewhere(absorbed, last)
+    if shared is not None:
+        return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
+    edit.root = last
+    edit.absorb(*absorbed)
+    inputs = [normal.x, _parameter(scale, sizes, normal.x, edit)]
+    if bias is not None:
+        inputs.append(_parameter(bias, sizes, normal.x, edit))
+    return edit.op("LayerNormalization", inputs, {"axis": -len(sizes), "epsilon": normal.epsilon})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A value that is computed of x and its mean.
+
+    Attributes:
+        x: the value that is normalized.
+        axes: the axes of its mean, as negative numbers.
+        nodes: the nodes that compute the part, each before those that it takes inputs from.
+        epsilon: the number that is added to the variance, if it is in the part.
+        scale: the factor of the deviation, if it is in the part.
+    """
+
+    x: ir.Value
+    axes: tuple[int, ...]
+    nodes: tuple[ir.Node, ...]
+    epsilon: float = 0.0
+    scale: ir.Value | None = None
+
+    def after(self, *nodes: ir.Node) -> _Part:
+        """Return the part with other nodes before its own."""
+        return replace(self, nodes=tuple(dict.fromkeys((*nodes, *self.nodes))))
+
+    def is_like(self, other: _Part | None) -> bool:
+        """Return whether both normalize the same axes of the same value."""
+        return other is not None and self.x is other.x and self.axes == other.axes
+
+
+def _normalization(node: ir.Node, edit: Edit) -> _Part | None:
+    """Match the deviation, which may be scaled, divided by the square root or multiplied by its reciprocal."""
+    for index in (0,) if node.op_type == "Div" else (0, 1):
+        divide = node.op_type == "Div"
+        root = _root(node, 1, edit) if divide else _inverse(node, 1 - index, edit)
+        deviation = _scaled_deviation(node, index, root, edit) if root is not None else None
+        if root is not None and deviation is not None:
+            nodes = (node, *deviation.nodes, *root.nodes)
+            return replace(root, nodes=tuple(dict.fromkeys(nodes)), scale=deviation.scale)
+    return None
+
+
+def _scaled_deviation(user: ir.Node, index: int, root: _Part, edit: Edit) -> _Part | None:
+    """Match the deviation that ``root`` is the root of, alone or times a scale."""
+    deviation = _deviation(user, index, edit)
+    if deviation is not None and deviation.is_like(root):
+        return deviation
+    product = edit.producer(user, index, "Mul")
+    if product is None:
+        return None
+    for factor in (0, 1):
+        deviation = _deviation(product, factor, edit)
+        if deviation is not None and deviation.is_like(root):
+            return replace(deviation.after(product), scale=product.inputs[1 - factor])
+    return None
+
+
+def _inverse(user: ir.Node, index: int, edit: Edit) -> _Part | None:
+    """Match the reciprocal of a root, which may be written as 1 / root."""
+    node = edit.producer(user, index, "Reciprocal", "Div")
+    if node is None or (node.op_type == "Div" and _number(node, 0, edit) != 1.0):
+        return None
+    root = _root(node, len(node.inputs) - 1, edit)
+    return root.after(node) if root is not None else None
+
+
+def _root(user: ir.Node, index: int, edit: Edit) -> _Part | None:
+    """Match Sqrt(variance + ε)."""
+    root = edit.producer(user, index, "Sqrt")
+    add = edit.producer(root, 0, "Add") if root is not None else None
+    if root is None or add is None:
+        return None
+    for term in (0, 1):
+        variance, epsilon = _variance(add, term, edit), _number(add, 1 - term, edit)
+        if variance is not None and epsilon is not None:
+            return replace(variance.after(root, add), epsilon=epsilon)
+    return None
+
+
+def _variance(user: ir.Node, index: int, edit: Edit) -> _Part | None:
+    """Match the mean of the squares, with the axes kept by the reduction or restored after it."""
+    mean = edit.producer(user, index, "ReduceMean")
+    if mean is not None:
+        square, axes = _square(mean, edit), _kept_axes(mean, edit.scope)
+        return square.after(mean) if square is not None and square.axes == axes else None
+    reshape = edit.producer(user, index, "Reshape", "Unsqueeze")
+    mean = edit.producer(reshape, 0, "ReduceMean") if reshape is not None else None
+    if reshape is None or mean is None:
+        return None
+    square, axes = _square(mean, edit), _restored_axes(reshape, mean, edit.scope)
+    return square.after(reshape, mean) if square is not None and square.axes == axes else None
+
+
+def _square(user: ir.Node, edit: Edit) -> _Part | None:
+    """Match the square of a deviation of either sign, as a power or as a product."""
+    node = edit.producer(user, 0, "Pow", "Mul")
+    if node is None:
+        return None
+    for negated in (False, True):
+        base = _deviation(node, 0, edit, negated=negated)
+        if base is None:
+            continue
+        if node.op_type == "Pow":
+            return base.after(node) if _number(node, 1, edit) == 2.0 else None
+        factor = _deviation(node, 1, edit, negated=negated)
+        if factor is not None and base.is_like(factor):
+            return factor.after(node, *base.nodes)
+    return None
+
+
+def _deviation(user: ir.Node, index: int, edit: Edit, *, negated: bool = False) -> _Part | None:
+    """Match x − mean(x), or mean(x) − x, as an input of ``user``."""
+    difference = edit.producer(user, index, "Sub")
+    mean = edit.producer(difference, 0 if negated else 1, "ReduceMean") if difference is not None else None
+    if difference is None or mean is None:
+        return None
+    x, axes = difference.inputs[1 if negated else 0], _kept_axes(mean, edit.scope)
+    if x is None or x is not mean.inputs[0] or axes is None:
+        return None
+    return _Part(x, axes, (difference, mean))
+
+
+def _number(node: ir.Node, index: int, edit: Edit) -> float | None:
+    """Return the number that is one of two operands, if it does not extend the shape of the other."""
+    return scalar(node.inputs[index], edit.input(node, 1 - index), edit.scope)
 
 
 def _axes(reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:
-    """The axes of a reduction, as negative numbers; None if they or the rank are unknown, or there are none."""
+    """Return the axes of a reduction as negative numbers; None if they or the rank are unknown, or there are none."""
     axes = operand(reduce, 1, "axes", scope)
     shape = scope.shape(reduce.inputs[0])
     if not axes or shape is None:
@@ -38,15 +192,12 @@ def _axes(reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:
 
 
 def _kept_axes(reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:
-    """The same, of a reduction that keeps its axes."""
+    """Return the axes of a reduction that keeps them; otherwise None."""
     return _axes(reduce, scope) if reduce.attributes.get_int("keepdims", 1) == 1 else None
 
 
-def _restored_axes(reshape: ir.Node, scope: Scope) -> tuple[int, ...] | None:
-    """The axes of the reduction before a Reshape or Unsqueeze that gives the shape that it would have with its axes."""
-    reduce = reshape.inputs[0].producer() if reshape.inputs[0] is not None else None
-    if reduce is None or reduce.op_type != "ReduceMean":
-        return None
+def _restored_axes(reshape: ir.Node, reduce: ir.Node, scope: Scope) -> tuple[int, ...] | None:
+    """Return the axes of a reduction if the node after it gives the shape that it would have with its axes kept."""
     axes, before, after = _axes(reduce, scope), scope.shape(reduce.inputs[0]), scope.shape(reshape.outputs[0])
     if axes is None or before is None or after is None or before.has_unknown_dim():
         return None
@@ -54,103 +205,36 @@ def _restored_axes(reshape: ir.Node, scope: Scope) -> tuple[int, ...] | None:
     return axes if kept == list(after) else None
 
 
-_X = Var("x")
-_MEAN = Op("ReduceMean", _X, ..., axes=_kept_axes)
-_DEVIATION, _NEGATED = Op("Sub", _X, _MEAN), Op("Sub", _MEAN, _X)
-_SQUARE = (
-    Op("Pow", _DEVIATION | _NEGATED, Number(2.0)) | Op("Mul", _DEVIATION, _DEVIATION) | Op("Mul", _NEGATED, _NEGATED)
-)
-_VARIANCE = Op("ReduceMean", _SQUARE, ..., axes=_kept_axes) | Op(
-    ("Reshape", "Unsqueeze"), Op("ReduceMean", _SQUARE, ...), ..., axes=_restored_axes
-)
-_ROOT = Op("Sqrt", Op("Add", _VARIANCE, Number(name="epsilon")))
-_SCALED = Op("Mul", _DEVIATION, Var("scale"))
-_INVERSE = Op("Reciprocal", _ROOT) | Op("Div", Number(1.0), _ROOT)
-_NORMALIZED = Op("Div", _DEVIATION | _SCALED, _ROOT) | Op("Mul", _DEVIATION | _SCALED, _INVERSE)
+def _normalized_sizes(normal: _Part, scope: Scope) -> tuple[int, ...]:
+    """Return the sizes of the normalized axes.
 
-
-@dataclass(frozen=True)
-class _LayerNorm(Match):
-    x: ir.Value
-    epsilon: float
-    sizes: tuple[int, ...]
-    """Of the normalized axes."""
-    scale: ir.Value | None
-    bias: ir.Value | None
-
-
-class FuseLayerNorm(NodeRewrite[_LayerNorm]):
-    """Fuse a decomposed layer normalization."""
-
-    name = "fuse-layer-norm"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Div"), ("", "Mul")})
-    absorbs = frozenset(
-        ("", each)
-        for each in ("Add", "Div", "Mul", "Pow", "ReduceMean", "Reciprocal", "Reshape", "Sqrt", "Sub", "Unsqueeze")
-    )
-
-    def match(self, node: ir.Node, context: NodeContext) -> _LayerNorm | Skip | None:
-        """Match the division by the deviation, then look for the scale and the bias after it."""
-        scope = context.scope
-        found = match(_NORMALIZED, node, scope)
-        if found is None:
-            return None
-        reason = _refusal(found, scope)
-        if reason is not None:
-            return Skip(reason)
-        shape = scope.shape(found["x"])
-        assert shape is not None
-        sizes = tuple(size for size in shape[len(shape) - len(found["axes"]) :] if isinstance(size, int))
-        scale = found.get("scale")
-        if scale is not None and not _fits(scale, sizes, shape, scope):
-            return None
-        last = node
-        if scale is None:
-            last, scale = _operand(last, "Mul", sizes, shape, scope)
-        after_scale = last
-        last, bias = _operand(last, "Add", sizes, shape, scope)
-        absorbed = tuple(dict.fromkeys(each for each in (after_scale, *found.nodes) if each is not last))
-        shared = used_elsewhere(absorbed, last)
-        if shared is not None:
-            return Skip(f"{shared.name}, an intermediate result, is used elsewhere")
-        return _LayerNorm(last, found["x"], found["epsilon"], sizes, scale, bias, absorbed=absorbed)
-
-    def rewrite(self, match: _LayerNorm, edit: Edit) -> Sequence[ir.Value | None]:
-        """One LayerNormalization, with scale and bias in the shape of the normalized axes."""
-        inputs = [match.x, _parameter(match.scale, match, edit)]
-        if match.bias is not None:
-            inputs.append(_parameter(match.bias, match, edit))
-        attributes = {"axis": -len(match.sizes), "epsilon": match.epsilon}
-        return [edit.op("LayerNormalization", inputs, attributes)]
-
-
-def _refusal(found: Found, scope: Scope) -> str | None:
-    """Why a normalization cannot be one LayerNormalization; None if it can."""
-    x, axes, epsilon = found["x"], found["axes"], found["epsilon"]
-    shape, dtype = scope.shape(x), scope.dtype(x)
-    count = len(axes)
-    if axes != tuple(range(-count, 0)):
-        return f"it normalizes axes {', '.join(map(str, axes))}, which are not the last ones"
-    if shape is None or not all(isinstance(size, int) for size in shape[len(shape) - count :]):
-        return "the size of the axes that it normalizes is unknown"
-    if 0 in shape[len(shape) - count :]:
-        return f"{x.name} has no elements; ONNX Runtime's LayerNormalization wants some"
+    Raises:
+        NotApplicable: the normalization cannot be one LayerNormalization.
+    """
+    shape, dtype = scope.shape(normal.x), scope.dtype(normal.x)
+    count = len(normal.axes)
+    if normal.axes != tuple(range(-count, 0)):
+        raise NotApplicable(f"the normalized axes {', '.join(map(str, normal.axes))} are not the last ones")
+    sizes = shape[len(shape) - count :] if shape is not None else (None,)
+    if shape is None or not all(isinstance(size, int) for size in sizes):
+        raise NotApplicable("the size of the normalized axes is unknown")
+    if 0 in sizes:
+        raise NotApplicable(f"{normal.x.name} has no elements; ONNX Runtime's LayerNormalization wants some")
     if len(shape) < 2:
-        return f"{x.name} has one dimension; MIGraphX wants two or more"
+        raise NotApplicable(f"{normal.x.name} has one dimension; MIGraphX wants two or more")
     if dtype is None or dtype == ir.DataType.DOUBLE:
-        return f"{x.name} is of {'unknown dtype' if dtype is None else 'float64'}"
-    if not 0.0 < epsilon < float("inf"):
-        return f"its epsilon is {epsilon}"
+        raise NotApplicable(f"{normal.x.name} is of {'unknown dtype' if dtype is None else 'float64'}")
+    if not 0.0 < normal.epsilon < float("inf"):
+        raise NotApplicable(f"epsilon is {normal.epsilon}")
     if scope.opset() < 17:
-        return f"opset {scope.opset()} has no LayerNormalization; it came with 17"
-    return None
+        raise NotApplicable(f"opset {scope.opset()} has no LayerNormalization; it came with 17")
+    return tuple(size for size in sizes if isinstance(size, int))
 
 
 def _operand(
     last: ir.Node, operator: str, sizes: Sequence[int], shape: ir.Shape, scope: Scope
 ) -> tuple[ir.Node, ir.Value | None]:
-    """The next node and its other operand, if that may be scale or bias; else the same node and None."""
+    """Return the next node and its other operand, if that may be scale or bias; else the same node and None."""
     value = last.outputs[0]
     node = sole_consumer(value, scope, operator)
     if node is None:
@@ -160,7 +244,7 @@ def _operand(
 
 
 def _fits(value: ir.Value, sizes: Sequence[int], shape: ir.Shape, scope: Scope) -> bool:
-    """Whether ``value`` has the shape of the normalized axes, or is a constant that can be broadcast to it."""
+    """Return whether ``value`` has the shape of the normalized axes, or is a constant that can be broadcast to it."""
     mine = scope.shape(value)
     if mine is None or len(mine) > len(shape):
         return False
@@ -171,15 +255,15 @@ def _fits(value: ir.Value, sizes: Sequence[int], shape: ir.Shape, scope: Scope) 
     return all(have in (1, want) for have, want in zip(aligned, wanted, strict=True))
 
 
-def _parameter(value: ir.Value | None, match: _LayerNorm, edit: Edit) -> ir.Value:
-    """Scale or bias in the shape of the normalized axes; ones for none."""
+def _parameter(value: ir.Value | None, sizes: tuple[int, ...], x: ir.Value, edit: Edit) -> ir.Value:
+    """Return a scale or bias in the shape of the normalized axes; ones if there is none."""
     if value is None:
-        dtype = edit.scope.dtype(match.x)
+        dtype = edit.scope.dtype(x)
         assert dtype is not None
-        return edit.constant(np.ones(match.sizes, dtype.numpy()))
+        return edit.constant(np.ones(sizes, dtype.numpy()))
     tensor = edit.scope.constant(value)
-    if tensor is None or tuple(tensor.shape) == match.sizes:
+    if tensor is None or tuple(tensor.shape) == sizes:
         return value
     array = tensor.numpy()
-    rest = array.reshape(array.shape[max(array.ndim - len(match.sizes), 0) :])
-    return edit.constant(np.ascontiguousarray(np.broadcast_to(rest, match.sizes)))
+    rest = array.reshape(array.shape[max(array.ndim - len(sizes), 0) :])
+    return edit.constant(np.ascontiguousarray(np.broadcast_to(rest, sizes)))

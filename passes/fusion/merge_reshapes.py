@@ -1,6 +1,6 @@
 """Merge a node that only changes the shape with the one before it.
 
-    g(f(x))  →  Reshape(x, shape of g(f(x)))        or x, where that is its shape
+    g(f(x))  →  Reshape(x, shape of g(f(x)))        or x, if that is its shape
                 f, g: Reshape, Flatten, Squeeze, Unsqueeze, Transpose that moves only axes of size 1
 
 Such operators keep the order of elements, so only the last shape matters. The shape input of a Reshape is valid for x
@@ -15,19 +15,17 @@ in an outer graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.matching import is_redefined
-from passes.graphs.replacement import can_stand_for
+from passes.graphs.matching import is_op, is_redefined
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
-from passes.rewriting.base import Skip
+from passes.rewriting.base import NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
 @dataclass(frozen=True)
@@ -43,64 +41,45 @@ class _Target:
     allowzero: bool = False
 
 
-@dataclass(frozen=True)
-class _Chain(Match):
-    source: ir.Value
-    target: _Target | None
-    """None if the source has the right shape."""
+_RESHAPING = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
-class MergeReshapes(NodeRewrite[_Chain]):
+@rewrite(*_RESHAPING, allows_references=True)
+def merge_reshapes(node: ir.Node, edit: Edit) -> Replacement:
     """Merge chains of Reshape, Flatten, Squeeze and Unsqueeze into one Reshape, or remove them."""
+    scope = edit.scope
+    middle = node.inputs[0]
+    first = middle.producer() if middle is not None else None
+    if middle is None or first is None or not (_reshapes(node, scope) and _reshapes(first, scope)):
+        return None
+    source = first.inputs[0]
+    if source is None:
+        return None
+    edit.absorb(first)
+    before, after = scope.proven_shape(source), scope.proven_shape(node.outputs[0])
+    if before is not None and before == after and not before.has_unknown_dim():
+        return source
+    if middle.is_graph_output() or not all(
+        _reshapes(use.node, scope) and use.idx == 0 and use.node.graph is node.graph for use in middle.uses()
+    ):
+        return Skip(f"{middle.name} is used elsewhere")
+    if source.type is None:
+        return Skip(f"the type of {source.name} is not known")
+    target = _target(node, before, after, scope)
+    shape = target.shape
+    if isinstance(shape, tuple):
+        shape = edit.constant(np.array(shape, np.int64), f"{node.name}/shape")
+    return edit.op("Reshape", [source, shape], {"allowzero": 1} if target.allowzero else {})
 
-    name = "merge-reshapes"
-    operators = frozenset(("", each) for each in ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
-    allows_references = True
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Chain | Skip | None:
-        """Find the shape for x that gives the same result, whatever the values of unknown dimensions."""
-        scope = context.scope
-        middle = node.inputs[0]
-        first = middle.producer() if middle is not None else None
-        if middle is None or first is None or not (self._reshapes(node, scope) and self._reshapes(first, scope)):
-            return None
-        source = first.inputs[0]
-        if source is None:
-            return None
-        if first.graph is not node.graph:
-            return Skip(f"{first.name} is in an outer graph")
-        before, after = scope.proven_shape(source), scope.proven_shape(node.outputs[0])
-        if before is not None and before == after and not before.has_unknown_dim():
-            if not can_stand_for(source, node.outputs[0], node.graph, scope):
-                return Skip(f"{source.name} is the name of another value in a subgraph that would use it")
-            return _Chain(node, source, None, absorbed=(first,))
-        if middle.is_graph_output() or not all(
-            self._reshapes(use.node, scope) and use.idx == 0 and use.node.graph is node.graph for use in middle.uses()
-        ):
-            return Skip(f"{middle.name} is used elsewhere")
-        if source.type is None:
-            return Skip(f"the type of {source.name} is not known")
-        target = _target(node, before, after, scope)
-        return target if isinstance(target, Skip) else _Chain(node, source, target, absorbed=(first,))
-
-    def rewrite(self, match: _Chain, edit: Edit) -> Sequence[ir.Value]:
-        """One Reshape, or the input of the chain."""
-        if match.target is None:
-            return [match.source]
-        shape = match.target.shape
-        if isinstance(shape, tuple):
-            shape = edit.constant(np.array(shape, np.int64), f"{match.node.name}/shape")
-        attributes = {"allowzero": 1} if match.target.allowzero else {}
-        return [edit.op("Reshape", [match.source, shape], attributes)]
-
-    def _reshapes(self, node: ir.Node, scope: Scope) -> bool:
-        if (node.domain, node.op_type) not in self.operators or is_redefined(node, scope):
-            return False
-        return node.op_type != "Transpose" or _keeps_order(node, scope)
+def _reshapes(node: ir.Node, scope: Scope) -> bool:
+    if not is_op(node, *_RESHAPING) or is_redefined(node, scope):
+        return False
+    return node.op_type != "Transpose" or _keeps_order(node, scope)
 
 
 def _keeps_order(transpose: ir.Node, scope: Scope) -> bool:
-    """Whether a Transpose moves no axis of more than one element past another."""
+    """Return whether a Transpose moves no axis of more than one element past another."""
     permutation, shape = transpose.attributes.get("perm"), scope.proven_shape(transpose.inputs[0])
     if shape is None or (permutation is not None and permutation.is_ref()):
         return False
@@ -110,9 +89,14 @@ def _keeps_order(transpose: ir.Node, scope: Scope) -> bool:
     return sorted(axes) == [*count] and long == sorted(long)
 
 
-def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scope: Scope) -> _Target | Skip:
+def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scope: Scope) -> _Target:
+    """Return the operands of a Reshape that give ``after``, whatever the values of unknown dimensions.
+
+    Raises:
+        NotApplicable: no shape does so, or it is not known.
+    """
     if scope.opset() < 5:
-        return Skip("Reshape takes its shape as an attribute before opset 5")
+        raise NotApplicable("Reshape takes its shape as an attribute before opset 5")
     given: list[int] | None = None
     if node.op_type == "Reshape" and node.inputs[1] is not None:
         given = ints(scope.constant(node.inputs[1]))
@@ -121,24 +105,24 @@ def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scop
         if literal or (given is not None and 0 not in given):
             return _Target(node.inputs[1], literal)
     if after is None:
-        return Skip("its shape is not known")
+        raise NotApplicable(f"the shape of {node.outputs[0].name} is not known")
     return _from_shapes(given, before, after, scope)
 
 
-def _from_shapes(given: list[int] | None, before: ir.Shape | None, after: ir.Shape, scope: Scope) -> _Target | Skip:
-    """The operands that reshape ``before`` to ``after``; ``given`` is the present constant shape of a Reshape."""
+def _from_shapes(given: list[int] | None, before: ir.Shape | None, after: ir.Shape, scope: Scope) -> _Target:
+    """Return the operands that reshape ``before`` to ``after``; ``given`` is the constant shape of a Reshape."""
     old = [*before, *(None for _ in after)] if before is not None else [None for _ in after]
     kept = [index for index, dim in enumerate(after) if old[index] == dim and (isinstance(dim, int) or dim.value)]
     opened = [index for index, dim in enumerate(after) if not isinstance(dim, int) and index not in kept]
     copied = [index for index in kept if not isinstance(after[index], int)]
     empty = [index for index, dim in enumerate(after) if dim == 0]
     if len(opened) > 1:
-        return Skip(f"{len(opened)} dimensions of {after} are open")
+        raise NotApplicable(f"{len(opened)} dimensions of {after} are open")
     if opened and (empty or (copied and (given is None or given[opened[0]] != -1))):
-        return Skip(f"if a dimension of {after} is 0, none can be computed")
+        raise NotApplicable(f"if a dimension of {after} is 0, none can be computed")
     allowzero = any(index not in kept for index in empty)
     if allowzero and (copied or scope.opset() < 14):
-        return Skip(f"Reshape cannot make {after}, as a 0 copies a dimension")
+        raise NotApplicable(f"Reshape cannot make {after}, as a 0 copies a dimension")
     return _Target(
         tuple(dim if isinstance(dim, int) else -1 if i in opened else 0 for i, dim in enumerate(after)), allowzero
     )

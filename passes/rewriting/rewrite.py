@@ -26,6 +26,7 @@ from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
+from passes.shapes.inference import infer
 
 EVERY_INPUT = range(sys.maxsize)
 """For `NodeRewrite.needs_shape` and `NodeRewrite.needs_dtype`: all inputs of the node."""
@@ -72,6 +73,7 @@ class NodeRewrite(Pass, Generic[M]):
         needs_dtype: the inputs whose dtype must be known, if they are given; or `EVERY_INPUT`.
         tensors_only: leave nodes alone that take or give sequences, optionals or sparse tensors.
         allows_references: also nodes in functions with attributes that the caller supplies.
+        inferred_for: if the model has one of these operators, types and shapes are inferred before the first match.
     """
 
     declares: ClassVar[bool] = False
@@ -82,6 +84,7 @@ class NodeRewrite(Pass, Generic[M]):
     needs_dtype: ClassVar[Container[int]] = ()
     tensors_only: ClassVar[bool] = True
     allows_references: ClassVar[bool] = False
+    inferred_for: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
     def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
         """Match ``node``, and build its replacement with ``edit``; see `Replacement`.
@@ -106,6 +109,10 @@ class NodeRewrite(Pass, Generic[M]):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite until nothing matches; the main graph first, then each function."""
         result = Result(model)
+        if self.inferred_for:
+            nodes = (node for scope in scopes(model) for node in scope.nodes())
+            if any((node.domain, node.op_type) in self.inferred_for for node in nodes):
+                infer(model)
         for scope in scopes(model):
             name_nodes(scope)
             self._run_scope(scope, context, result)
@@ -231,33 +238,33 @@ class NodeRewrite(Pass, Generic[M]):
 
 
 Rule = Callable[[ir.Node, Edit], Replacement]
+Operator = str | tuple[str, str]
 
 
 def rewrite(
-    *operators: str,
+    *operators: Operator,
     exactness: Exactness = Exactness.BITWISE,
-    idempotent: bool = False,
-    absorbs: Iterable[str] | None = None,
+    absorbs: Iterable[Operator] | None = None,
     since_opset: int = 1,
     needs_shape: Container[int] = (),
     needs_dtype: Container[int] = (),
     tensors_only: bool = True,
     allows_references: bool = False,
+    inferred_for: Iterable[Operator] = (),
 ) -> Callable[[Rule], NodeRewrite[Any]]:
     """Make a pass of a function, which is given a node and its `Edit`, and returns the replacement of the node.
 
     The name of the pass is that of the function in kebab case, and the first line of its docstring says what it does.
 
     Args:
-        operators: the operators of the nodes; those of other domains than the standard's as ``com.microsoft.Gelu``.
+        operators: the operators of the nodes; those of other domains than the standard's as ``com.microsoft.Gelu``, or
+            as the pair of domain and operator.
         absorbs: the operators of other nodes that a replacement may cover; None means ``operators``.
         exactness: how much the pass may change numbers.
-        idempotent: see `passes.rewriting.base.Pass`.
         since_opset: see `NodeRewrite`, as for all others.
     """
     members = {
         "exactness": exactness,
-        "idempotent": idempotent,
         "operators": frozenset(map(_domain_and_type, operators)),
         "absorbs": None if absorbs is None else frozenset(map(_domain_and_type, absorbs)),
         "since_opset": since_opset,
@@ -265,6 +272,7 @@ def rewrite(
         "needs_dtype": needs_dtype,
         "tensors_only": tensors_only,
         "allows_references": allows_references,
+        "inferred_for": frozenset(map(_domain_and_type, inferred_for)),
     }
 
     def as_pass(function: Rule) -> NodeRewrite[Any]:
@@ -280,7 +288,9 @@ def rewrite(
     return as_pass
 
 
-def _domain_and_type(operator: str) -> tuple[str, str]:
+def _domain_and_type(operator: Operator) -> tuple[str, str]:
+    if isinstance(operator, tuple):
+        return operator
     domain, _, op_type = operator.rpartition(".")
     return domain, op_type
 

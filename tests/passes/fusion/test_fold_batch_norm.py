@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.fusion.fold_batch_norm import FoldBatchNorm
+from passes.fusion.fold_batch_norm import fold_batch_norm
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
@@ -32,7 +32,7 @@ def weight(*shape: int, dtype: Any = np.float32) -> Array:
 
 
 def skipped(m: ir.Model) -> list[str]:
-    result = FoldBatchNorm().run(m, Context())
+    result = fold_batch_norm.run(m, Context())
     assert not result.rewrites
     return reasons(result)
 
@@ -40,7 +40,7 @@ def skipped(m: ir.Model) -> list[str]:
 class TestFolds:
     def test_conv_without_bias(self) -> None:
         m = model(CONV, w=weight(6, 4, 3, 3), **statistics(6))
-        result = apply(FoldBatchNorm(), m)
+        result = apply(fold_batch_norm, m)
         (node,) = m.graph
         assert [value.name for value in node.inputs if value] == [
             "x",
@@ -57,7 +57,7 @@ class TestFolds:
         text = f"""(float[2,4,9,9] x) => (float[2,6,N,M] y)
             {{ c = Conv <group = 2, pads = [1, 0, 2, 1], strides = [2, 1], dilations = [1, 2]> (x, w, b) {NORM} }}"""
         m = model(text, w=weight(6, 2, 3, 3), b=weight(6), **statistics(6))
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Conv"]
         assert list(m.graph[0].attributes["pads"].as_ints()) == [1, 0, 2, 1]
 
@@ -66,7 +66,7 @@ class TestFolds:
         text = f"""(float[2,4,5,5] x) => (float[2,8,N,M] y)
             {{ c = ConvTranspose <group = {group}, strides = [2, 2]> (x, w, b) {NORM} }}"""
         m = model(text, w=weight(4, 8 // group, 3, 3), b=weight(8), **statistics(8))
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["ConvTranspose"]
 
     @pytest.mark.parametrize("attributes", ["", "<alpha = 0.5, beta = 2.0>", "<transB = 1, beta = 0.25>"])
@@ -77,26 +77,26 @@ class TestFolds:
             arrays["b"] = np.asarray(weight(*bias))
         inputs = "x, w" if bias is None else "x, w, b"
         m = model(f"(float[3,8] x) => (float[3,5] y) {{ c = Gemm {attributes} ({inputs}) {NORM} }}", **arrays)
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Gemm"]
 
     def test_matmul_becomes_gemm(self) -> None:
         m = model(f"(float[N,8] x) => (float[N,5] y) {{ c = MatMul (x, w) {NORM} }}", w=weight(8, 5), **statistics(5))
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Gemm"]
 
     def test_one_after_the_other_and_the_budget(self) -> None:
         text = f"""(float[2,4,6,6] x) => (float[2,6,4,4] z)
             {{ c = Conv (x, w) {NORM} z = BatchNormalization (y, scale, shift, mean, var) }}"""
         m = model(text, w=weight(6, 4, 3, 3), **statistics(6))
-        assert len(apply(FoldBatchNorm(), m, rtol=1e-4, atol=1e-4).rewrites) == 2
+        assert len(apply(fold_batch_norm, m, rtol=1e-4, atol=1e-4).rewrites) == 2
         assert operators(m) == ["Conv"]
-        assert stops(FoldBatchNorm(), model(text, w=weight(6, 4, 3, 3), **statistics(6)), 1) == 1
+        assert stops(fold_batch_norm, model(text, w=weight(6, 4, 3, 3), **statistics(6)), 1) == 1
 
     def test_a_small_weight_that_others_use_stays_for_them(self) -> None:
         text = CONV.replace("y)", "y, float[2,6,4,4] z)").replace("}", "z = Conv (x, w) }")
         m = model(text, w=weight(6, 4, 3, 3), **statistics(6))
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Conv", "Conv"]
         assert {"w", "w/folded"} <= set(m.graph.initializers)
 
@@ -107,7 +107,7 @@ class TestFolds:
             lines += f"{name} = Constant <value = float[{shape}] {{{elements}}}> () "
         function = f'<opset_import: ["": 17], domain: "local"> f (x) => (y) {{ {lines} c = Conv (x, w) {NORM} }}'
         m = model("(float[2,1,4,4] x) => (float[2,2,4,4] y) { y = local.f(x) }", functions=function)
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["f", "Conv"]
 
     def test_in_a_branch_with_weights_from_outside(self) -> None:
@@ -116,13 +116,13 @@ class TestFolds:
                         else_branch = e () => (float[2,4,6,6] n) {{ n = Neg(x) }}> }}"""
         m = model(text, w=weight(6, 4, 3, 3), **statistics(6))
         inputs = {"x": weight(2, 4, 6, 6), "q": np.array(True)}
-        apply(FoldBatchNorm(), m, inputs=inputs)
+        apply(fold_batch_norm, m, inputs=inputs)
         assert operators(m) == ["If", "Conv", "Neg"]
 
     def test_half_precision(self) -> None:
         text = CONV.replace("float[", "float16[")
         m = model(text, w=weight(6, 4, 3, 3, dtype=np.float16), **statistics(6, np.float16))
-        apply(FoldBatchNorm(), m, rtol=2e-2, atol=2e-2)
+        apply(fold_batch_norm, m, rtol=2e-2, atol=2e-2)
         assert operators(m) == ["Conv"]
 
     def test_bfloat16(self) -> None:
@@ -130,7 +130,7 @@ class TestFolds:
         m = model(
             CONV.replace("float[", "bfloat16["), opset=22, w=weight(6, 4, 3, 3, dtype=dtype), **statistics(6, dtype)
         )
-        FoldBatchNorm().run(m, Context())
+        fold_batch_norm.run(m, Context())
         assert operators(m) == ["Conv"]
         values = {name: each.astype(float) for name, each in statistics(6, dtype).items()}
         factor = values["scale"] / np.sqrt(values["var"] + np.float32(1e-3))
@@ -139,18 +139,18 @@ class TestFolds:
 
     def test_a_channel_that_is_switched_off(self) -> None:
         m = model(CONV, w=weight(6, 4, 3, 3), **statistics(6) | {"scale": np.zeros(6, np.float32)})
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Conv"]
 
     @pytest.mark.parametrize("opset", [7, 9, 14, 15])
     def test_opsets(self, opset: int) -> None:
         m = model(CONV, opset=opset, w=weight(6, 4, 3, 3), **statistics(6))
-        apply(FoldBatchNorm(), m)
+        apply(fold_batch_norm, m)
         assert operators(m) == ["Conv"]
 
     def test_inference_before_opset_7(self) -> None:
         m = model(CONV.replace("<", "<is_test = 1, ", 1), opset=6, w=weight(6, 4, 3, 3), **statistics(6))
-        FoldBatchNorm().run(m, Context())
+        fold_batch_norm.run(m, Context())
         assert operators(m) == ["Conv"]
 
 
@@ -158,10 +158,10 @@ class TestSkips:
     @pytest.mark.parametrize(
         ("opset", "attributes", "outputs", "reason"),
         [
-            (15, "training_mode = 1", "y, m2, v2", "it is in training mode (training_mode=1)"),
-            (9, "momentum = 0.9", "y, m2, v2, m3, v3", "it has more than one output, as in training"),
-            (8, "spatial = 0", "y", "it has statistics for every element, not for every channel (spatial=0)"),
-            (6, "momentum = 0.9", "y", "it is in training mode (is_test=0)"),
+            (15, "training_mode = 1", "y, m2, v2", "the node is in training mode (training_mode=1)"),
+            (9, "momentum = 0.9", "y, m2, v2, m3, v3", "the node has more than one output, as in training"),
+            (8, "spatial = 0", "y", "the node has statistics for every element, not for every channel (spatial=0)"),
+            (6, "momentum = 0.9", "y", "the node is in training mode (is_test=0)"),
         ],
     )
     def test_training(self, opset: int, attributes: str, outputs: str, reason: str) -> None:
@@ -258,12 +258,12 @@ def test_any_convolution(
     if bias:
         arrays["b"] = random.standard_normal(group * outputs).astype(np.float32)
     m = model(text, **arrays)
-    assert len(apply(FoldBatchNorm(), m, rtol=1e-4, atol=1e-4).rewrites) == 1
+    assert len(apply(fold_batch_norm, m, rtol=1e-4, atol=1e-4).rewrites) == 1
 
 
 def test_migraphx_computes_the_same(device: Device) -> None:
     text = f"(float[2,4,5,5] x) => (float[2,8,6,6] y) {{ c = ConvTranspose <group = 2> (x, w, b) {NORM} }}"
     m = model(text, w=weight(4, 4, 2, 2), b=weight(8), **statistics(8))
     before = run(ir.to_proto(m))["y"]
-    apply(FoldBatchNorm(), m)
+    apply(fold_batch_norm, m)
     np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.fusion.fold_pad import FoldPad
+from passes.fusion.fold_pad import fold_pad
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
@@ -45,7 +45,7 @@ def pads_of(m: ir.Model) -> list[int]:
 
 
 def skipped(m: ir.Model) -> list[str]:
-    result = FoldPad().run(m, Context())
+    result = fold_pad.run(m, Context())
     assert not result.rewrites
     return reasons(result)
 
@@ -53,7 +53,7 @@ def skipped(m: ir.Model) -> list[str]:
 class TestConvolutions:
     def test_no_pads_of_its_own(self) -> None:
         m = padded("y = Conv (p, w)")
-        result = apply(FoldPad(), m)
+        result = apply(fold_pad, m)
         assert operators(m) == ["Conv"]
         assert pads_of(m) == [1, 2, 0, 1]
         assert [value.name for value in m.graph[0].inputs if value] == ["x", "w"]
@@ -61,26 +61,26 @@ class TestConvolutions:
 
     def test_pads_are_added(self) -> None:
         m = padded("y = Conv <pads = [1, 0, 2, 3], strides = [2, 1], dilations = [1, 2]> (p, w)", value=0.0)
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert pads_of(m) == [2, 2, 2, 4]
         assert list(m.graph[0].attributes["strides"].as_ints()) == [2, 1]
 
     def test_pads_beyond_the_kernel(self) -> None:
         m = padded("y = Conv (p, w)", pads=np.array([0, 0, 5, 0, 0, 0, 0, 7]))
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert pads_of(m) == [5, 0, 0, 7]
 
     @pytest.mark.parametrize("auto", ["VALID", "NOTSET", "SAME_UPPER", "SAME_LOWER"])
     @pytest.mark.parametrize("strides", ["1, 1", "2, 3"])
     def test_auto_pad(self, auto: str, strides: str) -> None:
         m = padded(f'y = Conv <auto_pad = "{auto}", strides = [{strides}], kernel_shape = [3, 3]> (p, w)')
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["Conv"]
         assert "auto_pad" not in m.graph[0].attributes
 
     def test_auto_pad_of_an_unknown_size(self) -> None:
         same = 'y = Conv <auto_pad = "SAME_UPPER", strides = [{}]> (p, w)'
-        apply(FoldPad(), m := padded(same.format("1, 1"), dims="2,4,height,width"))
+        apply(fold_pad, m := padded(same.format("1, 1"), dims="2,4,height,width"))
         assert operators(m) == ["Conv"]
         reason = "how much auto_pad=SAME_UPPER pads depends on the size of the input, which is unknown"
         assert skipped(padded(same.format("2, 1"), dims="2,4,height,width")) == [reason]
@@ -90,30 +90,30 @@ class TestConvolutions:
         text = "(float[2,4,7,9] x) => (float[N,M,H,W] y) { p = Pad (x, pads, , axes) y = Conv (p, w) }"
         pads = np.arange(2 * len(axes))
         m = model(text, opset=18, w=weight(6, 4, 3, 3), pads=pads, axes=np.array(axes))
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["Conv"]
 
     def test_pads_as_an_attribute(self) -> None:
         text = """(float[2,4,7,9] x) => (float[N,M,H,W] y)
             { p = Pad <pads = [0, 0, 1, 2, 0, 0, 0, 1], value = 0.0> (x) y = Conv (p, w) }"""
         m = model(text, opset=10, w=weight(6, 4, 3, 3))
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert pads_of(m) == [1, 2, 0, 1]
 
     def test_one_pad_after_the_other(self) -> None:
         m = padded("y = Conv (p, w)", before="s = Pad (x, pads)")
-        assert len(apply(FoldPad(), m).rewrites) == 2
+        assert len(apply(fold_pad, m).rewrites) == 2
         assert pads_of(m) == [2, 4, 0, 2]
-        assert stops(FoldPad(), padded("y = Conv (p, w)", before="s = Pad (x, pads)"), 1) == 1
+        assert stops(fold_pad, padded("y = Conv (p, w)", before="s = Pad (x, pads)"), 1) == 1
 
     def test_others_keep_the_pad(self) -> None:
         m = padded("a = Conv (p, w) b = Neg(p) c = GlobalMaxPool(b) y = Add(a, a)")
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["Pad", "Conv", "Neg", "GlobalMaxPool", "Add"]
 
     def test_a_pad_for_two_convolutions_goes(self) -> None:
         m = padded("a = Conv (p, w) b = Conv <strides = [1, 1]> (p, w) y = Add(a, b)")
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["Conv", "Conv", "Add"]
 
     def test_in_a_function(self) -> None:
@@ -122,7 +122,7 @@ class TestConvolutions:
             y = Conv <kernel_shape = [3, 3]> (p, w) }"""
         text = "(float[2,4,7,9] x) => (float[N,M,H,W] y) { y = local.f(x, w) }"
         m = model(text, functions=function, w=weight(6, 4, 3, 3))
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["f", "Conv"]
 
     def test_in_a_branch(self) -> None:
@@ -130,7 +130,7 @@ class TestConvolutions:
             z = If (q) <then_branch = t () => (float[A,B,C,D] y) { p = Pad (x, pads) y = Conv (p, w) },
                         else_branch = e () => (float[2,4,7,9] n) { n = Neg(x) }> }"""
         m = model(text, pads=PADS, w=weight(6, 4, 3, 3))
-        apply(FoldPad(), m, inputs={"x": weight(2, 4, 7, 9), "q": np.array(True)})
+        apply(fold_pad, m, inputs={"x": weight(2, 4, 7, 9), "q": np.array(True)})
         assert operators(m) == ["If", "Conv", "Neg"]
 
 
@@ -138,7 +138,7 @@ class TestPooling:
     @pytest.mark.parametrize("value", [float("-inf"), float(LOWEST)])
     def test_max_of_the_least(self, value: float) -> None:
         m = padded("y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (p)", value=value)
-        apply(FoldPad(), m, rtol=0, atol=0)
+        apply(fold_pad, m, rtol=0, atol=0)
         assert operators(m) == ["MaxPool"]
         assert pads_of(m) == [1, 2, 0, 1]
 
@@ -147,19 +147,19 @@ class TestPooling:
         if "Clip" in before:
             before = "low = Constant <value_float = 0.0> () " + before
         m = padded("y = MaxPool <kernel_shape = [3, 3]> (p)", before=before)
-        apply(FoldPad(), m, rtol=0, atol=0)
+        apply(fold_pad, m, rtol=0, atol=0)
         assert "Pad" not in operators(m)
 
     def test_unsigned_integers(self) -> None:
         text = "(uint8[1,2,5,5] x) => (uint8[N,M,H,W] y) { p = Pad (x, pads) y = MaxPool <kernel_shape = [3, 3]> (p) }"
         m = model(text, pads=PADS)
-        apply(FoldPad(), m, inputs={"x": np.random.default_rng(0).integers(0, 255, (1, 2, 5, 5), np.uint8)})
+        apply(fold_pad, m, inputs={"x": np.random.default_rng(0).integers(0, 255, (1, 2, 5, 5), np.uint8)})
         assert operators(m) == ["MaxPool"]
 
     @pytest.mark.parametrize("own", ["", ", count_include_pad = 1, pads = [0, 0, 1, 0]", ", count_include_pad = 1"])
     def test_average(self, own: str) -> None:
         m = padded(f"y = AveragePool <kernel_shape = [3, 3]{own}> (p)")
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["AveragePool"]
         assert m.graph[0].attributes["count_include_pad"].as_int() == 1
 
@@ -169,10 +169,10 @@ class TestPooling:
             (
                 "MaxPool <kernel_shape = [3, 3]> (p)",
                 0.0,
-                "it pads with 0, MaxPool with −∞, and its input may be smaller",
+                "the Pad pads with 0, MaxPool with −∞, and the input may be smaller",
             ),
             ("MaxPool <kernel_shape = [3, 3], dilations = [2, 1]> (p)", -np.inf, "MaxPool has dilations"),
-            ("MaxPool <kernel_shape = [2, 2]> (p)", -np.inf, "its pads would be as large as the window"),
+            ("MaxPool <kernel_shape = [2, 2]> (p)", -np.inf, "the pads would be as large as the window"),
             (
                 "MaxPool <kernel_shape = [3, 3], ceil_mode = 1> (p)",
                 -np.inf,
@@ -183,7 +183,7 @@ class TestPooling:
                 -np.inf,
                 "how much auto_pad=SAME_UPPER pads is unknown",
             ),
-            ("AveragePool <kernel_shape = [3, 3]> (p)", 1.0, "it pads with 1, AveragePool with 0"),
+            ("AveragePool <kernel_shape = [3, 3]> (p)", 1.0, "the Pad pads with 1, AveragePool with 0"),
             (
                 "AveragePool <kernel_shape = [4, 4], pads = [1, 1, 1, 1]> (p)",
                 0.0,
@@ -207,7 +207,7 @@ class TestPooling:
 
     def test_indices_that_nobody_uses(self) -> None:
         m = padded("y, i = MaxPool <kernel_shape = [3, 3]> (p)", value=-np.inf)
-        apply(FoldPad(), m)
+        apply(fold_pad, m)
         assert operators(m) == ["MaxPool"]
 
 
@@ -215,9 +215,9 @@ class TestSkips:
     @pytest.mark.parametrize(
         ("pads", "reason"),
         [
-            ([0, 0, -1, 0, 0, 0, 1, 0], "it crops: a pad is negative"),
-            ([0, 1, 1, 1, 0, 0, 1, 1], "it pads the batch or the channels"),
-            ([1, 0, 1, 1, 0, 0, 1, 1], "it pads the batch or the channels"),
+            ([0, 0, -1, 0, 0, 0, 1, 0], "the Pad crops: a pad is negative"),
+            ([0, 1, 1, 1, 0, 0, 1, 1], "the Pad pads the batch or the channels"),
+            ([1, 0, 1, 1, 0, 0, 1, 1], "the Pad pads the batch or the channels"),
         ],
     )
     def test_pads(self, pads: list[int], reason: str) -> None:
@@ -225,17 +225,17 @@ class TestSkips:
 
     @pytest.mark.parametrize("mode", ["reflect", "edge"])
     def test_mode(self, mode: str) -> None:
-        assert skipped(padded("y = Conv (p, w)", attributes=f'<mode = "{mode}">')) == [f"its Pad has mode {mode}"]
+        assert skipped(padded("y = Conv (p, w)", attributes=f'<mode = "{mode}">')) == [f"the Pad has mode {mode}"]
 
     def test_value(self) -> None:
-        assert skipped(padded("y = Conv (p, w)", value=0.5)) == ["it pads with 0.5, a convolution with 0"]
+        assert skipped(padded("y = Conv (p, w)", value=0.5)) == ["the Pad pads with 0.5, a convolution with 0"]
 
     @pytest.mark.parametrize(
         ("given", "reason"),
         [
-            ("int64[8] pads", "its pads are not constant"),
-            ("float value", "the value that it pads with is not constant"),
-            ("int64[4] axes", "the axes that it pads are not constant"),
+            ("int64[8] pads", "the pads are not constant"),
+            ("float value", "the value of the Pad is not constant"),
+            ("int64[4] axes", "the axes of the Pad are not constant"),
         ],
     )
     def test_what_callers_give(self, given: str, reason: str) -> None:
@@ -287,7 +287,7 @@ def test_any_window(data: st.DataObject) -> None:
     dims, free = ",".join(["8"] * rank), ",".join("HWD"[:rank])
     text = f"""(float[2,2,{dims}] x) => (float[N,M,{free}] y)
         {{ p = Pad (x, pads, value) y = {operator} <{listed}> ({"p, w" if operator == "Conv" else "p"}) }}"""
-    apply(FoldPad(), model(text, **arrays), rtol=1e-4)
+    apply(fold_pad, model(text, **arrays), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -302,6 +302,6 @@ def test_any_window(data: st.DataObject) -> None:
 def test_migraphx_computes_the_same(last: str, value: float, device: Device) -> None:
     m = padded(last, value=value)
     before = run(ir.to_proto(m))["y"]
-    apply(FoldPad(), m)
+    apply(fold_pad, m)
     assert "Pad" not in operators(m)
     np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-4, atol=1e-5)

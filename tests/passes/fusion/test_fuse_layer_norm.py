@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.fusion.fuse_layer_norm import FuseLayerNorm
+from passes.fusion.fuse_layer_norm import fuse_layer_norm
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
 
@@ -52,7 +52,7 @@ class TestMatches:
     @pytest.mark.parametrize("form", FORMS)
     def test_forms(self, form: str) -> None:
         m = norm(FORMS[form])
-        result = apply(FuseLayerNorm(), m)
+        result = apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization"]
         node = only(m)
         assert [value.name for value in node.inputs if value] == ["x", "scale", "bias"]
@@ -69,7 +69,7 @@ class TestMatches:
             .replace(" <axes = [-1]> (p)", "(p, axes)")
         )
         m = norm(body, opset=18, dims=shape, axes=np.array([2]))
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization"]
 
     @pytest.mark.parametrize("restore", ["Reshape(f, shape)", "Unsqueeze(f, last)"])
@@ -77,12 +77,12 @@ class TestMatches:
         body = ROOT.replace("v = ReduceMean <axes = [-1]>", "f = ReduceMean <axes = [-1], keepdims = 0>")
         body = body.replace("a = Add", f"v = {restore} a = Add") + "n = Div(d, r)" + AFFINE
         m = norm(body, shape=np.array([2, 3, 1]), last=np.array([-1]))
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization"]
 
     def test_without_scale_ones_are_made(self) -> None:
         m = norm(ROOT + "y = Div(d, r)")
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         x, scale = only(m).inputs
         assert x is m.graph.inputs[0]
         assert scale is not None
@@ -91,13 +91,22 @@ class TestMatches:
 
     def test_bias_without_scale(self) -> None:
         m = norm(ROOT + "n = Div(d, r) y = Add(n, bias)")
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization"]
+
+    @pytest.mark.parametrize("scaled", ["Mul(e, d)", "Mul(d, e)"])
+    def test_a_scale_that_is_a_deviation_itself(self, scaled: str) -> None:
+        """Both factors are deviations, but only one of them is divided by its own root."""
+        center = "g = ReduceMean <axes = [-1]> (scale) e = Sub(scale, g) "
+        m = norm(center + ROOT + f"s = {scaled} y = Div(s, r)")
+        apply(fuse_layer_norm, m)
+        assert operators(m) == ["ReduceMean", "Sub", "LayerNormalization"]
+        assert [value.name for value in only(m).inputs if value] == ["x", "e"]
 
     def test_several_axes_with_parameters_that_are_brought_to_their_shape(self) -> None:
         body = FORMS["torch.nn.LayerNorm"].replace("[-1]", "[-2, -1]")
         m = norm(body, scale=SCALE[None, None], bias=np.full((3, 1), 0.5, np.float32))
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         node = only(m)
         assert node.attributes["axis"].as_int() == -2
         assert [tuple(value.shape or ()) for value in node.inputs[1:] if value] == [(3, 8), (3, 8)]
@@ -109,33 +118,33 @@ class TestMatches:
             two=np.array(2, np.float32),
             eps=np.array(1e-5, np.float32),
         )
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization"]
 
     def test_half_precision(self) -> None:
         m = norm(FORMS["torch.nn.LayerNorm"], kind="float16")
-        apply(FuseLayerNorm(), m, rtol=1e-2, atol=1e-2)
+        apply(fuse_layer_norm, m, rtol=1e-2, atol=1e-2)
         assert only(m).attributes["epsilon"].as_float() == float(np.float16(1e-5))
 
     def test_large_mean(self) -> None:
         m = norm(FORMS["torch.nn.LayerNorm"])
         x = (RANDOM.standard_normal((2, 3, 8)) + 100).astype(np.float32)
-        apply(FuseLayerNorm(), m, inputs={"x": x}, rtol=1e-3, atol=1e-4)
+        apply(fuse_layer_norm, m, inputs={"x": x}, rtol=1e-3, atol=1e-4)
 
     def test_what_does_not_fit_stays(self) -> None:
         m = norm(ROOT + "n = Div(d, r) y = Mul(n, rows)", rows=np.ones((3, 1), np.float32))
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization", "Mul"]
 
     def test_a_residual_stays(self) -> None:
         m = norm(ROOT + "n = Div(d, r) w = Mul(n, scale) y = Add(w, x)")
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization", "Add"]
 
     def test_used_before_the_scale(self) -> None:
         body = ROOT + "n = Div(d, r) w = Mul(n, scale) y = Add(w, n)"
         m = norm(body)
-        apply(FuseLayerNorm(), m)
+        apply(fuse_layer_norm, m)
         assert operators(m) == ["LayerNormalization", "Mul", "Add"]
 
     def test_two_in_a_row_and_the_budget(self) -> None:
@@ -143,9 +152,9 @@ class TestMatches:
         second = """m2 = ReduceMean <axes = [-1]> (z) d2 = Sub(z, m2) p2 = Pow(d2, two)
             v2 = ReduceMean <axes = [-1]> (p2) a2 = Add(v2, eps) r2 = Sqrt(a2) y = Div(d2, r2)"""
         m = norm(first + second)
-        assert len(apply(FuseLayerNorm(), m).rewrites) == 2
+        assert len(apply(fuse_layer_norm, m).rewrites) == 2
         assert operators(m) == ["LayerNormalization"] * 2
-        assert stops(FuseLayerNorm(), norm(first + second), 1) == 1
+        assert stops(fuse_layer_norm, norm(first + second), 1) == 1
 
     def test_in_a_branch(self) -> None:
         text = f"""(float[2,8] x, bool c) => (float[2,8] z) {{
@@ -153,13 +162,13 @@ class TestMatches:
                         else_branch = o () => (float[2,8] n) {{ n = Neg(x) }}> }}"""
         m = model(text, two=np.array(2, np.float32), eps=np.array(1e-5, np.float32))
         x = RANDOM.standard_normal((2, 8)).astype(np.float32)
-        apply(FuseLayerNorm(), m, inputs={"x": x, "c": np.array(True)})
+        apply(fuse_layer_norm, m, inputs={"x": x, "c": np.array(True)})
         assert operators(m) == ["If", "LayerNormalization", "Neg"]
 
 
 class TestSkips:
     def skipped(self, m: ir.Model) -> list[str]:
-        result = apply(FuseLayerNorm(), m)
+        result = apply(fuse_layer_norm, m)
         assert not result.rewrites
         return reasons(result)
 
@@ -170,11 +179,11 @@ class TestSkips:
 
     def test_channels_first(self) -> None:
         body = ROOT.replace("[-1]", "[1]") + "y = Div(d, r)"
-        assert self.skipped(norm(body)) == ["it normalizes axes -2, which are not the last ones"]
+        assert self.skipped(norm(body)) == ["the normalized axes -2 are not the last ones"]
 
     def test_unknown_size(self) -> None:
         body = ROOT + "y = Div(d, r)"
-        assert self.skipped(norm(body, dims="2,3,width")) == ["the size of the axes that it normalizes is unknown"]
+        assert self.skipped(norm(body, dims="2,3,width")) == ["the size of the normalized axes is unknown"]
 
     def test_double(self) -> None:
         assert self.skipped(norm(ROOT + "y = Div(d, r)", kind="double")) == ["x is of float64"]
@@ -186,7 +195,7 @@ class TestSkips:
     @pytest.mark.parametrize("epsilon", [0.0, -1e-5])
     def test_epsilon(self, epsilon: float) -> None:
         m = norm(ROOT + "y = Div(d, r)", eps=np.array(epsilon, np.float32))
-        assert self.skipped(m) == [f"its epsilon is {float(np.float32(epsilon))}"]
+        assert self.skipped(m) == [f"epsilon is {float(np.float32(epsilon))}"]
 
     @pytest.mark.parametrize("value", ["m", "d", "v", "r", "p"])
     def test_an_intermediate_result_that_is_used(self, value: str) -> None:
@@ -207,6 +216,8 @@ class TestSkips:
             ROOT + "e = Sub(m, x) y = Div(e, r)",  # the negative of it
             ROOT + "y = Div(x, r)",  # not centred
             ROOT + "y = Div(r, d)",  # upside down
+            ROOT.replace("Add(v, eps)", "Add(v, matrix)") + "y = Div(d, r)",  # not a number
+            ROOT.replace("Pow(d, two)", "Mul(d, e)").replace("p =", "e = Sub(m, x) p =") + "y = Div(d, r)",
             "p = Pow(x, two) v = ReduceMean <axes = [-1]> (p) a = Add(v, eps) r = Sqrt(a) y = Div(x, r)",  # RMS
             ROOT.replace("Pow(d, two)", "Mul(d, x)") + "y = Div(d, r)",
             ROOT.replace("ReduceMean <axes = [-1]> (p)", "ReduceMean(p)") + "y = Div(d, r)",
@@ -217,10 +228,32 @@ class TestSkips:
         ],
     )
     def test_other_arithmetic(self, body: str) -> None:
-        m = norm(body, three=np.array(3, np.float32), last=np.array([-1]))
-        result = apply(FuseLayerNorm(), m)
+        matrix = np.full((3, 1), 1e-5, np.float32)
+        m = norm(body, three=np.array(3, np.float32), last=np.array([-1]), matrix=matrix)
+        result = apply(fuse_layer_norm, m)
         assert not result.rewrites
         assert not result.skips
+
+    def test_an_operator_of_a_function(self) -> None:
+        body = ROOT.replace("Sub(x, m)", "local.Sub(x, m)") + "y = Div(d, r)"
+        m = model(
+            f"(float[2,8] x) => (float[2,8] y) {{ {body} }}",
+            functions='<domain: "local", opset_import: ["": 17]> Sub (p, q) => (o) { o = Add(p, q) }',
+            two=np.array(2, np.float32),
+            eps=np.array(1e-5, np.float32),
+        )
+        assert not apply(fuse_layer_norm, m).rewrites
+
+    def test_a_deviation_of_an_outer_graph(self) -> None:
+        inner = ROOT.partition("p = Pow")
+        m = model(
+            f"""(float[2,8] x, bool c) => (float[2,8] y) {{ {inner[0]}
+            y = If (c) <then_branch = t () => (float[2,8] o) {{ p = Pow{inner[2]} o = Div(d, r) }},
+                        else_branch = e () => (float[2,8] q) {{ q = Identity(x) }}> }}""",
+            two=np.array(2, np.float32),
+            eps=np.array(1e-5, np.float32),
+        )
+        assert not apply(fuse_layer_norm, m, inputs={"x": np.stack([SCALE, BIAS]), "c": np.array(True)}).rewrites
 
 
 @settings(max_examples=30, deadline=None)
@@ -243,7 +276,7 @@ def test_any_last_axes(rank: int, count: int, positive: bool, scaled: bool, shif
     sizes = [1] * int(random.integers(0, rank - count + 1)) + shape[rank - count :]
     scale, bias = random.standard_normal((2, *sizes)).astype(np.float32)
     m = norm(body, dims=",".join(map(str, shape)), scale=scale, bias=bias)
-    apply(FuseLayerNorm(), m, atol=1e-4)
+    apply(fuse_layer_norm, m, atol=1e-4)
     assert only(m).attributes["axis"].as_int() == -count
     assert ("Mul" in operators(m), "Sqrt" in operators(m)) == (False, False)
 
@@ -252,5 +285,5 @@ def test_any_last_axes(rank: int, count: int, positive: bool, scaled: bool, shif
 def test_migraphx_computes_the_same(form: str, device: Device) -> None:
     m = norm(FORMS[form])
     before = run(ir.to_proto(m))["y"]
-    apply(FuseLayerNorm(), m)
+    apply(fuse_layer_norm, m)
     np.testing.assert_allclose(device.run(ir.to_proto(m))[0], before, rtol=1e-5, atol=1e-5)

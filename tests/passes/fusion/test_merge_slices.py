@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.fusion.merge_slices import MergeSlices
+from passes.fusion.merge_slices import merge_slices
 from passes.graphs import lineage
 from passes.graphs.scopes import DISPUTED
 from passes.rewriting.base import Context
@@ -41,7 +41,7 @@ class TestMatches:
             v=ints(END, 3),
             j=ints(1, 0),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["Slice"]
         assert bounds(m) == [[0, -2, 1], [3, END, END], [0, 1, 2]]
         assert m.graph[0].inputs[0] is m.graph.inputs[0]
@@ -57,7 +57,7 @@ class TestMatches:
             v=ints(2),
             j=ints(0),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert bounds(m) == [[0, 1], [2, END], [0, 1], [1, 2]]
 
     def test_backwards_along_another_axis(self) -> None:
@@ -71,7 +71,7 @@ class TestMatches:
             v=ints(3),
             j=ints(0),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert bounds(m) == [[1, -1], [3, -(2**63)], [0, 1], [1, -1]]
 
     def test_the_same_axis(self) -> None:
@@ -84,7 +84,7 @@ class TestMatches:
             u=ints(-3),
             v=ints(-1),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert bounds(m) == [[5], [9], [0], [2]]
 
     def test_nothing_is_left(self) -> None:
@@ -95,7 +95,7 @@ class TestMatches:
             u=ints(0),
             v=ints(2),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["Slice"]
 
     def test_before_opset_10(self) -> None:
@@ -104,7 +104,7 @@ class TestMatches:
             { a = Slice<starts=[1], ends=[3]>(x) y = Slice<axes=[1], starts=[0], ends=[2]>(a) }""",
             opset=9,
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["Slice"]
         assert list(m.graph[0].attributes["axes"].as_ints()) == [0, 1]
 
@@ -115,7 +115,7 @@ class TestMatches:
             e=np.array([3], np.int32),
             z=np.array([0], np.int32),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["Slice"]
 
     def test_one_before_two(self) -> None:
@@ -128,7 +128,7 @@ class TestMatches:
             i=ints(0),
             j=ints(1),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["Slice", "Slice"]
 
     def test_a_chain(self) -> None:
@@ -141,7 +141,7 @@ class TestMatches:
             j=ints(1),
             k=ints(2),
         )
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert bounds(m) == [[1, 1, 2], [4, 4, 4], [0, 1, 2]]
 
     def test_names_and_origins(self) -> None:
@@ -153,7 +153,7 @@ class TestMatches:
         )
         for node, name in zip(m.graph, ("first", "second", "neg"), strict=True):
             node.name = name
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert m.graph[0].outputs[0].name == "y"
         assert set(json.loads(m.graph[0].metadata_props[lineage.ORIGIN])) == {"first", "second"}
 
@@ -175,7 +175,7 @@ class TestSkips:
         used = {name: value for name, value in values.items() if f", {name}" in body}
         m = model(f"(float[4,n] x, int64[1] k) => (float[] y) {{ {body} }}", **used)
         inputs = {"x": np.arange(24, dtype=np.float32).reshape(4, 6), "k": ints(2)}
-        result = apply(MergeSlices(), m, inputs=inputs)
+        result = apply(merge_slices, m, inputs=inputs)
         assert not result.rewrites
         assert reason in reasons(result)[0]
 
@@ -186,7 +186,7 @@ class TestSkips:
             e=ints(3),
             o=ints(0),
         )
-        assert reasons(apply(MergeSlices(), m)) == ["a is used elsewhere"]
+        assert reasons(apply(merge_slices, m)) == ["a is used elsewhere"]
 
     def test_axes_from_the_end_of_an_unknown_number(self) -> None:
         m = model(
@@ -198,21 +198,21 @@ class TestSkips:
         )
         for value in (m.graph.inputs[0], m.graph[0].outputs[0], m.graph[1].outputs[0]):
             value.shape = None
-        assert "the number of axes" in reasons(MergeSlices().run(m, Context()))[0]
+        assert "the number of axes" in reasons(merge_slices.run(m, Context()))[0]
 
     def test_a_disputed_size(self) -> None:
         m = model(
             "(float[4] x) => (float[] y) { n = Neg(x) a = Slice(n, s, e) y = Slice(a, s, e) }", s=ints(1), e=ints(3)
         )
         m.graph[0].outputs[0].meta[DISPUTED] = True
-        assert "whose size is not known" in reasons(MergeSlices().run(m, Context()))[0]
+        assert "whose size is not known" in reasons(merge_slices.run(m, Context()))[0]
 
     def test_the_budget(self) -> None:
         body = " ".join(f"a{i} = Slice(x, s, e, s) y{i} = Slice(a{i}, s, e, o)" for i in range(3))
         m = model(
             f"(float[4,5] x) => (float[] y0, float[] y1, float[] y2) {{ {body} }}", s=ints(1), e=ints(3), o=ints(0)
         )
-        assert stops(MergeSlices(), m, 2) == 2
+        assert stops(merge_slices, m, 2) == 2
         assert operators(m).count("Slice") == 4
 
 
@@ -227,7 +227,7 @@ class TestScopes:
             z=ints(0),
             d=ints(2),
         )
-        apply(MergeSlices(), m, inputs={"x": np.arange(20, dtype=np.float32).reshape(4, 5), "c": np.array(True)})
+        apply(merge_slices, m, inputs={"x": np.arange(20, dtype=np.float32).reshape(4, 5), "c": np.array(True)})
         assert operators(m).count("Slice") == 2
 
     def test_the_first_is_outside(self) -> None:
@@ -241,14 +241,14 @@ class TestScopes:
             z=ints(0),
         )
         inputs = {"x": np.arange(20, dtype=np.float32).reshape(4, 5), "c": np.array(True)}
-        assert not apply(MergeSlices(), m, inputs=inputs).rewrites
+        assert not apply(merge_slices, m, inputs=inputs).rewrites
 
     def test_a_function(self) -> None:
         functions = """<domain: "local", opset_import: ["": 17]> f (x) => (y) {
             s = Constant<value_ints=[1]>() e = Constant<value_ints=[3]>() o = Constant<value_ints=[0]>()
             a = Slice(x, s, e, s) y = Slice(a, s, e, o) }"""
         m = model("(float[4,5] x) => (float[] y) { y = local.f(x) }", functions=functions)
-        apply(MergeSlices(), m)
+        apply(merge_slices, m)
         assert operators(m) == ["f", "Slice"]
 
 
@@ -272,6 +272,6 @@ def test_any_bounds(first: list[list[int]], second: list[list[int]]) -> None:
         **constants,
     )
     before = ir.to_proto(m)
-    MergeSlices().run(m, Context())
+    merge_slices.run(m, Context())
     x = {"x": np.arange(30, dtype=np.float32).reshape(5, 6)}
     np.testing.assert_array_equal(run(ir.to_proto(m), x)["y"], run(before, x)["y"], strict=True)
