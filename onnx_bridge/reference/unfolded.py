@@ -8,12 +8,12 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.core.errors import BridgeError
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import subgraphs
-from passes.legalize.control_flow.conditionals import JoinBranches
-from passes.legalize.control_flow.loops import MaskLoop, UnrollLoop
-from passes.legalize.control_flow.scans import UnrollScan
+from passes.legalize.control_flow.conditionals import join_branches
+from passes.legalize.control_flow.loops import mask_loop, unroll_loop
+from passes.legalize.control_flow.scans import unroll_scan
 from passes.rewriting.pipeline import Pipeline
 
-_UNFOLD = Pipeline([InferShapes(), UnrollLoop(), MaskLoop(), UnrollScan(), JoinBranches()])
+_UNFOLD = Pipeline([InferShapes(), unroll_loop, mask_loop, unroll_scan, join_branches])
 
 
 def unfolded(model: ir.Model) -> ir.Model:

@@ -19,6 +19,7 @@ from passes.graphs.replacement import detach_nodes, merge_shapes
 from passes.graphs.scopes import DISPUTED, Scope
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 from passes.shapes.inference import infer_node
 from passes.shapes.skeleton import SMALL
@@ -39,7 +40,7 @@ class Body:
     """A subgraph that is copied in place of the node that it belongs to.
 
     Args:
-        graph: a subgraph without `unsupported_reason`.
+        graph: a subgraph that `require_copyable` accepts.
         edit: receives the copies.
     """
 
@@ -50,12 +51,12 @@ class Body:
         self._pending: list[ir.Node] = []
 
     def known(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """The constant tensor of a value from outside or of a copy; None if it is not constant."""
+        """Return the constant tensor of a value from outside or of a copy; None if it is not constant."""
         tensor = self._known.get(value)
         return tensor if tensor is not None else self.edit.scope.constant(value)
 
     def constant(self, tensor: np.ndarray | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
-        """A constant of the edit that is known to the copies."""
+        """Add a constant to the edit that is known to the copies."""
         held = tensor if not isinstance(tensor, (np.ndarray, np.generic)) else ir.Tensor(np.asarray(tensor))
         value = self.edit.constant(held, name)
         self._known[value] = held
@@ -91,7 +92,7 @@ class Body:
         return [new.get(value, value) for value in self.graph.outputs]
 
     def _share(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """The constant of the edit that all copies use for a constant of the subgraph."""
+        """Return the constant of the edit that all copies use for a constant of the subgraph."""
         if value not in self._shared:
             self._shared[value] = self.constant(tensor, f"{self.edit.root.name}/{value.name}")
         return self._shared[value]
@@ -107,7 +108,7 @@ class Body:
             node.domain,
             node.op_type,
             inputs,
-            [self._attribute(each, new, prefix) for each in node.attributes.values()],
+            [self._attribute(attribute, new, prefix) for attribute in node.attributes.values()],
             overload=node.overload,
             num_outputs=len(node.outputs),
             name=names.node(f"{prefix}/{node.name}"),
@@ -134,25 +135,26 @@ class Body:
         for old, value in zip(node.outputs, copied.outputs, strict=True):
             value.type = value.type if value.type is not None else old.type
             if old.shape is not None and DISPUTED not in old.meta:
-                sizes = ir.Shape([each if isinstance(each, int) else None for each in old.shape])
+                sizes = ir.Shape([size if isinstance(size, int) else None for size in old.shape])
                 value.shape = merge_shapes(value.shape, sizes)
 
     def _attribute(self, attribute: ir.Attr, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Attr:
         if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return attribute
         if attribute.type == ir.AttributeType.GRAPHS:
-            inner = [self._nested(each, new, prefix) for each in attribute.as_graphs()]
+            inner = [self._nested(graph, new, prefix) for graph in attribute.as_graphs()]
             return ir.AttrGraphs(attribute.name, inner)
         return ir.AttrGraph(attribute.name, self._nested(attribute.as_graph(), new, prefix))
 
     def _nested(self, graph: ir.Graph, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Graph:
-        """A copy of a nested subgraph, with unique names."""
+        """Return a copy of a nested subgraph, with unique names."""
         copy, names = graph.clone(allow_outer_scope_values=True), self.edit.scope.names
-        for each in _nested_graphs(copy):
-            values = [*each.inputs, *each.initializers.values(), *(value for node in each for value in node.outputs)]
+        for nested in _nested_graphs(copy):
+            computed = (value for node in nested for value in node.outputs)
+            values = [*nested.inputs, *nested.initializers.values(), *computed]
             for value in dict.fromkeys(values):
                 value.name = names.value(f"{prefix}/{value.name}") if value.name else value.name
-            for node in each:
+            for node in nested:
                 node.name = names.node(f"{prefix}/{node.name}")
                 for index, old in enumerate(node.inputs):
                     if old is not None and old in new:
@@ -162,13 +164,13 @@ class Body:
     # evaluation
 
     def _is_computable(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> bool:
-        """Whether all inputs of a node are small constants, or pending evaluation."""
+        """Return whether all inputs of a node are small constants, or pending evaluation."""
         scope = self.edit.scope
         if node.domain not in ("", "ai.onnx.ml") or is_random(node, scope) or not is_plain(node, scope):
             return False
         if has_subgraphs(node) or not any(value.name for value in node.outputs):
             return False
-        copied = {value for each in self._pending for value in each.outputs}
+        copied = {value for pending in self._pending for value in pending.outputs}
         for value in inputs:
             if value is None or value in copied:
                 continue
@@ -209,31 +211,33 @@ class Body:
     def _replace(self, value: ir.Value, tensor: ir.TensorProtocol, new: dict[ir.Value, ir.Value]) -> None:
         """Substitute a constant for a value of the copy."""
         constant = self.constant(tensor, str(value.name))
-        for old in [old for old, each in new.items() if each is value]:
+        for old in [old for old, copied in new.items() if copied is value]:
             new[old] = constant
         new[value] = constant
 
 
-def unsupported_reason(graph: ir.Graph, inputs: int, outputs: int) -> str | None:
-    """Why a subgraph cannot be copied; None if it can.
+def require_copyable(graph: ir.Graph, inputs: int, outputs: int) -> None:
+    """Check that a subgraph can be copied.
 
     Args:
         graph: the subgraph.
         inputs: the required number of inputs.
         outputs: the required number of outputs.
+
+    Raises:
+        NotApplicable: it cannot.
     """
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
-        return f"its subgraph is not valid: it needs {inputs} inputs and {outputs} outputs"
-    for each in _nested_graphs(graph):
-        own = {*each.inputs, *each.initializers.values()}
-        for value in each.outputs:
-            if value not in own and (value.producer() is None or value.graph is not each):
-                return f"its subgraph returns {value.name}, which it does not compute"
-    return None
+        raise NotApplicable(f"its subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
+    for nested in _nested_graphs(graph):
+        own = {*nested.inputs, *nested.initializers.values()}
+        for value in nested.outputs:
+            if value not in own and (value.producer() is None or value.graph is not nested):
+                raise NotApplicable(f"its subgraph returns {value.name}, which it does not compute")
 
 
 def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
-    """Why a subgraph must not be executed when its results are not needed; None if it may be."""
+    """Return why a subgraph must not be executed when its results are not needed; None if it may be."""
     for node in with_nested(graph):
         if node.domain not in ("", "ai.onnx.ml", "com.microsoft") or not is_plain(node, scope):
             return f"{node.op_type} may have unknown side effects"
@@ -254,10 +258,10 @@ def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
 
 
 def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
-    """Tensors of the same shape stacked along a new axis; the stack of small constants of one shape is a constant."""
+    """Stack tensors of one shape along a new axis; the stack of small constants of one shape is a constant."""
     tensors = [body.known(value) for value in values]
-    if all(each is not None and each.nbytes <= SMALL for each in tensors):
-        arrays = [each.numpy() for each in tensors if each is not None]
+    if all(tensor is not None and tensor.nbytes <= SMALL for tensor in tensors):
+        arrays = [tensor.numpy() for tensor in tensors if tensor is not None]
         dtype = tensors[0].dtype if tensors[0] is not None else None
         if len({array.shape for array in arrays}) == 1:
             return body.constant(ir.Tensor(np.stack(arrays, axis), dtype=dtype))
@@ -266,32 +270,39 @@ def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
     return parts[0] if len(parts) == 1 else body.edit.op("Concat", parts, {"axis": axis})
 
 
-def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value | None:
-    """The result of `stack` for no values: an empty tensor; None if the shape of the elements is unknown.
+def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value:
+    """Return the result of `stack` for no values: an empty tensor.
 
     Args:
         body: receives the constant.
         element: a value of the subgraph with the shape and dtype of the elements.
         axis: the new axis.
+
+    Raises:
+        NotApplicable: the shape of the elements is unknown.
     """
     shape, dtype = element.shape, element.dtype
     if shape is None or not shape.is_static() or dtype is None or DISPUTED in element.meta:
-        return None
+        raise NotApplicable(f"it has no iterations, and the shape of {element.name} is unknown")
     sizes = list(shape.numpy())
     sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
     return body.constant(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))
 
 
-def to_scalar(value: ir.Value, edit: Edit) -> ir.Value | None:
-    """A value of one element reshaped to rank 0; None if its rank is unknown."""
+def to_scalar(value: ir.Value, edit: Edit) -> ir.Value:
+    """Reshape a value of one element to rank 0.
+
+    Raises:
+        NotApplicable: its rank is unknown.
+    """
     shape = edit.scope.shape(value)
     if shape is None:
-        return None
-    return edit.op("Squeeze", [value, edit.constant(np.arange(len(shape)))]) if len(shape) else value
+        raise NotApplicable(f"the shape of {value.name} is unknown")
+    return edit.squeeze(value, range(len(shape)))
 
 
 def select(condition: ir.Value, one: ir.Value, other: ir.Value, edit: Edit) -> ir.Value:
-    """``one`` where the condition holds, else ``other``; both have the same shape.
+    """Return ``one`` where the condition holds, else ``other``; both have the same shape.
 
     ONNX Runtime's Where does not support bool.
     """
@@ -306,7 +317,7 @@ def _mapped(values: Sequence[ir.Value | None], new: Mapping[ir.Value, ir.Value])
 
 
 def _nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and all nested subgraphs."""
+    """Yield a graph and all nested subgraphs."""
     yield graph
     for node in graph:
         for inner in subgraphs(node):

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.subgraph_copies import Body, unsupported_reason
+from passes.builders.subgraph_copies import Body, require_copyable
 from passes.cleanup.fold_constants import FoldConstants
 from passes.graphs.matching import is_plain
-from passes.graphs.replacement import can_stand_for, remove_nodes
+from passes.graphs.replacement import can_stand_for, detach_nodes, remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import ints
 from passes.graphs.traversal import operands_of, subgraphs, with_nested
@@ -42,9 +42,9 @@ from passes.legalize.control_flow.known_sequences import (
 )
 from passes.legalize.control_flow.loops import UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
-from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
+from passes.rewriting.base import Context, NotApplicable, Pass, Result, Rewrite, Skip
 from passes.rewriting.edit import Edit, Proposal
-from passes.rewriting.rewrite import NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite, Replacement
 
 _OPERATORS = frozenset(
     {
@@ -113,7 +113,7 @@ class _Walk:
         sequences: the elements of sequences.
         optionals: the contents of optionals.
         changed: whether anything was rewritten.
-        skips: why nodes are left.
+        skips: the reasons for which nodes were left.
     """
 
     owner: DissolveSequences
@@ -132,16 +132,16 @@ class _Walk:
             node = pending.popleft()
             if not is_plain(node, self.scope) or node.domain != "":
                 continue
-            found = self._dissolve(node)
-            if isinstance(found, Skip):
-                self.skips[node] = Skip(found.reason, node.name or "")
-            elif found is not None:
+            proposal = self._dissolve(node)
+            if isinstance(proposal, Skip):
+                self.skips[node] = Skip(proposal.reason, node.name or "")
+            elif proposal is not None:
                 if not self.context.budget.take():
-                    found.discard()
+                    proposal.discard()
                     return
-                self.result.rewrites.append(found.commit(self.owner.name))
+                self.result.rewrites.append(proposal.commit(self.owner.name))
                 self.changed = True
-                pending.extendleft(reversed(found.nodes))
+                pending.extendleft(reversed(proposal.nodes))
                 continue
             for inner in subgraphs(node):
                 self.visit(inner)
@@ -185,7 +185,7 @@ class _Walk:
                 return self._propose(node, lambda edit: split_to_sequence(node, edit))
             case "SequenceAt" | "SequenceLength" | "ConcatFromSequence" if node.inputs[0] in self.sequences:
                 elements = self.sequences[node.inputs[0]]
-                read: Mapping[str, Callable[[ir.Node, Elements, Edit], Any]] = {
+                read: Mapping[str, Callable[[ir.Node, Elements, Edit], Replacement]] = {
                     "SequenceAt": sequence_at,
                     "SequenceLength": sequence_length,
                     "ConcatFromSequence": concat_from_sequence,
@@ -199,19 +199,22 @@ class _Walk:
                 return self._unroll(node, UnrollScan(max_nodes=self.owner.max_nodes))
         return None
 
-    def _propose(self, node: ir.Node, make: Callable[[Edit], Sequence[ir.Value | None] | Skip]) -> Proposal | Skip:
-        """The replacement that ``make`` builds, unless a subgraph would shadow one of its names."""
+    def _propose(self, node: ir.Node, make: Callable[[Edit], Replacement]) -> Proposal | Skip | None:
+        """Return the replacement that ``make`` builds, unless a subgraph would shadow one of its names."""
         edit = Edit(self.scope, node)
-        outputs = make(edit)
-        if not isinstance(outputs, Skip):
-            made = {*edit.constants, *(value for each in edit.nodes for value in each.outputs)}
-            for old, new in zip(node.outputs, outputs, strict=True):
-                if new is not None and new not in made and not can_stand_for(new, old, node.graph, self.scope):
-                    outputs = Skip("a subgraph calls another value by the same name: unshadow-names comes first")
-                    break
-        if isinstance(outputs, Skip):
-            Proposal(self.scope, node, (), edit.nodes).discard()
-            return outputs
+        try:
+            replacement = make(edit)
+        except NotApplicable as error:
+            replacement = Skip(str(error))
+        if replacement is None or isinstance(replacement, Skip):
+            detach_nodes(edit.nodes)
+            return replacement
+        outputs = [replacement] if isinstance(replacement, ir.Value) else replacement
+        new_values = {*edit.constants, *(value for new_node in edit.nodes for value in new_node.outputs)}
+        for old, new in zip(node.outputs, outputs, strict=True):
+            if new is not None and new not in new_values and not can_stand_for(new, old, node.graph, self.scope):
+                detach_nodes(edit.nodes)
+                return Skip("a subgraph calls another value by the same name: unshadow-names comes first")
         return Proposal(self.scope, node, outputs, edit.nodes, edit.constants)
 
     def _alias(self, new: ir.Value, old: ir.Value) -> None:
@@ -226,13 +229,13 @@ class _Walk:
         if held is None:
             return None
         if node.op_type == "OptionalHasElement":
-            return self._propose(node, lambda edit: [edit.constant(np.array(held.value is not None))])
+            return self._propose(node, lambda edit: edit.constant(np.array(held.value is not None)))
         if held.value is None:
             return Skip("it reads an empty optional")
-        return self._propose(node, lambda edit: [held.value])
+        return self._propose(node, lambda edit: held.value)
 
     def _held(self, value: ir.Value | None) -> _Optional | None:
-        """The content of an optional. A value that may be optional but is a tensor or a sequence is its own content."""
+        """Return the content of an optional; a tensor or a sequence, which may be declared optional, is its own."""
         if value is None:
             return _Optional(None)
         if value in self.optionals:
@@ -260,33 +263,30 @@ class _Walk:
         self.sequences[node.outputs[0]] = (*elements[:position], *new, *elements[position + (not inserts) :])
         return None
 
-    def _map(self, node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """SequenceMap: a copy of its body for each element of the first sequence."""
+    def _map(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Replace SequenceMap by a copy of its body for each element of the first sequence."""
         graph = node.attributes["body"].as_graph()
-        problem = unsupported_reason(graph, len(node.inputs), len(node.outputs))
-        if problem is not None:
-            return Skip(problem)
-        given: list[Elements | ir.Value] = []
+        require_copyable(graph, len(node.inputs), len(node.outputs))
+        operands: list[Elements | ir.Value] = []
         for value in node.inputs:
             if value is None or (isinstance(value.type, ir.SequenceType) and value not in self.sequences):
                 return Skip("it maps a sequence with unknown elements")
-            given.append(self.sequences.get(value, value))
-        count = len(given[0])  # type: ignore[arg-type]
-        if any(isinstance(each, tuple) and len(each) < count for each in given):
+            operands.append(self.sequences.get(value, value))
+        count = len(operands[0])  # type: ignore[arg-type]
+        if any(isinstance(operand, tuple) and len(operand) < count for operand in operands):
             return Skip("its sequences have different lengths")
-        body = Body(graph, edit)
-        made = [
-            body.copy([each[turn] if isinstance(each, tuple) else each for each in given], str(turn))
-            for turn in range(count)
-        ]
-        outputs: list[ir.Value | None] = []
+        body, results = Body(graph, edit), []
+        for turn in range(count):
+            arguments = [operand[turn] if isinstance(operand, tuple) else operand for operand in operands]
+            results.append(body.copy(arguments, str(turn)))
+        outputs = []
         for index, value in enumerate(graph.outputs):
-            outputs.append(construct_sequence([each[index] for each in made], value.dtype, edit))
+            outputs.append(construct_sequence([result[index] for result in results], value.dtype, edit))
         return outputs
 
-    def _rebuild(self, node: ir.Node, edit: Edit) -> Sequence[ir.Value | None] | Skip:
+    def _rebuild(self, node: ir.Node, edit: Edit) -> Replacement:
         kind = node.outputs[0].type
-        return [construct_sequence(self.sequences[node.outputs[0]], kind.dtype if kind is not None else None, edit)]
+        return construct_sequence(self.sequences[node.outputs[0]], kind.dtype if kind is not None else None, edit)
 
     def _unroll(self, node: ir.Node, rule: NodeRewrite[Any]) -> Proposal | Skip | None:
         """Unroll a node with sequences, all of which are known."""
@@ -297,7 +297,7 @@ class _Walk:
             and value not in self.sequences
             and value not in self.optionals
         ]
-        if unknown or not any(_is_sequence_operator(each) for each in with_nested([node]) if each is not node):
+        if unknown or not any(_is_sequence_operator(inner) for inner in with_nested([node]) if inner is not node):
             return None
         return rule.propose(node, self.scope)
 

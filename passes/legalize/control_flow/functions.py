@@ -14,7 +14,6 @@ the body depends on types; subgraphs that capture outer values; bodies that cann
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, cast
 
 import onnx
@@ -34,7 +33,7 @@ from passes.graphs.tensors import tensor_proto
 from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.rewriting.base import Context, Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite, Replacement
 from passes.shapes.skeleton import SMALL
 from passes.specialize.convert_opset import ConvertOpset
 
@@ -54,7 +53,7 @@ _Schema = Any
 
 
 class _Expandable:
-    """The (domain, operator) pairs with a body; computed on first use, since that takes some milliseconds."""
+    """The (domain, operator) pairs with a body; collected on first use."""
 
     def __get__(self, instance: object, owner: type) -> frozenset[tuple[str, str]]:
         return _expandable()
@@ -63,14 +62,14 @@ class _Expandable:
 @functools.cache
 def _expandable() -> frozenset[tuple[str, str]]:
     schemas = onnx.defs.get_all_schemas_with_history()
-    return frozenset((each.domain, each.name) for each in schemas if _has_body(each)) - _WRONG
+    return frozenset((schema.domain, schema.name) for schema in schemas if _has_body(schema)) - _WRONG
 
 
 def _has_body(schema: _Schema) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-class ExpandFunctions(NodeRewrite[Match]):
+class ExpandFunctions(NodeRewrite[Any]):
     """Replace an operator by the function body that the ONNX standard defines for it."""
 
     name = "expand-functions"
@@ -79,9 +78,9 @@ class ExpandFunctions(NodeRewrite[Match]):
     operators = cast("frozenset[tuple[str, str]]", _Expandable())
     tensors_only = False
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match if the operator has a body in the model's opset, and its input types are known."""
-        scope = context.scope
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Copy the nodes of the body, if the operator has one in the model's opset and its input types are known."""
+        scope = edit.scope
         try:
             schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
         except onnx.defs.SchemaError:
@@ -100,17 +99,16 @@ class ExpandFunctions(NodeRewrite[Match]):
         dtype = scope.dtype(node.inputs[0]) if node.inputs else None
         if node.op_type in _TRUNCATED and dtype is not None and dtype.is_integer():
             return Skip("its results are truncated to integers, which a rounding error changes by one")
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """The nodes of the body."""
         try:
-            body = expand(_isolate(match.node, edit.scope), edit.scope.opset())
+            body = expand(_isolate(node, scope), scope.opset())
         except InputError as error:
             return Skip(f"its body cannot be used here: {error}")
         if body is None:
             return Skip("the standard defines no body for these attributes and types")
-        return _transplant(body, match.node, edit)
+        return _transplant(body, node, edit)
+
+
+expand_functions = ExpandFunctions()
 
 
 def _input_name(index: int) -> str:
@@ -122,7 +120,7 @@ def _output_name(index: int) -> str:
 
 
 def _isolate(node: ir.Node, scope: Scope) -> bytes:
-    """A serialized model of the node and its small constants, with names that depend only on the node's position."""
+    """Return a serialized model of the node and its small constants, whose names depend only on positions."""
     proto = ir.serde.serialize_node(node)
     for name in ("name", "doc_string", "metadata_props", "device_configurations"):
         proto.ClearField(name)
@@ -141,7 +139,7 @@ def _isolate(node: ir.Node, scope: Scope) -> bytes:
             graph.output.append(_info(value, name, scope))
     model = onnx.ModelProto(ir_version=max(scope.model.ir_version, 8), graph=graph)
     imports = {"": scope.opset(), node.domain: scope.opset(node.domain)}
-    model.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports.items())
+    model.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in imports.items())
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -153,7 +151,7 @@ def _info(value: ir.Value, name: str, scope: Scope) -> onnx.ValueInfoProto:
 
 @functools.lru_cache(maxsize=256)
 def expand(isolated: bytes, opset: int) -> bytes | None:
-    """The body of a node for an opset, with constants folded.
+    """Return the body of a node for an opset, with constants folded.
 
     Args:
         isolated: a serialized model of the node, whose initializers are the constant inputs.
@@ -167,7 +165,7 @@ def expand(isolated: bytes, opset: int) -> bytes | None:
     """
     source = onnx.ModelProto.FromString(isolated)
     (call,) = source.graph.node
-    version = next(each.version for each in source.opset_import if each.domain == call.domain)
+    version = next(opset.version for opset in source.opset_import if opset.domain == call.domain)
     schema = onnx.defs.get_schema(call.op_type, version, call.domain)
     function = _body(call, schema, version, source.graph)
     if function is None:
@@ -176,16 +174,16 @@ def expand(isolated: bytes, opset: int) -> bytes | None:
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.name:
             call.attribute.append(attribute.default_value)
-    imports = {each.domain: each.version for each in function.opset_import}
+    imports = {opset.domain: opset.version for opset in function.opset_import}
     # a body of another domain may lack an import of the standard domain: it uses that of its caller
     imports.setdefault("", opset)
     wanted = [pair for pair in zip(call.output, function.output, strict=False) if pair[0]]
     call.output[:], function.output[:] = zip(*wanted, strict=True)  # a body also lists outputs that it does not compute
     call.name, call.domain, function.domain = _BODY, _BODY, _BODY
     function.ClearField("opset_import")
-    function.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports.items())
+    function.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in imports.items())
     source.ClearField("opset_import")
-    source.opset_import.extend(onnx.helper.make_opsetid(*each) for each in (imports | {_BODY: 1}).items())
+    source.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in (imports | {_BODY: 1}).items())
     source.functions.append(function)
     model = from_proto(source)
     for step in (InlineFunctions(), InferShapes(), _ResolveCastLike()):
@@ -207,36 +205,30 @@ def _fold(model: ir.Model) -> None:
         step.run(model, Context())
 
 
-class _ResolveCastLike(NodeRewrite[Match]):
-    """CastLike(x, like) → Cast(x), so that constants in bodies can be folded."""
+class _ResolveCastLike(NodeRewrite[Any]):
+    """Replace CastLike by Cast, so that constants in bodies can be folded. Not a rule: it is of no use elsewhere."""
 
     name = "resolve-cast-like"
     operators = frozenset({("", "CastLike")})
+    needs_dtype = (1,)
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | None:
-        return Match(node) if context.scope.dtype(node.inputs[1]) is not None else None
-
-    def rewrite(self, match: Match, edit: Edit) -> list[ir.Value | None]:
-        dtype = edit.scope.dtype(match.node.inputs[1])
-        assert dtype is not None
-        saturate = match.node.attributes.get("saturate")
-        kept = {} if saturate is None else {"saturate": saturate.as_int()}
-        return [edit.op("Cast", [match.node.inputs[0]], {"to": dtype.value, **kept})]
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        return edit.op("Cast", [node.inputs[0]], {**node.attributes, "to": edit.dtype(node, 1).value})
 
 
 def _body(call: onnx.NodeProto, schema: _Schema, version: int, graph: onnx.GraphProto) -> onnx.FunctionProto | None:
-    """The schema's body for the nearest opset, preferring lower versions; None if there is none."""
+    """Return the schema's body for the nearest opset, preferring lower versions; None if there is none."""
     types = {info.name: info.type for info in graph.input}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in call.input]
     built, written = schema.context_dependent_function_opset_versions, schema.function_opset_versions
-    for each in sorted({*built, *written}, key=lambda each: (each > version, abs(each - version))):
-        if each in written:
-            data = schema.get_function_with_opset_version(each)
+    for opset in sorted({*built, *written}, key=lambda opset: (opset > version, abs(opset - version))):
+        if opset in written:
+            data = schema.get_function_with_opset_version(opset)
         else:
             try:
-                data = schema.get_context_dependent_function_with_opset_version(each, call.SerializeToString(), given)
+                data = schema.get_context_dependent_function_with_opset_version(opset, call.SerializeToString(), given)
             except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
                 raise InputError(f"onnx cannot build it: {first_line(error)}") from error
         function: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
@@ -260,22 +252,19 @@ def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]
     for old, value in new.items():
         for use in list(old.uses()):
             use.node.replace_input_with(use.idx, value)
-    made = {value.name: new.get(value, value) for value in graph.outputs}
+    outputs = {value.name: new.get(value, value) for value in graph.outputs}
     nodes = list(graph)
     graph.outputs.clear()
     graph.remove(nodes)
-    for each in with_nested(nodes):
-        each.name = edit.scope.names.node(_renamed(each.name, node))
-        nested = (value for sub in subgraphs(each) for value in (*sub.inputs, *sub.initializers.values()))
-        for value in (*each.outputs, *nested):
+    for copied in with_nested(nodes):
+        copied.name = edit.scope.names.node(_renamed(copied.name, node))
+        nested = (value for sub in subgraphs(copied) for value in (*sub.inputs, *sub.initializers.values()))
+        for value in (*copied.outputs, *nested):
             if value.name:
                 value.name = edit.scope.names.value(_renamed(value.name, node))
     edit.nodes.extend(nodes)
-    return [made.get(_output_name(index)) for index in range(len(node.outputs))]
+    return [outputs.get(_output_name(index)) for index in range(len(node.outputs))]
 
 
 def _renamed(name: str | None, node: ir.Node) -> str:
     return f"{node.name}/{(name or _BODY).removeprefix(f'{_BODY}/')}"
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (ExpandFunctions(),)

@@ -27,40 +27,58 @@ import onnx_ir as ir
 from passes.builders.subgraph_copies import (
     Body,
     empty_stack,
+    require_copyable,
     select,
     speculation_hazard,
     stack,
     to_scalar,
-    unsupported_reason,
 )
 from passes.graphs.matching import is_op
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Skip
+from passes.rewriting.base import NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite, Replacement
 
 
 @dataclass(frozen=True)
-class _Loop(Match):
+class _Loop:
     """A Loop.
 
     Attributes:
-        body: its subgraph; inputs: iteration number, condition, loop-carried values.
+        body: the subgraph; its inputs are the iteration number, the condition, and the loop-carried values.
+        initial: the initial loop-carried values.
         limit: the trip count; None if only the condition ends the loop.
         begins: whether there is a first iteration; None if that is known only at run time.
     """
 
     body: ir.Graph
+    initial: list[ir.Value]
     limit: int | None
     begins: bool | None
 
-    @property
-    def initial(self) -> list[ir.Value]:
-        values = [value for value in self.node.inputs[2:] if value is not None]
-        return values
+    @classmethod
+    def of(cls, node: ir.Node, scope: Scope) -> _Loop:
+        """Read a Loop.
+
+        Raises:
+            NotApplicable: the body cannot be copied, or the trip count is not constant.
+        """
+        initial = [value for value in node.inputs[2:] if value is not None]
+        if "body" not in node.attributes or len(initial) != len(node.inputs) - 2:
+            raise NotApplicable("it is not valid: it has no body, or a loop-carried value has no initial value")
+        body = node.attributes["body"].as_graph()
+        require_copyable(body, 2 + len(initial), 1 + len(node.outputs))
+        count, condition = (scope.constant(value) for value in node.inputs[:2])
+        if node.inputs[0] is not None and (count is None or count.size != 1):
+            raise NotApplicable("its trip count is not constant: freeze it with --freeze NAME=VALUE")
+        limit = max(int(count.numpy().item()), 0) if count is not None else None
+        begins = True if node.inputs[1] is None else None
+        if condition is not None and condition.size == 1:
+            begins = bool(condition.numpy().item())
+        return cls(body, initial, limit, begins)
 
     def arguments(self, body: Body, iteration: int, carried: Sequence[ir.Value]) -> list[ir.Value]:
-        """The inputs of an iteration. Its number and condition have the declared rank, which may be 1."""
+        """Return the inputs of an iteration. Its number and condition have the declared rank, which may be 1."""
         number, condition = (
             np.full([1] if value.shape is not None and len(value.shape) == 1 else [], content)
             for value, content in zip(self.body.inputs, (np.int64(iteration), np.True_), strict=False)
@@ -68,28 +86,8 @@ class _Loop(Match):
         return [body.constant(number), body.constant(condition), *carried]
 
 
-def _read(node: ir.Node, scope: Scope) -> _Loop | Skip | None:
-    if "body" not in node.attributes:
-        return None
-    graph = node.attributes["body"].as_graph()
-    carried = len(node.inputs) - 2
-    if carried < 0 or None in node.inputs[2:]:
-        return Skip("it is not valid: a loop-carried value has no initial value")
-    problem = unsupported_reason(graph, 2 + carried, 1 + len(node.outputs))
-    if problem is not None:
-        return Skip(problem)
-    count, condition = (scope.constant(value) for value in node.inputs[:2])
-    if node.inputs[0] is not None and (count is None or count.size != 1):
-        return Skip("its trip count is not constant: freeze it with --freeze NAME=VALUE")
-    limit = max(int(count.numpy().item()), 0) if count is not None else None
-    begins = True if node.inputs[1] is None else None
-    if condition is not None and condition.size == 1:
-        begins = bool(condition.numpy().item())
-    return _Loop(node, graph, limit, begins)
-
-
 def _is_counted(graph: ir.Graph) -> bool:
-    """Whether the body passes the condition through, so that only the trip count ends the loop."""
+    """Return whether the body passes the condition through, so that only the trip count ends the loop."""
     value: ir.Value | None = graph.outputs[0]
     while value is not None and (node := value.producer()) is not None and is_op(node, "Identity"):
         value = node.inputs[0]
@@ -97,7 +95,7 @@ def _is_counted(graph: ir.Graph) -> bool:
 
 
 @dataclass(frozen=True)
-class UnrollLoop(NodeRewrite[_Loop]):
+class UnrollLoop(NodeRewrite[Any]):
     """Unroll a Loop whose number of iterations is known.
 
     Attributes:
@@ -109,50 +107,46 @@ class UnrollLoop(NodeRewrite[_Loop]):
     tensors_only = False
     max_nodes: int = 4096
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Loop | Skip | None:
-        """Match if it is known whether there is a first iteration."""
-        found = _read(node, context.scope)
-        if isinstance(found, _Loop) and found.begins is None and found.limit != 0:
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Copy the body for each iteration."""
+        loop = _Loop.of(node, edit.scope)
+        if loop.begins is None and loop.limit != 0:
             return Skip("whether it has a first iteration is known only at run time: its condition is not constant")
-        return found
-
-    def rewrite(self, match: _Loop, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Consecutive copies of the body."""
-        body, counted = Body(match.body, edit), _is_counted(match.body)
-        if match.begins and match.limit is None and counted:
+        body, counted = Body(loop.body, edit), _is_counted(loop.body)
+        if loop.begins and loop.limit is None and counted:
             return Skip("it does not terminate")
-        carried = match.initial
-        scanned: list[list[ir.Value]] = [[] for _ in range(len(match.node.outputs) - len(carried))]
+        carried = loop.initial
+        scanned: list[list[ir.Value]] = [[] for _ in node.outputs[len(carried) :]]
         iteration = 0
-        while match.begins and iteration != match.limit:
-            expected = len(edit.nodes) * (match.limit or 1) if iteration == 1 and counted else len(edit.nodes)
+        while loop.begins and iteration != loop.limit:
+            expected = len(edit.nodes) * (loop.limit or 1) if iteration == 1 and counted else len(edit.nodes)
             if max(expected, iteration) >= self.max_nodes:
                 return Skip(f"its replacement has more than {self.max_nodes} nodes")
-            condition, *results = body.copy(match.arguments(body, iteration, carried), str(iteration))
+            condition, *results = body.copy(loop.arguments(body, iteration, carried), str(iteration))
             carried, new = results[: len(carried)], results[len(carried) :]
             for values, value in zip(scanned, new, strict=True):
                 values.append(value)
             iteration += 1
             continues = body.known(condition)
-            if continues is None and iteration != match.limit:
+            if continues is None and iteration != loop.limit:
                 return Skip("when it ends is known only at run time: its condition is not constant")
             if continues is not None and not continues.numpy().item():
                 break
         outputs: list[ir.Value | None] = [*carried]
-        elements = match.body.outputs[1 + len(carried) :]
-        for old, values, element in zip(match.node.outputs[len(carried) :], scanned, elements, strict=True):
+        elements = loop.body.outputs[1 + len(carried) :]
+        for old, values, element in zip(node.outputs[len(carried) :], scanned, elements, strict=True):
             if not (old.uses() or old.is_graph_output()):
                 outputs.append(None)
-                continue
-            whole = stack(body, values) if values else empty_stack(body, element)
-            if whole is None:
-                return Skip(f"it has no iterations, and the shape of {element.name} is unknown")
-            outputs.append(whole)
+            else:
+                outputs.append(stack(body, values) if values else empty_stack(body, element))
         return outputs
 
 
+unroll_loop = UnrollLoop()
+
+
 @dataclass(frozen=True)
-class MaskLoop(NodeRewrite[_Loop]):
+class MaskLoop(NodeRewrite[Any]):
     """Unroll a Loop to its maximum number of iterations, and keep the carried values once the condition is false.
 
     Attributes:
@@ -167,33 +161,23 @@ class MaskLoop(NodeRewrite[_Loop]):
     max_turns: int = 32
     max_nodes: int = 4096
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Loop | Skip | None:
-        """Match if the maximum is known and small, and the body is safe to execute speculatively."""
-        scope = context.scope
-        found = _read(node, scope)
-        if not isinstance(found, _Loop):
-            return found
-        if found.limit is None or found.limit > self.max_turns:
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Copy the body for each iteration that there may be, and select the values after each."""
+        loop = _Loop.of(node, edit.scope)
+        if loop.limit is None or loop.limit > self.max_turns:
             return Skip(f"it may have more than {self.max_turns} iterations")
-        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(found.initial) :]):
+        carried = loop.initial
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(carried) :]):
             return Skip("the length of its scan outputs is known only at run time")
-        problem = speculation_hazard(found.body, scope)
-        return Skip(f"it cannot be executed speculatively: {problem}") if problem else found
-
-    def rewrite(self, match: _Loop, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Copies of the body, each followed by a selection."""
-        body = Body(match.body, edit)
-        carried, active = match.initial, None
-        assert match.limit is not None
-        if match.begins is None:
-            assert match.node.inputs[1] is not None
-            active = to_scalar(match.node.inputs[1], edit)
-            if active is None:
-                return Skip("the shape of its condition is unknown")
-        for iteration in range(match.limit if match.begins is not False else 0):
+        hazard = speculation_hazard(loop.body, edit.scope)
+        if hazard is not None:
+            return Skip(f"its body cannot be executed speculatively: {hazard}")
+        body = Body(loop.body, edit)
+        active = to_scalar(edit.input(node, 1), edit) if loop.begins is None else None
+        for iteration in range(loop.limit if loop.begins is not False else 0):
             if len(edit.nodes) >= self.max_nodes:
                 return Skip(f"its replacement has more than {self.max_nodes} nodes")
-            condition, *results = body.copy(match.arguments(body, iteration, carried), str(iteration))
+            condition, *results = body.copy(loop.arguments(body, iteration, carried), str(iteration))
             chosen = []
             for old, new in zip(carried, results, strict=False):
                 problem = shape_mismatch(old, new, edit.scope)
@@ -206,21 +190,19 @@ class MaskLoop(NodeRewrite[_Loop]):
                 break
             if continues is None:
                 flat = to_scalar(condition, edit)
-                if flat is None:
-                    return Skip("the shape of its condition is unknown")
                 active = flat if active is None else edit.op("And", [active, flat])
         return carried
 
 
+mask_loop = MaskLoop()
+
+
 def shape_mismatch(one: ir.Value, other: ir.Value, scope: Scope) -> str | None:
-    """Why Where cannot select between two values of one shape and dtype; None if it can."""
+    """Return why Where cannot select between two values of one shape and dtype; None if it can."""
+    for value in (one, other):
+        if scope.static_shape(value) is None:
+            return f"the shape of {value.name} is unknown"
     shapes = scope.shape(one), scope.shape(other)
-    if any(shape is None or not shape.is_static() for shape in shapes):
-        unknown = one if shapes[0] is None or not shapes[0].is_static() else other
-        return f"the shape of {unknown.name} is unknown"
     if shapes[0] != shapes[1] or scope.dtype(one) != scope.dtype(other):
         return f"{scope.dtype(one)}{shapes[0]} and {scope.dtype(other)}{shapes[1]}"
     return None
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (UnrollLoop(), MaskLoop())

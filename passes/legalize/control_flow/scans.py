@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.subgraph_copies import Body, empty_stack, stack, unsupported_reason
+from passes.builders.subgraph_copies import Body, empty_stack, require_copyable, stack
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
-from passes.rewriting.base import Skip
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import NodeRewrite, Replacement
 
 
 @dataclass(frozen=True)
-class _Scan(Match):
+class _Scan:
     """A Scan with attributes as in opset 9 and later.
 
     Attributes:
-        body: its subgraph; inputs: states, then an element of each scanned input.
+        body: the subgraph; its inputs are the states, then an element of each scanned input.
         states: the initial states.
         scanned: the scanned inputs.
         iterations: the number of iterations.
@@ -43,17 +43,59 @@ class _Scan(Match):
     """
 
     body: ir.Graph
-    states: tuple[ir.Value, ...]
-    scanned: tuple[ir.Value, ...]
+    states: list[ir.Value]
+    scanned: list[ir.Value]
     iterations: int
-    axes: tuple[int, ...]
-    backward: tuple[bool, ...]
-    output_axes: tuple[int, ...]
-    output_backward: tuple[bool, ...]
+    axes: list[int]
+    backward: list[bool]
+    output_axes: list[int]
+    output_backward: list[bool]
+
+    @classmethod
+    def of(cls, node: ir.Node, scope: Scope) -> _Scan:
+        """Read a Scan.
+
+        Raises:
+            NotApplicable: the body cannot be copied, or the number of iterations is unknown.
+        """
+        is_old = scope.opset() < 9
+        operands = node.inputs[1:] if is_old else node.inputs
+        inputs = [value for value in operands if value is not None]
+        count = node.attributes.get_int("num_scan_inputs", 0)
+        if "body" not in node.attributes or not count or len(inputs) != len(operands):
+            raise NotApplicable("it is not valid: an input is omitted, or there is no body or scanned input")
+        body = node.attributes["body"].as_graph()
+        require_copyable(body, len(inputs), len(node.outputs))
+        states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+        outputs = len(node.outputs) - len(states)
+        if is_old:  # the first axis is that of the batch
+            axes, output_axes, output_backward = [1] * count, [0] * outputs, [False] * outputs
+            backward = node.attributes.get_ints("directions", [0] * count)
+        else:
+            axes = list(node.attributes.get_ints("scan_input_axes", [0] * count))
+            backward = node.attributes.get_ints("scan_input_directions", [0] * count)
+            output_axes = list(node.attributes.get_ints("scan_output_axes", [0] * outputs))
+            output_backward = list(map(bool, node.attributes.get_ints("scan_output_directions", [0] * outputs)))
+        sizes = set()
+        for index, value in enumerate(scanned):
+            shape = scope.shape(value)
+            if shape is None:
+                raise NotApplicable("the shape of a scanned input is unknown")
+            axes[index] += len(shape) if axes[index] < 0 else 0
+            sizes.add(shape[axes[index]])
+        iterations = [size for size in sizes if isinstance(size, int)]
+        if len(iterations) != 1:
+            raise NotApplicable("the size of a scanned axis is unknown: freeze its shape")
+        return cls(body, states, scanned, iterations[0], axes, list(map(bool, backward)), output_axes, output_backward)
+
+    @property
+    def elements(self) -> Sequence[ir.Value]:
+        """The outputs of the body that scan outputs consist of."""
+        return self.body.outputs[len(self.states) :]
 
 
 @dataclass(frozen=True)
-class UnrollScan(NodeRewrite[_Scan]):
+class UnrollScan(NodeRewrite[Any]):
     """Unroll a Scan.
 
     Attributes:
@@ -65,147 +107,114 @@ class UnrollScan(NodeRewrite[_Scan]):
     tensors_only = False
     max_nodes: int = 4096
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Scan | Skip | None:
-        """Read the scanned inputs, their axes and directions, and the number of iterations."""
-        scope = context.scope
-        if "body" not in node.attributes:
-            return None
-        body = node.attributes["body"].as_graph()
-        first = 1 if scope.opset() < 9 else 0
-        inputs = [value for value in node.inputs[first:] if value is not None]
-        count = node.attributes.get_int("num_scan_inputs", 0)
-        states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
-        problem = unsupported_reason(body, len(node.inputs) - first, len(node.outputs))
-        if problem is not None or not scanned or len(inputs) != len(node.inputs) - first:
-            return Skip(problem or "it is not valid: an input is omitted, or there is no scanned input")
-        shapes = [scope.shape(value) for value in scanned]
-        if None in shapes:
-            return Skip("the shape of a scanned input is unknown")
-        ranks = [len(shape) for shape in shapes if shape is not None]
-        outputs = len(node.outputs) - len(states)
-        axes = [1] * count if first else list(node.attributes.get_ints("scan_input_axes", [0] * count))
-        axes = [axis + rank if axis < 0 else axis for axis, rank in zip(axes, ranks, strict=True)]
-        sizes = {shape[axis] for shape, axis in zip(shapes, axes, strict=True) if shape is not None}
-        iterations = {size for size in sizes if isinstance(size, int)}
-        if len(iterations) != 1:
-            return Skip("the size of a scanned axis is unknown: freeze its shape")
-        directions = node.attributes.get_ints("directions" if first else "scan_input_directions", [0] * count)
-        return _Scan(
-            node,
-            body,
-            tuple(states),
-            tuple(scanned),
-            iterations.pop(),
-            tuple(axes),
-            tuple(map(bool, directions)),
-            tuple([0] * outputs if first else node.attributes.get_ints("scan_output_axes", [0] * outputs)),
-            tuple(map(bool, [] if first else node.attributes.get_ints("scan_output_directions", [])))
-            or (False,) * outputs,
-        )
-
-    def rewrite(self, match: _Scan, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """One copy of the body for each element."""
-        body = Body(match.body, edit)
+    def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
+        """Copy the body for each element."""
+        scan = _Scan.of(node, edit.scope)
+        body = Body(scan.body, edit)
         if edit.scope.opset() < 9:
-            return self._batch(match, body)
+            return self._batch(scan, _lengths(node, scan, edit.scope), body)
         parts = [
-            _parts(value, axis, match.iterations, body) for value, axis in zip(match.scanned, match.axes, strict=True)
+            _parts(value, axis, scan.iterations, body) for value, axis in zip(scan.scanned, scan.axes, strict=True)
         ]
-        made = self._iterate(match, match.states, parts, body, "")
-        if isinstance(made, Skip):
-            return made
-        states, elements = made
-        outputs: list[ir.Value | None] = [*states]
-        given = zip(elements, match.output_axes, match.output_backward, match.body.outputs[len(states) :], strict=True)
-        for values, axis, backward, element in given:
-            whole = (
-                stack(body, values[::-1] if backward else values, axis) if values else empty_stack(body, element, axis)
-            )
-            if whole is None:
-                return _no_iterations(element)
-            outputs.append(whole)
+        outputs, results = self._iterate(scan, scan.states, parts, body, "")
+        columns = zip(results, scan.output_axes, scan.output_backward, scan.elements, strict=True)
+        for values, axis, backward, element in columns:
+            if values:
+                outputs.append(stack(body, values[::-1] if backward else values, axis))
+            else:
+                outputs.append(empty_stack(body, element, axis))
         return outputs
 
-    def _batch(self, match: _Scan, body: Body) -> Sequence[ir.Value | None] | Skip:
-        """The replacement of a Scan of opset 8."""
-        lengths = self._lengths(match, body.edit.scope)
-        if isinstance(lengths, Skip):
-            return lengths
-        states: list[list[ir.Value]] = [[] for _ in match.states]
-        scans: list[list[ir.Value]] = [[] for _ in match.output_axes]
-        batches = [[_parts(value, 0, len(lengths), body) for value in each] for each in (match.states, match.scanned)]
-        for batch, length in enumerate(lengths):
-            first, whole = ([parts[batch] for parts in each] for each in batches)
-            made = self._iterate(
-                match, first, [_parts(value, 0, match.iterations, body)[:length] for value in whole], body, f"{batch}/"
-            )
-            if isinstance(made, Skip):
-                return made
-            for each, value in zip(states, made[0], strict=True):
-                each.append(value)
-            for each, values, element in zip(scans, made[1], match.body.outputs[len(states) :], strict=True):
-                if length < match.iterations:
-                    shape = element.shape if not values else body.edit.scope.shape(values[0])
-                    dtype = element.dtype
-                    if shape is None or not shape.is_static() or dtype is None:
-                        return _no_iterations(element)
-                    zero = body.constant(ir.Tensor(np.zeros(shape.numpy(), dtype.numpy()), dtype=dtype))
-                    values = [*values, *[zero] * (match.iterations - length)]
-                each.append(stack(body, values))
-        return [stack(body, values) for values in (*states, *scans)]
+    def _batch(self, scan: _Scan, lengths: Sequence[int], body: Body) -> list[ir.Value]:
+        """Return the outputs of a Scan of opset 8.
 
-    def _lengths(self, match: _Scan, scope: Scope) -> list[int] | Skip:
-        """The sequence length of each batch element."""
-        size = next((shape[0] for value in match.scanned if (shape := scope.shape(value)) is not None), None)
-        if not isinstance(size, int) or not size or not match.iterations:
-            return Skip("the size of its batch is unknown, or its inputs are empty")
-        given = match.node.inputs[0]
-        if given is None:
-            return [match.iterations] * size
-        lengths = ints(scope.constant(given))
-        if lengths is None:
-            return Skip("the lengths of its sequences are not constant: freeze them with --freeze NAME=VALUE")
-        if any(match.backward) and min(lengths) < match.iterations:
-            return Skip("the start of a shorter sequence that is scanned backward is undefined")
-        return lengths
+        Args:
+            scan: the Scan.
+            lengths: the length of each sequence of the batch.
+            body: receives the new nodes.
+        """
+        states: list[list[ir.Value]] = [[] for _ in scan.states]
+        scans: list[list[ir.Value]] = [[] for _ in scan.elements]
+        initial, scanned = (
+            [_parts(value, 0, len(lengths), body) for value in values] for values in (scan.states, scan.scanned)
+        )
+        for batch, length in enumerate(lengths):
+            first = [values[batch] for values in initial]
+            parts = [_parts(values[batch], 0, scan.iterations, body)[:length] for values in scanned]
+            last, results = self._iterate(scan, first, parts, body, f"{batch}/")
+            for column, value in zip(states, last, strict=True):
+                column.append(value)
+            for column, values, element in zip(scans, results, scan.elements, strict=True):
+                column.append(stack(body, [*values, *_zeros(scan.iterations - length, values, element, body)]))
+        return [stack(body, values) for values in (*states, *scans)]
 
     def _iterate(
         self,
-        match: _Scan,
+        scan: _Scan,
         states: Sequence[ir.Value],
         parts: Sequence[Sequence[ir.Value]],
         body: Body,
         label: str,
-    ) -> tuple[list[ir.Value], list[list[ir.Value]]] | Skip:
-        """The final states, and the elements of each scan output."""
+    ) -> tuple[list[ir.Value], list[list[ir.Value]]]:
+        """Return the final states, and the elements of each scan output.
+
+        Raises:
+            NotApplicable: there are too many nodes.
+        """
         carried = list(states)
-        elements: list[list[ir.Value]] = [[] for _ in match.output_axes]
-        ordered = [values[::-1] if back else values for values, back in zip(parts, match.backward, strict=True)]
-        for iteration, given in enumerate(zip(*ordered, strict=True)):
+        elements: list[list[ir.Value]] = [[] for _ in scan.elements]
+        ordered = [values[::-1] if back else values for values, back in zip(parts, scan.backward, strict=True)]
+        for iteration, values in enumerate(zip(*ordered, strict=True)):
             if max(len(body.edit.nodes), iteration) >= self.max_nodes:
-                return Skip(f"its replacement has more than {self.max_nodes} nodes")
-            results = body.copy([*carried, *given], f"{label}{iteration}")
+                raise NotApplicable(f"its replacement has more than {self.max_nodes} nodes")
+            results = body.copy([*carried, *values], f"{label}{iteration}")
             carried = results[: len(carried)]
-            for values, value in zip(elements, results[len(carried) :], strict=True):
-                values.append(value)
+            for column, value in zip(elements, results[len(carried) :], strict=True):
+                column.append(value)
         return carried, elements
 
 
+unroll_scan = UnrollScan()
+
+
+def _lengths(node: ir.Node, scan: _Scan, scope: Scope) -> list[int]:
+    """Return the sequence length of each element of the batch of a Scan of opset 8.
+
+    Raises:
+        NotApplicable: the size of the batch or a length is unknown, or shorter sequences are scanned backward.
+    """
+    shape = scope.shape(scan.scanned[0])
+    size = shape[0] if shape is not None else None
+    if not isinstance(size, int) or not size or not scan.iterations:
+        raise NotApplicable("the size of its batch is unknown, or its inputs are empty")
+    if node.inputs[0] is None:
+        return [scan.iterations] * size
+    lengths = ints(scope.constant(node.inputs[0]))
+    if lengths is None:
+        raise NotApplicable("the lengths of its sequences are not constant: freeze them with --freeze NAME=VALUE")
+    if any(scan.backward) and min(lengths) < scan.iterations:
+        raise NotApplicable("the start of a shorter sequence that is scanned backward is undefined")
+    return lengths
+
+
+def _zeros(count: int, values: Sequence[ir.Value], element: ir.Value, body: Body) -> list[ir.Value]:
+    """Return ``count`` elements of a scan output beyond the length of a sequence, like those before, ``values``."""
+    if not count:
+        return []
+    shape, dtype = body.edit.scope.shape(values[0]) if values else element.shape, element.dtype
+    if shape is None or not shape.is_static() or dtype is None:
+        raise NotApplicable(f"a sequence is shorter than others, and the shape of {element.name} is unknown")
+    return [body.constant(ir.Tensor(np.zeros(shape.numpy(), dtype.numpy()), dtype=dtype))] * count
+
+
 def _parts(value: ir.Value, axis: int, count: int, body: Body) -> list[ir.Value]:
-    """The slices of a value along an axis, without that axis."""
+    """Return the slices of a value along an axis, without that axis."""
     edit, tensor = body.edit, body.known(value)
     if tensor is not None and tensor.nbytes <= 2**16:
-        return [body.constant(ir.Tensor(each, dtype=tensor.dtype)) for each in np.moveaxis(tensor.numpy(), axis, 0)]
+        return [body.constant(ir.Tensor(array, dtype=tensor.dtype)) for array in np.moveaxis(tensor.numpy(), axis, 0)]
     axes = body.constant(np.array([axis]))
     if count <= 1:
         return [edit.op("Squeeze", [value, axes]) for _ in range(count)]
     sizes = body.constant(np.ones(count, np.int64))
     split = edit.node("Split", [value, sizes], {"axis": axis}, outputs=count)
     return [edit.op("Squeeze", [part, axes]) for part in split.outputs]
-
-
-def _no_iterations(element: ir.Value) -> Skip:
-    return Skip(f"it has no iterations, and the shape of {element.name} is unknown")
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (UnrollScan(),)
