@@ -24,7 +24,7 @@ _NUMBER = ir.DataType.FLOAT
 
 
 def output_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
-    """The output dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
+    """Return the output dtype of a QuantizeLinear or DequantizeLinear; None if unknown."""
     explicit = node.attributes.get_int("output_dtype", 0)
     if explicit:
         return ir.DataType(explicit)
@@ -36,9 +36,9 @@ def output_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
 
 
 def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
-    """Why a QuantizeLinear or DequantizeLinear cannot be written as arithmetic; None if it can."""
+    """Return why a QuantizeLinear or DequantizeLinear cannot be written as arithmetic; None if it can."""
     if scope.dtype(node.inputs[0]) is None or output_dtype(node, scope) is None:
-        return "its input or output dtype is unknown"
+        return "the input or output dtype is unknown"
     for value in node.inputs:
         shape = scope.shape(value)
         if value is not None and (shape is None or not shape.is_static()):
@@ -47,13 +47,13 @@ def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
 
 
 def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
-    """The result of a QuantizeLinear, in the carrier of its dtype.
+    """Return the result of a QuantizeLinear, in the carrier of its dtype.
 
     Args:
         edit: receives the new nodes.
         node: a QuantizeLinear without `unsupported_reason`.
         inputs: the node's inputs or their replacements; small dtypes are in their carriers.
-        dtype: of the result.
+        dtype: the dtype of the result.
     """
     x, scale, zero_point = (*inputs, None)[:3]
     assert x is not None and scale is not None
@@ -70,7 +70,7 @@ def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype
 
 
 def dequantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
-    """The result of a DequantizeLinear; for the arguments see `quantize`."""
+    """Return the result of a DequantizeLinear; for the arguments see `quantize`."""
     x, scale, zero_point = (*inputs, None)[:3]
     assert x is not None and scale is not None
     if zero_point is not None:
@@ -84,12 +84,12 @@ def dequantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dty
 
 
 def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Value:
-    """A scale or zero point of ``node``, expanded so that it broadcasts against the node's first input."""
+    """Return a scale or zero point of ``node``, expanded so that it broadcasts against the node's first input."""
     shape = edit.scope.shape(node.inputs[0])
-    own = edit.scope.shape(parameter)
-    assert shape is not None and own is not None
-    dims, sizes = list(shape.numpy()), list(own.numpy())
-    if all(each == 1 for each in sizes):
+    parameter_shape = edit.scope.shape(parameter)
+    assert shape is not None and parameter_shape is not None
+    dims, sizes = list(shape.numpy()), list(parameter_shape.numpy())
+    if all(size == 1 for size in sizes):
         return parameter if len(sizes) <= len(dims) else edit.reshape_or_fold(parameter, [])
     axis = node.attributes.get_int("axis", 1) % len(dims)
     if len(sizes) == 1 and sizes[0] == dims[axis]:
@@ -103,8 +103,8 @@ def broadcast_parameter(edit: Edit, node: ir.Node, parameter: ir.Value) -> ir.Va
         return edit.constant(np.repeat(tensor.numpy(), block, axis).take(range(size), axis))
     split = edit.reshape_or_fold(parameter, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
     repeated = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
-    expanded = edit.op("Expand", [split, edit.constant(np.array(repeated))])
+    expanded = edit.op("Expand", [split, edit.index(repeated)])
     merged = edit.reshape_or_fold(expanded, [*sizes[:axis], count * block, *sizes[axis + 1 :]])
     if count * block == size:
         return merged
-    return edit.op("Slice", [merged, *(edit.constant(np.array([each])) for each in (0, size, axis))])
+    return edit.slice(merged, axis, 0, size)

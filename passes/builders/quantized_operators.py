@@ -6,7 +6,7 @@
     DynamicQuantizeMatMul(a, w)      →  q, s, z = DynamicQuantizeLinear(a);  MatMulInteger(q, w)·s·s_w + bias
     MatMulIntegerToFloat(a, b)       →  MatMulInteger(a, b)·s_a·s_b + bias
 
-Compilers recognize this form and select 8-bit kernels for it. Where its rounding differs from that of the integer
+Compilers recognize this form and select 8-bit kernels for it. If its rounding differs from that of the integer
 operators, `passes.legalize.math.integer_products` has the exact form of products. Channels-last operators are
 transposed. Like ONNX Runtime, QLinearSoftmax quantizes with 1/s rounded down to an integer.
 
@@ -21,20 +21,20 @@ not have it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import EVERY_INPUT, Match, NodeContext, NodeRewrite
+from passes.rewriting.expressions import Attribute
+from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement
 
-_CONTRIB = "com.microsoft"
 _NUMBER = ir.DataType.FLOAT
 
 
@@ -54,7 +54,7 @@ class _Form:
 
 
 def _plain(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]:
-    """A standard operator with some of the node's attributes."""
+    """Return the builder of a standard operator with some of the node's attributes."""
 
     def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
         return edit.op(operator, operands, _attributes(node, names))
@@ -62,12 +62,12 @@ def _plain(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value
     return compute
 
 
-def _attributes(node: ir.Node, names: Sequence[str]) -> dict[str, Any]:
+def _attributes(node: ir.Node, names: Sequence[str]) -> dict[str, Attribute]:
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
 def _spatial(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Value]], ir.Value]:
-    """An operator that may be channels-last."""
+    """Return the builder of an operator that may be channels-last."""
 
     def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
         last = bool(node.attributes.get_int("channels_last", 0))
@@ -90,10 +90,7 @@ def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
     axis = node.attributes.get_int("axis", -1) % max(len(dims), 1)
     if node.attributes.get_int("opset", 13) >= 13 or axis == len(dims) - 1:
         return edit.op("Softmax", operands, {"axis": axis})
-    flat = [
-        int(np.prod(dims[:axis])),
-        int(np.prod(dims[axis:])),
-    ]  # before opset 13: all axes from this one on
+    flat = [math.prod(dims[:axis]), math.prod(dims[axis:])]  # before opset 13: all axes from this one on
     y = edit.op("Softmax", [edit.reshape_or_fold(operands[0], flat)], {"axis": 1})
     return edit.reshape_or_fold(y, dims)
 
@@ -130,57 +127,49 @@ _FORMS: dict[str, _Form] = {
     "QLinearWhere": _Form((1, 4), 7, _where),
 }
 _PRODUCTS = {"QLinearMatMul", "QLinearConv", "QGemm"}
+OPERATORS = (
+    *("QLinearMatMul", "QLinearConv", "com.microsoft.QLinearConcat", "com.microsoft.QGemm"),
+    *(f"com.microsoft.{name}" for name in _FORMS),
+)
+"""The operators with quantized inputs and outputs."""
+PRODUCTS = ("com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat")
+"""The products of integers with float results."""
 
 
-class QuantizedOperator(NodeRewrite[Match]):
-    """Dequantize, compute in float, and quantize."""
-
-    name = "dequantize-compute-quantize"
-    exactness = Exactness.QUANTIZATION_STEP
-    needs_shape = EVERY_INPUT
-    needs_dtype = EVERY_INPUT
-    operators = frozenset(
-        {("", "QLinearMatMul"), ("", "QLinearConv"), (_CONTRIB, "QLinearConcat"), (_CONTRIB, "QGemm")}
-        | {(_CONTRIB, name) for name in _FORMS}
-    )
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match known shapes and dtypes that the model's opset supports."""
-        scope = context.scope
-        if scope.dtype(given(node, _scale_index(node))) != _NUMBER:
-            return Skip("its scales are not float32")
-        for index in _parameters(node):
-            shape = scope.shape(given(node, index))
-            if shape is not None and any(each != 1 for each in shape):
-                if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
-                    return Skip("a scale other than that of the weights is not per tensor")
-                if scope.opset() < 13 and not _has_one_zero(node, scope):
-                    return Skip("DequantizeLinear supports scales per axis since opset 13: run convert-opset first")
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """The operator between DequantizeLinear and QuantizeLinear."""
-        node = match.node
-        if node.op_type == "QLinearConcat":
-            parts = [_dequantize(edit, node, index) for index in range(2, len(node.inputs), 3)]
-            y = edit.op("Concat", parts, {"axis": node.attributes.get_int("axis", 0)})
-            return [_quantize(edit, node, y, 0, 2)]
-        if node.op_type == "QGemm":
-            return [_gemm(edit, node)]
-        form = _FORMS[node.op_type]
-        operands = [_dequantize(edit, node, form.inputs[0])]
-        for index in form.inputs[1:]:
-            axis = 0 if node.op_type == "QLinearConv" else -1
-            operands.append(_dequantize(edit, node, index, axis))
-        bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and given(node, 8) is not None else None
-        if bias is not None and not _is_scaled_after(node, edit.scope):
-            operands.append(bias)
-        y = form.compute(edit, node, operands)
-        if _is_scaled_after(node, edit.scope):
-            y = _scaled(edit, node, y, bias)
-        if node.op_type == "QLinearSoftmax":
-            return [_quantize(edit, node, y, form.output, form.inputs[0], _whole_steps)]
-        return [_quantize(edit, node, y, form.output, form.inputs[0])]
+def quantized_operator(node: ir.Node, edit: Edit) -> Replacement:
+    """Dequantize, compute one of `OPERATORS` in float, and quantize."""
+    scope = edit.scope
+    for value in filter(None, node.inputs):
+        if scope.static_shape(value) is None:
+            return Skip(UNKNOWN_SHAPE)
+        if scope.dtype(value) is None:
+            return Skip(UNKNOWN_DTYPE)
+    if scope.dtype(given(node, _scale_index(node))) != _NUMBER:
+        return Skip("the scales are not float32")
+    for index in _parameters(node):
+        shape = scope.shape(given(node, index))
+        if shape is not None and any(size != 1 for size in shape):
+            if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
+                return Skip("a scale other than that of the weights is not per tensor")
+            if scope.opset() < 13 and not _has_one_zero(node, scope):
+                return Skip("DequantizeLinear supports scales per axis since opset 13: run convert-opset first")
+    if node.op_type == "QLinearConcat":
+        parts = [_dequantize(edit, node, index) for index in range(2, len(node.inputs), 3)]
+        return _quantize(edit, node, edit.op("Concat", parts, {"axis": node.attributes.get_int("axis", 0)}), 0, 2)
+    if node.op_type == "QGemm":
+        return _gemm(edit, node)
+    form, axis = _FORMS[node.op_type], 0 if node.op_type == "QLinearConv" else -1
+    operands = [_dequantize(edit, node, form.inputs[0])]
+    operands += [_dequantize(edit, node, index, axis) for index in form.inputs[1:]]
+    is_scaled_after = _is_scaled_after(node, scope)
+    bias = _bias(edit, node, 8) if node.op_type == "QLinearConv" and given(node, 8) is not None else None
+    if bias is not None and not is_scaled_after:
+        operands.append(bias)
+    y = form.compute(edit, node, operands)
+    if is_scaled_after:
+        y = _scaled(edit, node, y, bias)
+    rescale = _whole_steps if node.op_type == "QLinearSoftmax" else _per_tensor
+    return _quantize(edit, node, y, form.output, form.inputs[0], rescale)
 
 
 def _scale_index(node: ir.Node) -> int:
@@ -188,7 +177,7 @@ def _scale_index(node: ir.Node) -> int:
 
 
 def _parameters(node: ir.Node) -> list[int]:
-    """The indices of all scales and zero points."""
+    """Return the indices of all scales and zero points."""
     if node.op_type == "QLinearConcat":
         return [index for index in range(len(node.inputs)) if index < 2 or index % 3 != 2]
     form = _FORMS.get(node.op_type, _Form((0, 3), 7, _plain("")))
@@ -197,29 +186,27 @@ def _parameters(node: ir.Node) -> list[int]:
 
 
 def _per_tensor(edit: Edit, value: ir.Value) -> ir.Value:
-    """A scale or zero point, reshaped to rank 0 if it has one element."""
+    """Return a scale or zero point, reshaped to rank 0 if it has one element."""
     shape = edit.scope.shape(value)
-    return (
-        edit.reshape_or_fold(value, [])
-        if shape is not None and len(shape) and all(each == 1 for each in shape)
-        else value
-    )
+    if shape is None or not len(shape) or any(size != 1 for size in shape):
+        return value
+    return edit.reshape_or_fold(value, [])
 
 
 def _is_scaled_after(node: ir.Node, scope: Scope) -> bool:
-    """Whether the product is scaled by its weight's scales, because DequantizeLinear does not support them."""
+    """Return whether the product is scaled by its weight's scales, because DequantizeLinear does not support them."""
     shape = scope.shape(given(node, 4)) if node.op_type in _PRODUCTS else None
-    return scope.opset() < 13 and shape is not None and any(each != 1 for each in shape)
+    return scope.opset() < 13 and shape is not None and any(size != 1 for size in shape)
 
 
 def _has_one_zero(node: ir.Node, scope: Scope) -> bool:
-    """Whether all zero points of a weight are equal."""
+    """Return whether all zero points of a weight are equal."""
     tensor = scope.constant(given(node, 5))
     return given(node, 5) is None or (tensor is not None and np.unique(tensor.numpy()).size == 1)
 
 
 def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir.Value:
-    """The product of a weight that was dequantized with the scale 1, times its scales, plus the bias."""
+    """Return the product of a weight that was dequantized with the scale 1, times its scales, plus the bias."""
     scale, shape = given(node, 4), edit.scope.shape(node.inputs[0])
     assert scale is not None and shape is not None
     first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
@@ -229,7 +216,7 @@ def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir
 
 
 def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Value:
-    """One of the inputs in float32; with the scale 1 if the product is scaled afterwards."""
+    """Return one of the inputs in float32, with the scale 1 if the product is scaled afterwards."""
     x, scale, zero = (given(node, index + offset) for offset in range(3))
     assert x is not None and scale is not None
     if index == 3 and _is_scaled_after(node, edit.scope):
@@ -238,13 +225,13 @@ def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Valu
         return edit.op("DequantizeLinear", inputs)
     inputs = [x, _per_tensor(edit, scale), *([] if zero is None else [_per_tensor(edit, zero)])]
     shape = edit.scope.shape(scale)
-    several = shape is not None and any(each != 1 for each in shape)
+    several = shape is not None and any(size != 1 for size in shape)
     rank = len(edit.scope.shape(x) or ())
     return edit.op("DequantizeLinear", inputs, {"axis": axis % max(rank, 1)} if several else {})
 
 
 def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
-    """An int32 bias, whose scale is the product of the others, in float32."""
+    """Return an int32 bias, whose scale is the product of the others, in float32."""
     x_scale, w_scale, bias = node.inputs[1], node.inputs[4], node.inputs[index]
     assert x_scale is not None and w_scale is not None and bias is not None
     both = edit.op("Mul", [_per_tensor(edit, x_scale), _per_tensor(edit, w_scale)])
@@ -259,7 +246,7 @@ def _quantize(
     like: int,
     rescale: Callable[[Edit, ir.Value], ir.Value] = _per_tensor,
 ) -> ir.Value:
-    """The output, with the scale at ``index``; without a zero point, its dtype is that of the input at ``like``."""
+    """Return the output with the scale at ``index``; without a zero point, in the dtype of the input at ``like``."""
     scale, zero = given(node, index), given(node, index + 1)
     assert scale is not None
     if zero is None:
@@ -268,18 +255,18 @@ def _quantize(
 
 
 def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:
-    """The scale with an integer inverse: 1 / ⌊1/s⌋; for s > 1 it is 4, which rounds every probability to zero."""
+    """Return a scale with an integer inverse: 1 / ⌊1/s⌋; for s > 1, it is 4, which rounds all probabilities to 0."""
     one = edit.scalar(1.0, _NUMBER)
     steps = edit.op("Floor", [edit.op("Div", [one, _per_tensor(edit, scale)])])
     return edit.op("Div", [one, edit.op("Max", [steps, edit.scalar(0.25, _NUMBER)])])
 
 
 def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
-    """QGemm, in float if it has no output scale."""
+    """Return QGemm, in float if it has no output scale."""
     a = _dequantize(edit, node, 0)
     b = _dequantize(edit, node, 3, 0 if node.attributes.get_int("transB", 0) else 1)
     alpha = node.attributes.get_float("alpha", 1.0)
-    nothing = [edit.scalar(0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # where C is required
+    nothing = [edit.scalar(0.0, _NUMBER)] if edit.scope.opset() < 11 else []  # C was required
     y = edit.op("Gemm", [a, b, *nothing], {"alpha": alpha, **_attributes(node, ("transA", "transB"))})
     if _is_scaled_after(node, edit.scope):
         y = _scaled(edit, node, y, None)
@@ -288,30 +275,18 @@ def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
     return _quantize(edit, node, y, 7, 0) if given(node, 7) is not None else y
 
 
-class QuantizedProductToFloat(NodeRewrite[Match]):
-    """Rewrite com.microsoft's integer products with float results as standard operators."""
-
-    name = "quantized-product-to-float"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({(_CONTRIB, "DynamicQuantizeMatMul"), (_CONTRIB, "MatMulIntegerToFloat")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        if node.op_type == "DynamicQuantizeMatMul" and context.scope.opset() < 11:
-            return Skip("DynamicQuantizeLinear exists since opset 11: run convert-opset first")
-        if context.scope.dtype(given(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
-            return Skip("its scales are not known to be float32")
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value]:
-        """MatMulInteger, scaled, plus the bias."""
-        node = match.node
-        if node.op_type == "MatMulIntegerToFloat":
-            a, b, a_scale, b_scale, a_zero, b_zero, bias = (given(node, index) for index in range(7))
-        else:
-            dynamic = edit.node("DynamicQuantizeLinear", [node.inputs[0]], outputs=3)
-            a, a_scale, a_zero = dynamic.outputs
-            b, b_scale, b_zero, bias = (given(node, index) for index in range(1, 5))
-        assert a_scale is not None and b_scale is not None
-        total = edit.op("MatMulInteger", [a, b, a_zero, b_zero])
-        y = edit.op("Mul", [edit.cast(total, _NUMBER), edit.op("Mul", [a_scale, b_scale])])
-        return [edit.op("Add", [y, bias]) if bias is not None else y]
+def quantized_product(node: ir.Node, edit: Edit) -> Replacement:
+    """Write one of `PRODUCTS`, an integer product with a float result, as MatMulInteger, scales and bias."""
+    if node.op_type == "DynamicQuantizeMatMul" and edit.scope.opset() < 11:
+        return Skip("DynamicQuantizeLinear exists since opset 11: run convert-opset first")
+    if edit.scope.dtype(given(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
+        return Skip("the scales are not known to be float32")
+    if node.op_type == "MatMulIntegerToFloat":
+        a, b, a_scale, b_scale, a_zero, b_zero, bias = (given(node, index) for index in range(7))
+    else:
+        dynamic = edit.node("DynamicQuantizeLinear", [node.inputs[0]], outputs=3)
+        a, a_scale, a_zero = dynamic.outputs
+        b, b_scale, b_zero, bias = (given(node, index) for index in range(1, 5))
+    total = edit.op("MatMulInteger", [a, b, a_zero, b_zero])
+    y = edit.op("Mul", [edit.cast(total, _NUMBER), edit.op("Mul", [a_scale, b_scale])])
+    return edit.op("Add", [y, bias]) if bias is not None else y

@@ -37,7 +37,7 @@ SMALL = SMALL_INTEGERS | SMALL_FLOATS
 
 
 def carrier(dtype: ir.DataType) -> ir.DataType:
-    """The dtype that holds all values of ``dtype``; itself if it is not a small one."""
+    """Return the dtype that holds all values of ``dtype``; ``dtype`` if it is not a small one."""
     if dtype in SMALL_FLOATS:
         return ir.DataType.FLOAT
     if dtype in SMALL_INTEGERS:
@@ -46,12 +46,12 @@ def carrier(dtype: ir.DataType) -> ir.DataType:
 
 
 def float_info(dtype: ir.DataType) -> Any:
-    """The finfo of a float dtype of numpy or ml_dtypes."""
+    """Return the finfo of a float dtype of numpy or ml_dtypes."""
     return ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
 
 
 def limits(dtype: ir.DataType) -> tuple[float, float]:
-    """The lowest and the highest finite value of a dtype."""
+    """Return the lowest and the highest finite value of a dtype."""
     if dtype.is_integer():
         bits = dtype.bitwidth
         return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if dtype.is_signed() else (0.0, 2.0**bits - 1)
@@ -60,7 +60,7 @@ def limits(dtype: ir.DataType) -> tuple[float, float]:
 
 
 def is_already_corrected(node: ir.Node, name: str) -> bool:
-    """Whether a node was made by the rule ``name`` or by legalization, and is already corrected by its surroundings."""
+    """Return whether legalization or the rule ``name`` made a node, so that its surroundings correct it already."""
     maker = node.metadata_props.get(lineage.PASS, "")
     return maker == name or maker.startswith("legalize/")
 
@@ -162,14 +162,14 @@ def _twice(edit: Edit, x: ir.Value) -> ir.Value:
 def floor_power(
     edit: Edit, x: ir.Value, low: int, high: int, dtype: ir.DataType = ir.DataType.FLOAT
 ) -> tuple[ir.Value, ir.Value]:
-    """The largest power of two ≤ ``x`` and ≥ 2^low, and its exponent minus ``low``.
+    """Return the largest power of two ≤ ``x`` and ≥ 2^low, and its exponent minus ``low``.
 
     Args:
         edit: receives the new nodes.
         x: less than 2^(high + 1).
         low: the smallest exponent.
         high: the largest exponent.
-        dtype: of ``x`` and of both results.
+        dtype: the dtype of ``x`` and of both results.
     """
     step = 1 << max((high - low).bit_length() - 1, 0)
     power, count = edit.scalar(2.0**low, dtype), edit.scalar(0.0, dtype)
@@ -186,7 +186,7 @@ def floor_power(
 
 
 def wrap(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """The low bits of int32 numbers as an integer narrower than a byte, in its carrier.
+    """Return the low bits of int32 numbers as an integer narrower than a byte, in its carrier.
 
     BitwiseAnd (opset 18) is available wherever these dtypes are (opset 21).
     """
@@ -209,14 +209,14 @@ def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype: ir.DataType) -> ir.Value:
-    """The result of a Cast to a small dtype, in the small dtype's carrier.
+    """Return the result of a Cast to a small dtype, in the small dtype's carrier.
 
     Args:
         edit: receives the new nodes.
         node: the Cast.
         x: the input of the Cast.
         source: the dtype of ``x``.
-        dtype: the small one.
+        dtype: the small dtype.
     """
     saturate = bool(node.attributes.get_int("saturate", 1))
     if dtype == ir.DataType.FLOAT8E8M0:
@@ -231,11 +231,11 @@ def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype:
 
 
 def as_carrier(tensor: ir.TensorProtocol) -> np.ndarray:
-    """The elements of a constant of a small dtype, in its carrier dtype."""
+    """Return the elements of a constant of a small dtype, in its carrier dtype."""
     array: np.ndarray = tensor.numpy().astype(np.float32)
     return array.astype(carrier(tensor.dtype).numpy())
 
 
 def is_one_of(dtype: ir.DataType | None, dtypes: Collection[ir.DataType]) -> bool:
-    """Whether ``dtype`` is known and in ``dtypes``."""
+    """Return whether ``dtype`` is known and in ``dtypes``."""
     return dtype is not None and dtype in dtypes

@@ -12,7 +12,7 @@ import pytest
 from passes.graphs.scopes import Scope
 from passes.graphs.structural_inputs import structural_inputs
 from passes.graphs.value_ranges import ANY, value_range
-from passes.legalize.types.small_types import CarrySmallTypes
+from passes.legalize.types.small_types import carry_small_types
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.long_partitions import cut
 from passes.probing.partition import plan
@@ -112,7 +112,7 @@ def test_small_types(count: int) -> None:
     back.outputs[0].name, back.outputs[0].type, back.outputs[0].shape = "y", ir.TensorType(FLOAT), ir.Shape([2])
     source.graph.append(back)
     source.graph.outputs[:] = back.outputs
-    result = CarrySmallTypes().run(source, Context())
+    result = carry_small_types.run(source, Context())
     assert len(result.rewrites) == 1
     assert not any(value.dtype == ir.DataType.FLOAT8E4M3FN for node in source.graph for value in node.outputs)
 

@@ -14,19 +14,17 @@ elements; zero points and scales that are not constant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from passes.graphs.quantization import Array, plain, quantized_dtype
+from passes.graphs.quantization import plain, quantized_dtype
 from passes.graphs.scopes import Scope
-from passes.operators import QUANTIZE, is_quantize
-from passes.rewriting.base import Exactness, Skip
+from passes.operators import is_quantize
+from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.expressions import Array, Attribute
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _FROM, _TO = ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ
 _LARGEST = 448.0
@@ -34,55 +32,51 @@ _MOVING = ("Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "U
 _NAN = (0x7F, 0xFF)
 
 
-class Float8ToFnuz(NodeRewrite[Match]):
+@rewrite(
+    "DequantizeLinear",
+    exactness=Exactness.ROUNDING,
+    absorbs=(*_MOVING, "QuantizeLinear", "com.microsoft.QuantizeLinear"),
+)
+def float8_to_fnuz(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite float8e4m3fn as float8e4m3fnuz with twice the scale."""
+    scope = edit.scope
+    if quantized_dtype(node, scope) != _FROM or scope.opset() < 19:
+        return None
+    if _scale(node, scope) is None:
+        return Skip("the scale is not constant, or is neither per tensor nor per axis")
+    value, moving = node.inputs[0], list[ir.Node]()
+    producer = value.producer() if value is not None else None
+    while producer is not None and scope.constant(value) is None and plain(producer, scope, *_MOVING):
+        moving.append(producer)
+        value = producer.inputs[0]
+        producer = value.producer() if value is not None else None
+    edit.absorb(*moving)
+    result = _as_fnuz(edit, value)
+    for mover in reversed(moving):
+        result = edit.op(mover.op_type, [result, *mover.inputs[1:]], mover.attributes)
+    return _with_parameters(edit, node, result)
 
-    name = "float8-to-fnuz"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "DequantizeLinear")})
-    absorbs = frozenset(("", each) for each in _MOVING) | QUANTIZE
 
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Trace the numbers back to a QuantizeLinear, or to a constant."""
-        scope = context.scope
-        if quantized_dtype(node, scope) != _FROM or scope.opset() < 19:
-            return None
-        if _scale(node, scope) is None:
-            return Skip("its scale is not constant, or is neither per tensor nor per axis")
-        absorbed: list[ir.Node] = []
-        value = node.inputs[0]
-        while (tensor := scope.constant(value)) is None:
-            producer = value.producer() if value is not None else None
-            if producer is None:
-                return Skip("its quantized input is an input of the graph")
-            absorbed.append(producer)
-            if is_quantize(producer):
-                if _scale(producer, scope) is None or scope.dtype(producer.inputs[0]) is None:
-                    return Skip("the scale of the QuantizeLinear before it is not constant")
-                return Match(node, absorbed=tuple(absorbed))
-            if not plain(producer, scope, *_MOVING):
-                return Skip(f"its quantized input is computed by {producer.op_type}")
-            value = producer.inputs[0]
-        if np.isin(_bits(tensor), _NAN).any():
-            return Skip("its weights contain NaN")
-        return Match(node, absorbed=tuple(absorbed))
+def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
+    """Return a constant, or the result of a QuantizeLinear, in the other dtype.
 
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same operators in the other dtype."""
-        last = match.absorbed[-1] if match.absorbed else None
-        if is_quantize(last):
-            assert last is not None
-            moving, value = match.absorbed[:-1], _quantize(edit, last)
-        else:
-            moving = match.absorbed
-            source = last.inputs[0] if last is not None else match.node.inputs[0]
-            tensor = edit.scope.constant(source)
-            assert tensor is not None
-            bits = _bits(tensor)
-            value = edit.constant(np.where(bits == 0x80, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fnuz))
-        for node in reversed(moving):
-            value = edit.op(node.op_type, [value, *node.inputs[1:]], node.attributes)
-        return [_with_parameters(edit, match.node, value)]
+    Raises:
+        NotApplicable: the value is computed in another way, or is NaN.
+    """
+    tensor, producer = edit.scope.constant(value), value.producer() if value is not None else None
+    if tensor is not None:
+        bits = _bits(tensor)
+        if np.isin(bits, _NAN).any():
+            raise NotApplicable("the weights contain NaN")
+        return edit.constant(np.where(bits == 0x80, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fnuz))
+    if producer is None:
+        raise NotApplicable("the quantized input is an input of the graph")
+    if not is_quantize(producer):
+        raise NotApplicable(f"the quantized input is computed by {producer.op_type}")
+    if _scale(producer, edit.scope) is None or edit.scope.dtype(producer.inputs[0]) is None:
+        raise NotApplicable("the scale of the QuantizeLinear before the node is not constant")
+    edit.absorb(producer)
+    return _quantize(edit, producer)
 
 
 def _bits(tensor: ir.TensorProtocol) -> Array:
@@ -90,7 +84,7 @@ def _bits(tensor: ir.TensorProtocol) -> Array:
 
 
 def _scale(node: ir.Node, scope: Scope) -> Array | None:
-    """A constant scale that can be doubled; None if there is none."""
+    """Return a scale that is constant and can be doubled; otherwise None."""
     tensor = scope.constant(node.inputs[1])
     if tensor is None or len(tensor.shape) > 1 or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
         return None
@@ -102,9 +96,9 @@ def _scale(node: ir.Node, scope: Scope) -> Array | None:
 
 
 def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
-    """QuantizeLinear of the clipped input."""
-    scale, x = _scale(node, edit.scope), node.inputs[0]
-    assert scale is not None and x is not None
+    """Return QuantizeLinear of the clipped input."""
+    scale, x = _scale(node, edit.scope), edit.input(node)
+    assert scale is not None
     bound = scale * scale.dtype.type(_LARGEST)
     if scale.size == 1:
         bound = bound.reshape(())
@@ -118,15 +112,12 @@ def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
 
 
 def _with_parameters(edit: Edit, node: ir.Node, x: ir.Value) -> ir.Value:
-    """The node on another input, with twice the scale and a zero point of the other dtype."""
+    """Return the node on another input, with twice the scale and a zero point of the other dtype."""
     scale = _scale(node, edit.scope)
     assert scale is not None
     twice = edit.constant(np.asarray(scale * scale.dtype.type(2)))
     zero = edit.constant(ir.Tensor(np.zeros(scale.shape, ml_dtypes.float8_e4m3fnuz), dtype=_TO))
-    attributes: dict[str, Any] = dict(node.attributes)
+    attributes: dict[str, Attribute] = dict(node.attributes)
     if is_quantize(node):
         attributes.pop("output_dtype", None)
     return edit.op(node.op_type, [x, twice, zero], attributes)
-
-
-RULES: tuple[NodeRewrite[Any], ...] = (Float8ToFnuz(),)

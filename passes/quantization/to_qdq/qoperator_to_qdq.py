@@ -2,11 +2,10 @@
 
     QLinearConv(x, w, b)   →  QuantizeLinear(Conv(DequantizeLinear(x), DequantizeLinear(w), b·s_x·s_w))
 
-Likewise QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and others.
-`passes.builders.quantized_operators`
-has the algebra; this pass applies it whether or not the runtime supports the operator, since the passes for int8
-kernels and saturation match QuantizeLinear and DequantizeLinear only. Results may differ by one quantization step where
-the integer operator rounds differently.
+QLinearMatMul and com.microsoft's QLinearAdd, QLinearMul, QGemm and others are written in the same way;
+`passes.builders.quantized_operators` has the algebra. This pass applies it whether or not the runtime supports the
+operator, since the passes for int8 kernels and saturation match QuantizeLinear and DequantizeLinear only. Results may
+differ by one quantization step if the integer operator rounds differently.
 
 Skips: unknown shapes and dtypes; scales along an axis before opset 13.
 """
@@ -15,20 +14,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.builders.quantized_operators import OPERATORS, PRODUCTS, quantized_operator, quantized_product
 from passes.rewriting.base import Context, Exactness, Pass, Result
+from passes.rewriting.edit import Edit
 from passes.rewriting.fixpoint import run_to_fixpoint
+from passes.rewriting.rewrite import Replacement, rewrite
 
 
-class _Operators(QuantizedOperator):
-    name = "qoperator-to-qdq"
-
-
-class _Products(QuantizedProductToFloat):
-    name = "qoperator-to-qdq"
-
-
-_STEPS = (_Operators(), _Products())
+@rewrite(*OPERATORS, *PRODUCTS, exactness=Exactness.QUANTIZATION_STEP)
+def qoperator_to_qdq(node: ir.Node, edit: Edit) -> Replacement:
+    """Write an operator on integers as float operators."""
+    is_product = f"{node.domain}.{node.op_type}" in PRODUCTS
+    return quantized_product(node, edit) if is_product else quantized_operator(node, edit)
 
 
 class QOperatorToQdq(Pass):
@@ -39,4 +36,4 @@ class QOperatorToQdq(Pass):
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite to a fixpoint: ONNX does not infer most of these operators, so each round makes more shapes known."""
-        return run_to_fixpoint(_STEPS, model, context)
+        return run_to_fixpoint([qoperator_to_qdq], model, context)

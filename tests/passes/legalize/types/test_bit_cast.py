@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.types.bit_cast import BitCastByArithmetic
+from passes.legalize.types.bit_cast import bit_cast_by_arithmetic
 from tests.passes.device import Device
 from tests.passes.dtypes import on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
@@ -51,7 +51,7 @@ def test_there_and_back(one: str, other: str, device: Device) -> None:
         x = x[~np.isnan(x.view("bfloat16").astype(np.float64))]
     for given_array, target in ((x, other), (x.view(other), one)):
         m, inputs = single("BitCast", [given_array], [dtype(target)], opset=26, to=dtype(target).value)
-        (actual,) = device.run(rewritten(BitCastByArithmetic(), m), inputs)
+        (actual,) = device.run(rewritten(bit_cast_by_arithmetic, m), inputs)
         width = f"u{actual.dtype.itemsize}"
         assert actual.dtype == np.dtype(target)
         np.testing.assert_array_equal(actual.view(width), given_array.view(width))
@@ -64,7 +64,7 @@ def test_integers(one: str, other: str, device: Device) -> None:
     info = np.iinfo(one)
     x = np.array([info.min, info.min + 1, 0, 1, info.max - 1, info.max], one)
     m, inputs = single("BitCast", [x], [dtype(other)], opset=26, to=dtype(other).value)
-    proto = rewritten(BitCastByArithmetic(), m)
+    proto = rewritten(bit_cast_by_arithmetic, m)
     assert operators(m) == ["Cast"]
     same(device.run(proto, inputs), [x.view(other)])
     same(on_ort(proto, inputs), [x.view(other)])
@@ -73,24 +73,24 @@ def test_integers(one: str, other: str, device: Device) -> None:
 def test_bool(device: Device) -> None:
     x = np.array([True, False])
     m, inputs = single("BitCast", [x], [dtype("uint8")], opset=26, to=dtype("uint8").value)
-    same(device.run(rewritten(BitCastByArithmetic(), m), inputs), [x.view(np.uint8)])
+    same(device.run(rewritten(bit_cast_by_arithmetic, m), inputs), [x.view(np.uint8)])
     m, inputs = single("BitCast", [x.view(np.uint8)], [dtype("bool")], opset=26, to=dtype("bool").value)
-    same(device.run(rewritten(BitCastByArithmetic(), m), inputs), [x])
+    same(device.run(rewritten(bit_cast_by_arithmetic, m), inputs), [x])
 
 
 def test_nan_is_quiet_and_without_a_sign(device: Device) -> None:
     patterns = np.array([0x7F800001, 0xFFC00000, 0x7FFFFFFF], np.uint32)
     m, inputs = single("BitCast", [patterns.view(np.float32)], [dtype("uint32")], opset=26, to=dtype("uint32").value)
-    proto = rewritten(BitCastByArithmetic(), m)
+    proto = rewritten(bit_cast_by_arithmetic, m)
     same(device.run(proto, inputs), [np.full(3, 0x7FC00000, np.uint32)])
     m, inputs = single("BitCast", [patterns], [dtype("float32")], opset=26, to=dtype("float32").value)
-    assert np.isnan(device.run(rewritten(BitCastByArithmetic(), m), inputs)[0]).all()
+    assert np.isnan(device.run(rewritten(bit_cast_by_arithmetic, m), inputs)[0]).all()
 
 
 def test_minus_zero_by_onnx_runtime() -> None:
     bits = np.array([-(2**31), 0], np.int32)
     m, inputs = single("BitCast", [bits], [dtype("float32")], opset=26, to=dtype("float32").value)
-    same(on_ort(rewritten(BitCastByArithmetic(), m), inputs), [bits.view(np.float32)])
+    same(on_ort(rewritten(bit_cast_by_arithmetic, m), inputs), [bits.view(np.float32)])
 
 
 @settings(max_examples=30, deadline=None)
@@ -107,17 +107,17 @@ def test_shapes(pair: tuple[str, str], shape: tuple[int, ...], back: bool, seed:
     x = np.asarray(x, pair[0])
     source, expected = (x.view(pair[1]), x) if back else (x, x.view(pair[1]))
     m, inputs = single("BitCast", [source], [dtype(other)], opset=26, to=dtype(other).value)
-    same(on_ort(rewritten(BitCastByArithmetic(), m), inputs), [expected])
+    same(on_ort(rewritten(bit_cast_by_arithmetic, m), inputs), [expected])
     assert np.dtype(one) == source.dtype
 
 
 def test_the_same_dtype() -> None:
     m, _ = single("BitCast", [floats("float32")], [dtype("float32")], opset=26, to=dtype("float32").value)
-    rewritten(BitCastByArithmetic(), m)
+    rewritten(bit_cast_by_arithmetic, m)
     assert operators(m) == ["Identity"]
 
 
 def test_other_dtypes_are_unchanged() -> None:
     x = np.zeros(2, ml_dtypes.float8_e5m2)
     m, _ = single("BitCast", [x], [dtype("int8")], opset=26, to=dtype("int8").value)
-    assert why_not(BitCastByArithmetic(), m) == ["a BitCast from float8e5m2 to int8 is not supported"]
+    assert why_not(bit_cast_by_arithmetic, m) == ["a BitCast from float8e5m2 to int8 is not supported"]

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.types.quantize_linear import DequantizeByArithmetic, QuantizeByArithmetic, StandardQuantization
+from passes.legalize.types.quantize_linear import (
+    dequantize_by_arithmetic,
+    quantize_by_arithmetic,
+    standard_quantization,
+)
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
@@ -43,7 +47,7 @@ class TestQuantize:
                 scale = np.array(0.5, np.float32)
             m, inputs = single("QuantizeLinear", [x, scale, zero_points(name, shape)], [TARGETS[name]], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(QuantizeByArithmetic(), m)
+            proto = rewritten(quantize_by_arithmetic, m)
             same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
@@ -52,7 +56,7 @@ class TestQuantize:
         for shape, attributes in SHAPES.values():
             arrays = [x, scales(shape), zero_points("int8", shape)]
             m, _ = single("QuantizeLinear", arrays, [T.INT8], constant=[1, 2], **attributes)
-            rewritten(QuantizeByArithmetic(), m)
+            rewritten(quantize_by_arithmetic, m)
             assert operators(m) == ["Div", "Round", "Cast", "Add", "Max", "Min", "Cast"]
 
     def test_halves_by_constant_scales(self, device: Device) -> None:
@@ -61,26 +65,26 @@ class TestQuantize:
             arrays = [x, np.array(scale, np.float32), np.array(3, np.int16)]
             m, inputs = single("QuantizeLinear", arrays, [T.INT16], constant=[1, 2])
             expected = on_ort(ir.to_proto(m), inputs)
-            same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
+            same(device.run(rewritten(quantize_by_arithmetic, m), inputs), expected)
 
     def test_half(self, device: Device) -> None:
         x = (np.random.default_rng(1).standard_normal(500) * 9).astype(np.float16)
         m, inputs = single("QuantizeLinear", [x, np.array(0.07, np.float16), np.array(3, np.uint8)], [T.UINT8])
         expected = on_ort(ir.to_proto(m), inputs)
-        same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
+        same(device.run(rewritten(quantize_by_arithmetic, m), inputs), expected)
 
     def test_int32(self, device: Device) -> None:
         x = np.array([-9000, -3, -1, 0, 1, 3, 7, 2**20], np.int32)
         m, inputs = single("QuantizeLinear", [x, np.array(2, np.float32), np.array(3, np.int8)], [T.INT8], opset=13)
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
+        same(device.run(rewritten(quantize_by_arithmetic, m), inputs), expected)
 
     def test_without_a_zero_point(self, device: Device) -> None:
         x = np.linspace(-50, 200, 40, dtype=np.float32)
         for target, attributes in ((T.UINT8, {}), (T.INT16, {"output_dtype": T.INT16})):
             m, inputs = single("QuantizeLinear", [x, np.array(0.5, np.float32)], [target], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
-            same(device.run(rewritten(QuantizeByArithmetic(), m), inputs), expected)
+            same(device.run(rewritten(quantize_by_arithmetic, m), inputs), expected)
 
     @pytest.mark.runtime
     @pytest.mark.parametrize(("name", "limits"), [("int4", (-8, 7)), ("uint4", (0, 15))])
@@ -89,15 +93,15 @@ class TestQuantize:
         zero = np.array(2).astype(name)
         arrays = [x, np.array(0.5, np.float32), zero]
         m, inputs = single("QuantizeLinear", arrays, [ir.DataType.from_numpy(zero.dtype).value], constant=[2])
-        (actual,) = device.run(rewritten(QuantizeByArithmetic(), m), inputs)
+        (actual,) = device.run(rewritten(quantize_by_arithmetic, m), inputs)
         np.testing.assert_array_equal(actual.astype(int), np.clip(np.rint(x / 0.5) + 2, *limits))
 
     def test_unknown_types_and_shapes(self) -> None:
         m, _ = single("QuantizeLinear", [np.zeros(3, np.float32), scales(())], [T.UINT8])
         m.graph.inputs[1].shape = None
-        assert why_not(QuantizeByArithmetic(), m) == ["the shape of i1 is unknown: freeze it with freeze-shapes"]
+        assert why_not(quantize_by_arithmetic, m) == ["the shape of i1 is unknown: freeze it with freeze-shapes"]
         m.graph.inputs[0].type = None
-        assert why_not(QuantizeByArithmetic(), m) == ["its input or output dtype is unknown"]
+        assert why_not(quantize_by_arithmetic, m) == ["the input or output dtype is unknown"]
 
 
 class TestDequantize:
@@ -108,7 +112,7 @@ class TestDequantize:
             zero = np.zeros(shape, name) if name == "int32" else zero_points(name, shape)
             m, inputs = single("DequantizeLinear", [x, scales(shape), zero], [T.FLOAT], **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(DequantizeByArithmetic(), m)
+            proto = rewritten(dequantize_by_arithmetic, m)
             same(device.run(proto, inputs), expected, 1e-6)
             same(on_ort(proto, inputs), expected)
 
@@ -116,7 +120,7 @@ class TestDequantize:
         x = np.arange(-128, 128, dtype=np.int8)
         m, inputs = single("DequantizeLinear", [x, np.array(0.07, np.float16), np.array(3, np.int8)], [T.FLOAT16])
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(DequantizeByArithmetic(), m)
+        proto = rewritten(dequantize_by_arithmetic, m)
         same(on_ort(proto, inputs), expected)
         same(device.run(proto, inputs), expected, 1e-3)
 
@@ -126,7 +130,7 @@ class TestDequantize:
         for constant in ([], [1, 2]):
             m, inputs = single("DequantizeLinear", arrays, [T.FLOAT], constant=constant, axis=0, block_size=2)
             expected = on_ort(ir.to_proto(m), inputs)
-            same(device.run(rewritten(DequantizeByArithmetic(), m), inputs), expected, 1e-6)
+            same(device.run(rewritten(dequantize_by_arithmetic, m), inputs), expected, 1e-6)
 
 
 class TestContrib:
@@ -135,7 +139,7 @@ class TestContrib:
         arrays = [x, np.array(1e-4, np.float32), np.array(7, np.uint16)]
         m, inputs = single("QuantizeLinear", arrays, [T.UINT16], domain="com.microsoft")
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(StandardQuantization(), m)
+        proto = rewritten(standard_quantization, m)
         assert proto.graph.node[0].domain == ""
         same(on_ort(proto, inputs), expected)
         same(device.run(proto, inputs), expected)
@@ -144,8 +148,8 @@ class TestContrib:
         arrays = [np.zeros(3, np.uint16), np.array(1e-4, np.float32), np.array(7, np.uint16)]
         m, _ = single("DequantizeLinear", arrays, [T.FLOAT], domain="com.microsoft", opset=17)
         reason = "the standard operator supports this since opset 21: run convert-opset first"
-        assert why_not(StandardQuantization(), m) == [reason]
-        rewritten(DequantizeByArithmetic(), m)
+        assert why_not(standard_quantization, m) == [reason]
+        rewritten(dequantize_by_arithmetic, m)
 
 
 @settings(max_examples=60, deadline=None)
@@ -189,5 +193,5 @@ def test_anything(
     output = TARGETS[name] if operator == "QuantizeLinear" else T.FLOAT
     m, inputs = single(operator, arrays, [output], constant=range(1, len(arrays)) if constant else [], **attributes)
     expected = on_ort(ir.to_proto(m), inputs)
-    rule = QuantizeByArithmetic() if operator == "QuantizeLinear" else DequantizeByArithmetic()
+    rule = quantize_by_arithmetic if operator == "QuantizeLinear" else dequantize_by_arithmetic
     same(on_ort(rewritten(rule, m), inputs), expected)

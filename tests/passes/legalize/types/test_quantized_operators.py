@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.builders.quantized_operators import QuantizedOperator, QuantizedProductToFloat
+from passes.legalize.types.quantized_operators import dequantize_compute_quantize, quantized_product_to_float
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
@@ -75,7 +75,7 @@ class TestContrib:
             last = [f32(1 / 256), np.array(0, name)] if op_type == "QLinearSoftmax" else output(name, scale)
             m, inputs = single(op_type, [*arrays, *last], [DTYPES[name]], domain="com.microsoft", **attributes)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(QuantizedOperator(), m)
+            proto = rewritten(dequantize_compute_quantize, m)
             within_a_step(on_ort(proto, inputs), expected)
             within_a_step(device.run(proto, inputs), expected)
 
@@ -87,7 +87,7 @@ class TestContrib:
             "QLinearSoftmax", arrays, [DTYPES[name]], domain="com.microsoft", axis=-1, more={"opset": 13}
         )
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(QuantizedOperator(), m)
+        proto = rewritten(dequantize_compute_quantize, m)
         assert np.array_equal(on_ort(proto, inputs)[0], expected[0])
         within_a_step(device.run(proto, inputs), expected)
 
@@ -95,7 +95,7 @@ class TestContrib:
         arrays = [*output("uint8", 0.2), *quantized("uint8", (2, 3), 0.1, 1), *quantized("uint8", (2, 5), 0.3, 2)]
         m, inputs = single("QLinearConcat", arrays, [T.UINT8], domain="com.microsoft", axis=1)
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(QuantizedOperator(), m)
+        proto = rewritten(dequantize_compute_quantize, m)
         within_a_step(device.run(proto, inputs), expected)
         assert operators(m) == ["DequantizeLinear", "DequantizeLinear", "Concat", "QuantizeLinear"]
 
@@ -106,14 +106,14 @@ class TestContrib:
             "QLinearWhere", [condition, *x, *y, *output("uint8", 0.2)], [T.UINT8], domain="com.microsoft"
         )
         expected = on_ort(ir.to_proto(m), inputs)
-        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), expected)
+        within_a_step(device.run(rewritten(dequantize_compute_quantize, m), inputs), expected)
 
     def test_without_zero_points(self, device: Device) -> None:
         x = integers("int8", (40,))
         m, inputs = single("QLinearSigmoid", [x, f32(0.1), None, f32(0.01)], [T.INT8], domain="com.microsoft")
         real = 1 / (1 + np.exp(-x.astype(np.float32) * 0.1))
         expected = np.clip(np.rint(real / 0.01), -128, 127).astype(np.int8)  # ONNX Runtime aborts on it
-        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), [expected])
+        within_a_step(device.run(rewritten(dequantize_compute_quantize, m), inputs), [expected])
 
     @pytest.mark.parametrize("real", [False, True])
     @pytest.mark.parametrize("several", [False, True])
@@ -133,7 +133,7 @@ class TestContrib:
             alpha=1.5,
         )
         expected = on_ort(ir.to_proto(m), inputs)
-        found = device.run(rewritten(QuantizedOperator(), m), inputs)
+        found = device.run(rewritten(dequantize_compute_quantize, m), inputs)
         if real:
             same(found, expected, 1e-4)
         else:
@@ -150,7 +150,7 @@ class TestStandard:
         arrays = [*quantized("uint8", (1, 3, 6, 6), 0.05), *w, *output("uint8", 0.7), bias]
         m, inputs = single("QLinearConv", arrays, [T.UINT8], pads=[1, 1, 0, 0], strides=[2, 1])
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(QuantizedOperator(), m)
+        proto = rewritten(dequantize_compute_quantize, m)
         within_a_step(device.run(proto, inputs), expected)
         assert operators(m)[:2] == ["DequantizeLinear", "DequantizeLinear"]
 
@@ -159,7 +159,7 @@ class TestStandard:
         arrays = [*quantized("uint8", (1, 6, 7, 3), 0.05), *w, *output("uint8", 0.7)]
         m, inputs = single("QLinearConv", arrays, [T.UINT8], domain="com.microsoft", channels_last=1)
         expected = on_ort(ir.to_proto(m), inputs)
-        within_a_step(device.run(rewritten(QuantizedOperator(), m), inputs), expected)
+        within_a_step(device.run(rewritten(dequantize_compute_quantize, m), inputs), expected)
 
     @pytest.mark.parametrize("zero", [0, 3])
     @pytest.mark.parametrize("op_type", ["QLinearConv", "QLinearMatMul", "QGemm"])
@@ -173,7 +173,7 @@ class TestStandard:
         domain = "com.microsoft" if op_type == "QGemm" else ""
         m, inputs = single(op_type, arrays, [T.UINT8], opset=10, domain=domain, constant=(4, 5))
         expected = on_ort(ir.to_proto(m), inputs)
-        proto = rewritten(QuantizedOperator(), m)
+        proto = rewritten(dequantize_compute_quantize, m)
         within_a_step(on_ort(proto, inputs), expected)
         within_a_step(device.run(proto, inputs), expected)
         assert operators(m)[:2] == ["DequantizeLinear", "DequantizeLinear"]
@@ -182,7 +182,7 @@ class TestStandard:
         w = [integers("int8", (4, 3, 3, 3), 1), np.ones(4, np.float32), np.arange(4, dtype=np.int8)]
         arrays = [*quantized("uint8", (1, 3, 6, 6), 0.05), *w, *output("uint8", 0.7)]
         m, _ = single("QLinearConv", arrays, [T.UINT8], opset=10, constant=(4, 5))
-        (reason,) = why_not(QuantizedOperator(), m)
+        (reason,) = why_not(dequantize_compute_quantize, m)
         assert reason.endswith("run convert-opset first")
 
     def test_matrices_by_rows_are_unchanged(self) -> None:
@@ -190,13 +190,13 @@ class TestStandard:
         m, _ = single(
             "QLinearMatMul", [*a, *quantized("uint8", (8, 2), 0.1), *output("uint8", 0.5)], [T.UINT8], opset=21
         )
-        assert why_not(QuantizedOperator(), m) == ["a scale other than that of the weights is not per tensor"]
+        assert why_not(dequantize_compute_quantize, m) == ["a scale other than that of the weights is not per tensor"]
 
     def test_half_precision_is_unchanged(self) -> None:
         a = [integers("uint8", (3, 8)), np.array(1, np.float16), np.array(0, np.uint8)]
         b = [integers("uint8", (8, 2)), np.array(1, np.float16), np.array(0, np.uint8)]
         m, _ = single("QLinearMatMul", [*a, *b, np.array(1, np.float16), np.array(0, np.uint8)], [T.UINT8])
-        assert why_not(QuantizedOperator(), m) == ["its scales are not float32"]
+        assert why_not(dequantize_compute_quantize, m) == ["the scales are not float32"]
 
 
 class TestToFloat:
@@ -207,12 +207,12 @@ class TestToFloat:
         arrays.append(np.arange(4, dtype=np.float32) if bias else None)
         m, inputs = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft")
         expected = on_ort(ir.to_proto(m), inputs)
-        same(on_ort(rewritten(QuantizedProductToFloat(), m), inputs), expected, 1e-5)
+        same(on_ort(rewritten(quantized_product_to_float, m), inputs), expected, 1e-5)
 
     def test_before_the_standard_had_it(self) -> None:
         arrays: list[Array | None] = [np.ones((3, 8), np.float32), integers("uint8", (8, 4)), f32(0.02)]
         m, _ = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft", opset=10)
-        assert why_not(QuantizedProductToFloat(), m) == [
+        assert why_not(quantized_product_to_float, m) == [
             "DynamicQuantizeLinear exists since opset 11: run convert-opset first"
         ]
 
@@ -222,7 +222,7 @@ class TestToFloat:
         arrays = [a, b, f32(0.1), scale, np.array(9, np.uint8), None, np.ones(4, np.float32)]
         m, inputs = single("MatMulIntegerToFloat", arrays, [T.FLOAT], domain="com.microsoft")
         expected = on_ort(ir.to_proto(m), inputs)
-        same(on_ort(rewritten(QuantizedProductToFloat(), m), inputs), expected, 1e-5)
+        same(on_ort(rewritten(quantized_product_to_float, m), inputs), expected, 1e-5)
         assert operators(m) == ["MatMulInteger", "Cast", "Mul", "Mul", "Add"]
 
 
@@ -240,5 +240,5 @@ def test_any_pair(
     arrays = [*quantized(name, shapes[0], 0.1, seed), *quantized(name, shapes[1], 0.07, seed + 1)]
     m, inputs = single(op_type, [*arrays, *output(name, scale)], [DTYPES[name]], domain="com.microsoft")
     expected = on_ort(ir.to_proto(m), inputs)
-    for one, other in zip(on_ort(rewritten(QuantizedOperator(), m), inputs), expected, strict=True):
+    for one, other in zip(on_ort(rewritten(dequantize_compute_quantize, m), inputs), expected, strict=True):
         assert np.abs(one.astype(int) - other.astype(int)).max(initial=0) <= 1

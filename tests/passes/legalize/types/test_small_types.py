@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import NodeProto
 from onnx.helper import make_node
 
-from passes.legalize.types.small_types import CarrySmallTypes
+from passes.legalize.types.small_types import carry_small_types
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, why_not
 from tests.passes.harness import Array, operators
@@ -67,7 +67,7 @@ class TestCasts:
         wanted = [expected(x, FLOATS[small], bool(saturate))]
         if small != "FLOAT4E2M1" and saturate:  # else ONNX Runtime has NaN for 1.1 times the largest of float8e5m2
             same(on_ort(ir.to_proto(m), inputs), wanted)
-        proto = rewritten(CarrySmallTypes(), m)
+        proto = rewritten(carry_small_types, m)
         assert not {value.dtype for node in m.graph for value in node.outputs} & {ir.DataType[small]}
         same(device.run(proto, inputs), wanted)
         same(on_ort(proto, inputs), wanted)
@@ -77,7 +77,7 @@ class TestCasts:
         for x in (np.arange(-70, 70, dtype=np.int32), np.arange(-70, 70, dtype=np.float32) / 8):
             m, inputs = chain(casts(small), {"i0": x}, {"y": T.FLOAT}, opset=25)
             wanted = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(CarrySmallTypes(), m)
+            proto = rewritten(carry_small_types, m)
             same(device.run(proto, inputs), wanted)
             same(on_ort(proto, inputs), wanted)
 
@@ -89,14 +89,14 @@ class TestCasts:
         m, inputs = chain(nodes, {"i0": x}, {"y": T.FLOAT16}, opset=19)
         wanted = [expected(x, "float8_e5m2").astype(np.float16)]
         same(on_ort(ir.to_proto(m), inputs), wanted)
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
+        same(device.run(rewritten(carry_small_types, m), inputs), wanted)
 
     def test_from_one_small_float_to_another(self, device: Device) -> None:
         x = around("float8_e4m3fn")
         between = make_node("Cast", ["q"], ["r"], to=T.FLOAT8E5M2)
         m, inputs = chain(casts("FLOAT8E4M3FN", between), {"i0": x}, {"y": T.FLOAT}, opset=19)
         wanted = [expected(expected(x, "float8_e4m3fn"), "float8_e5m2")]
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
+        same(device.run(rewritten(carry_small_types, m), inputs), wanted)
 
 
 class TestPowers:
@@ -118,7 +118,7 @@ class TestPowers:
             powers[(wide < 2.0**-127) | (powers > 2.0**127) | np.isinf(wide)] = np.nan
         powers[np.isnan(wide)] = np.nan
         wanted = [powers.astype(np.float32)]
-        proto = rewritten(CarrySmallTypes(), m)
+        proto = rewritten(carry_small_types, m)
         same(on_ort(proto, inputs), wanted)
         same(device.run(proto, inputs), wanted)
 
@@ -137,7 +137,7 @@ class TestBetween:
         arrays = {"i0": x, "shape": np.array([40, 3]), "w": w, "index": np.array([41, 0, 7])}
         m, inputs = chain(casts("FLOAT8E4M3FN", *between), arrays, {"y": T.FLOAT}, ["shape", "w", "index"], opset=19)
         wanted = on_onnx(ir.to_proto(m), inputs)
-        proto = rewritten(CarrySmallTypes(), m)
+        proto = rewritten(carry_small_types, m)
         same(device.run(proto, inputs), wanted)
         assert operators(m).count("Cast") == 0
 
@@ -147,28 +147,28 @@ class TestBetween:
         arrays = {"i0": x, "w": np.zeros(1, "float8_e5m2")}
         m, inputs = chain(nodes, arrays, {"y": T.FLOAT}, ["w"], opset=19)
         wanted = [expected(x, "float8_e5m2", saturate=False)]
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
+        same(device.run(rewritten(carry_small_types, m), inputs), wanted)
 
     def test_two_readers(self, device: Device) -> None:
         nodes = [*casts("FLOAT8E5M2"), make_node("Cast", ["q"], ["z"], to=T.DOUBLE)]
         x = around("float8_e5m2")
         m, inputs = chain(nodes, {"i0": x}, {"y": T.FLOAT, "z": T.DOUBLE}, opset=19)
         wanted = [expected(x, "float8_e5m2"), expected(x, "float8_e5m2").astype(np.float64)]
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
+        same(device.run(rewritten(carry_small_types, m), inputs), wanted)
 
     def test_operators_that_compute_are_unchanged(self) -> None:
         nodes = casts("FLOAT8E4M3FN", make_node("local", ["q"], ["r"], domain="com.microsoft"))
         m, _ = chain(nodes, {"i0": np.ones(3, np.float32)}, {"y": T.FLOAT}, opset=19)
         next(iter(m.graph[1].outputs)).dtype = ir.DataType.FLOAT8E4M3FN
-        assert why_not(CarrySmallTypes(), m) == ["r is computed by local in float8e4m3fn"]
+        assert why_not(carry_small_types, m) == ["r is computed by local in float8e4m3fn"]
 
     def test_inputs_of_small_dtypes_are_unchanged(self) -> None:
         m, _ = chain(casts("FLOAT")[1:], {"q": np.ones(3, "float8_e4m3fn")}, {"y": T.FLOAT}, opset=19)
-        assert why_not(CarrySmallTypes(), m) == ["q is an input of float8e4m3fn"]
+        assert why_not(carry_small_types, m) == ["q is an input of float8e4m3fn"]
 
     def test_outputs_of_small_dtypes_are_unchanged(self) -> None:
         m, _ = chain(casts("FLOAT8E5M2")[:1], {"i0": np.ones(3, np.float32)}, {"q": T.FLOAT8E5M2}, opset=19)
-        assert why_not(CarrySmallTypes(), m) == []
+        assert why_not(carry_small_types, m) == []
 
 
 class TestQuantized:
@@ -190,7 +190,7 @@ class TestQuantized:
         x = np.eye(6, dtype=np.float32)
         m, inputs = chain(nodes, arrays | {"x": x}, {"y": T.FLOAT}, arrays, opset=23)
         wanted = on_onnx(ir.to_proto(m), inputs)
-        proto = rewritten(CarrySmallTypes(), m)
+        proto = rewritten(carry_small_types, m)
         same(device.run(proto, inputs), wanted, 1e-6)
         assert ("DequantizeLinear" in operators(m)) == (small in INTEGERS)  # int8 kernels live on it
 
@@ -205,7 +205,7 @@ class TestQuantized:
         ]
         m, inputs = chain(nodes, {"i0": x, "s": scale, "z": zero}, {"y": T.FLOAT}, ["s", "z"], opset=25)
         wanted = on_onnx(ir.to_proto(m), inputs)
-        proto = rewritten(CarrySmallTypes(), m)
+        proto = rewritten(carry_small_types, m)
         same(device.run(proto, inputs), wanted, 1e-6)
 
     def test_a_zero_point_of_float4(self, device: Device) -> None:
@@ -214,7 +214,7 @@ class TestQuantized:
         nodes = [make_node("QuantizeLinear", ["i0", "s", "z"], ["q"]), make_node("Cast", ["q"], ["y"], to=T.FLOAT)]
         m, inputs = chain(nodes, arrays, {"y": T.FLOAT}, ["s", "z"], opset=23)
         wanted = on_onnx(ir.to_proto(m), inputs)
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), wanted)
+        same(device.run(rewritten(carry_small_types, m), inputs), wanted)
 
     @pytest.mark.runtime
     def test_scales_of_e8m0(self, device: Device) -> None:
@@ -226,13 +226,13 @@ class TestQuantized:
             nodes, {"w": w, "s": scale, "x": np.zeros(8, np.float32)}, {"y": T.FLOAT}, ["w", "s"], opset=28
         )
         numbers = w.astype(np.float32) * np.repeat(scale.astype(np.float32), 4, 1)
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), [numbers + 0.0], 1e-7)
+        same(device.run(rewritten(carry_small_types, m), inputs), [numbers + 0.0], 1e-7)
 
     def test_a_constant_that_is_cast(self, device: Device) -> None:
         w = np.array([1.5, -6, 0.5, 4], "float4_e2m1fn")
         nodes = [make_node("Cast", ["w"], ["d"], to=T.FLOAT16), make_node("Mul", ["d", "x"], ["y"])]
         m, inputs = chain(nodes, {"w": w, "x": np.ones(4, np.float16)}, {"y": T.FLOAT16}, ["w"], opset=23)
-        same(device.run(rewritten(CarrySmallTypes(), m), inputs), [w.astype(np.float16)])
+        same(device.run(rewritten(carry_small_types, m), inputs), [w.astype(np.float16)])
 
 
 @settings(max_examples=40, deadline=None)
@@ -246,4 +246,4 @@ class TestQuantized:
 def test_any_numbers(small: str, saturate: int, shape: tuple[int, ...], power: int, seed: int) -> None:
     x = np.asarray(np.random.default_rng(seed).standard_normal(shape) * 2.0**power, np.float32)
     m, inputs = chain(casts(small, saturate=saturate), {"i0": x}, {"y": T.FLOAT}, opset=19)
-    same(on_ort(rewritten(CarrySmallTypes(), m), inputs), [expected(x, FLOATS[small], bool(saturate))])
+    same(on_ort(rewritten(carry_small_types, m), inputs), [expected(x, FLOATS[small], bool(saturate))])
