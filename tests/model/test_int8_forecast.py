@@ -19,8 +19,8 @@ from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.traversal import subgraphs
-from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
-from passes.quantization.to_int8.unblock_scales import UnblockScales
+from passes.quantization.to_int8.keep_inner_scales import keep_inner_scales
+from passes.quantization.to_int8.unblock_scales import unblock_scales
 from passes.rewriting.base import Context
 from tests.passes.helpers import mentioned, tiny
 
@@ -135,7 +135,7 @@ def test_a_square_matrix_along_the_wrong_axis(tmp_path: Path, runtime: Runtime) 
     found = forecast(path)
     assert found.products[0].wrong
     source = ir.load(path)
-    KeepInnerScales().run(source, Context())
+    keep_inner_scales.run(source, Context())
     onnx.save(ir.to_proto(source), path)
     assert forecast(path).kernels() == {"float": 1}
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "float"
@@ -203,7 +203,7 @@ def test_one_scale_that_is_not_a_scalar(tmp_path: Path, runtime: Runtime) -> Non
     onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
     with pytest.raises(MigraphxError, match="succeeding sizes"):
         gpu_view(path, tmp_path / "program.mxr", runtime)
-    UnblockScales().run(source, Context())
+    unblock_scales.run(source, Context())
     onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
     assert gpu_view(path, tmp_path / "program.mxr", runtime).products[0].kernel == "int8"
     assert forecast(path).kernels() == {"int8": 1}

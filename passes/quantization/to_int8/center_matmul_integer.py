@@ -13,86 +13,82 @@ Skips: vectors; unknown shapes and dtypes; one zero point per row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.operands import given
 from passes.graphs.scopes import Scope
-from passes.quantization.rewriting import InferredRewrite
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _SUM = ir.DataType.INT32
 _CENTERS = {ir.DataType.UINT8: 128, ir.DataType.INT8: 0}
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    dtypes: tuple[ir.DataType, ir.DataType]
-    length: int
-
-
-class CenterMatMulInteger(InferredRewrite[_Found]):
+@rewrite("MatMulInteger", inferred_for=("MatMulInteger",))
+def center_matmul_integer(node: ir.Node, edit: Edit) -> Replacement:
     """Move the zero points of MatMulInteger to the middle of the integer range."""
+    scope = edit.scope
+    centered = [_is_centered(node, index, scope) for index in (0, 1)]
+    if all(centered):
+        return None
+    dtypes, length = _dtypes(node, scope), _length(node, scope)
+    _check_zero_points(node, scope)
+    centers = [_CENTERS[dtype] for dtype in dtypes]
+    zeros = [edit.constant(np.asarray(center, dtype.numpy())) for center, dtype in zip(centers, dtypes, strict=True)]
+    y = edit.op("MatMulInteger", [node.inputs[0], node.inputs[1], *zeros])
+    shifts = [None if centered[index] else _shift(edit, node, index, centers[index]) for index in (0, 1)]
+    for index, axis in ((0, -2), (1, -1)):
+        shift = shifts[index]
+        if shift is not None:
+            total = _total(edit, node.inputs[1 - index], centers[1 - index], axis, length)
+            y = edit.op("Add", [y, edit.op("Mul", [shift, total])])
+    if shifts[0] is not None and shifts[1] is not None:
+        count = edit.constant(np.asarray(length, np.int32))
+        y = edit.op("Add", [y, edit.op("Mul", [count, edit.op("Mul", [shifts[0], shifts[1]])])])
+    return y
 
-    name = "center-matmul-integer"
-    exactness = Exactness.BITWISE
-    operators = frozenset({("", "MatMulInteger")})
-    inferred_for = operators
 
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match unless both zero points are known to be in the middle."""
-        scope = context.scope
-        if all(_is_centered(node, index, scope) for index in (0, 1)):
-            return None
-        dtypes, shapes = [], []
-        for value in node.inputs[:2]:
-            dtype, shape = scope.dtype(value), scope.shape(value)
-            if dtype not in _CENTERS or shape is None:
-                return Skip("its operands are not known to be 8-bit integers, or have an unknown rank")
-            if len(shape) < 2:
-                return Skip("an operand is a vector")
-            dtypes.append(dtype)
-            shapes.append(shape)
-        length = shapes[1][-2] if isinstance(shapes[1][-2], int) else shapes[0][-1]
-        if not isinstance(length, int):
-            return Skip("the length of its sums is unknown")
-        rows = _zero(node, 0)
-        if rows is not None and _count(rows, scope) != 1:
-            return Skip("it may have one zero point per row")
-        columns = _zero(node, 1)
-        if columns is not None and ((shape := scope.shape(columns)) is None or len(shape) > 1):
-            return Skip("its second zero point has an unknown shape, or is not one per column")
-        return _Found(node, (dtypes[0], dtypes[1]), length)
+def _dtypes(node: ir.Node, scope: Scope) -> list[ir.DataType]:
+    """Return the dtypes of the operands.
 
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The product with centered zero points, plus the correction terms."""
-        node, scope = match.node, edit.scope
-        centers = [_CENTERS[dtype] for dtype in match.dtypes]
-        zeros = [
-            edit.constant(np.asarray(center, dtype.numpy()))
-            for center, dtype in zip(centers, match.dtypes, strict=True)
-        ]
-        y = edit.op("MatMulInteger", [node.inputs[0], node.inputs[1], *zeros])
-        shifts = [
-            None if _is_centered(node, index, scope) else _shift(edit, node, index, centers[index]) for index in (0, 1)
-        ]
-        for index, axis in ((0, -2), (1, -1)):
-            shift = shifts[index]
-            if shift is not None:
-                total = _total(edit, node.inputs[1 - index], centers[1 - index], axis, match.length)
-                y = edit.op("Add", [y, edit.op("Mul", [shift, total])])
-        if shifts[0] is not None and shifts[1] is not None:
-            length = edit.constant(np.asarray(match.length, np.int32))
-            y = edit.op("Add", [y, edit.op("Mul", [length, edit.op("Mul", [shifts[0], shifts[1]])])])
-        return [y]
+    Raises:
+        NotApplicable: an operand is not a matrix of 8-bit integers, or not known to be one.
+    """
+    dtypes = []
+    for value in node.inputs[:2]:
+        dtype, shape = scope.dtype(value), scope.shape(value)
+        if dtype is None or dtype not in _CENTERS or shape is None:
+            raise NotApplicable("the operands are not known to be 8-bit integers, or have an unknown rank")
+        if len(shape) < 2:
+            raise NotApplicable("an operand is a vector")
+        dtypes.append(dtype)
+    return dtypes
+
+
+def _length(node: ir.Node, scope: Scope) -> int:
+    """Return the number of products in a sum."""
+    for value, axis in ((node.inputs[1], -2), (node.inputs[0], -1)):
+        shape = scope.shape(value)
+        size = shape[axis] if shape is not None else None
+        if isinstance(size, int):
+            return size
+    raise NotApplicable("the length of the sums is unknown")
+
+
+def _check_zero_points(node: ir.Node, scope: Scope) -> None:
+    """Raise NotApplicable unless there is one zero point for the first operand, and one or one per column."""
+    rows, columns = _zero(node, 0), _zero(node, 1)
+    if rows is not None and _count(rows, scope) != 1:
+        raise NotApplicable("the first operand may have one zero point per row")
+    shape = scope.shape(columns)
+    if columns is not None and (shape is None or len(shape) > 1):
+        raise NotApplicable("the second zero point has an unknown shape, or is not one per column")
 
 
 def _zero(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index + 2] if len(node.inputs) > index + 2 else None
+    return given(node, index + 2)
 
 
 def _count(value: ir.Value, scope: Scope) -> int | None:
@@ -101,7 +97,7 @@ def _count(value: ir.Value, scope: Scope) -> int | None:
 
 
 def _is_centered(node: ir.Node, index: int, scope: Scope) -> bool:
-    """Whether a zero point is in the middle of the range; a missing one is zero."""
+    """Return whether a zero point is in the middle of the range; a missing one is zero."""
     dtype, zero = scope.dtype(node.inputs[index]), _zero(node, index)
     if zero is None:
         return dtype == ir.DataType.INT8
@@ -110,7 +106,7 @@ def _is_centered(node: ir.Node, index: int, scope: Scope) -> bool:
 
 
 def _shift(edit: Edit, node: ir.Node, index: int, center: int) -> ir.Value:
-    """The middle minus the zero point, in int32; folded where the zero point is constant."""
+    """Return the middle minus the zero point, in int32; folded if the zero point is constant."""
     zero = _zero(node, index)
     tensor = edit.scope.constant(zero)
     if zero is None or tensor is not None:
@@ -123,7 +119,7 @@ def _shift(edit: Edit, node: ir.Node, index: int, center: int) -> ir.Value:
 
 
 def _total(edit: Edit, value: ir.Value | None, center: int, axis: int, length: int) -> ir.Value:
-    """The sums of ``value - center`` along an axis, which is kept; folded where the integers are constant."""
+    """Return the sums of ``value - center`` along an axis, which is kept; folded if the integers are constant."""
     tensor = edit.scope.constant(value)
     if tensor is not None:
         sums = (tensor.numpy().astype(np.int64) - center).sum(axis=axis, keepdims=True)

@@ -11,8 +11,6 @@ float, so the weight is better stored in 4 bits. Blocks, which no int8 kernel ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
@@ -21,41 +19,30 @@ from passes.graphs.quantization import plain, quantized_dtype, zero_point
 from passes.graphs.scopes import Scope
 from passes.operators import DEQUANTIZE
 from passes.quantization.rewriting import consumers
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _WIDE = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
 
 
-class Int4ToInt8(NodeRewrite[Match]):
+@rewrite(*DEQUANTIZE)
+def int4_to_int8(node: ir.Node, edit: Edit) -> Replacement:
     """Store 4-bit weights as 8-bit integers where an int8 kernel can take them."""
-
-    name = "int4-to-int8"
-    exactness = Exactness.BITWISE
-    operators = DEQUANTIZE
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match a 4-bit constant that is not quantized in blocks."""
-        scope = context.scope
-        if quantized_dtype(node, scope) not in _WIDE or node.attributes.get_int("block_size", 0) != 0:
-            return None
-        if scope.constant(node.inputs[0]) is None:
-            return None
-        zero, scale = zero_point(node), scope.shape(node.inputs[1])
-        if zero is not None and scope.constant(zero) is None:
-            return Skip("its zero point is not constant")
-        if scale is None or len(scale) > 1:
-            return None
-        if len(scale) and _only_weights(node.outputs[0], scope):
-            return Skip("it is the weight of a product whose other operand is in float")
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node on 8-bit integers."""
-        node = match.node
-        inputs = [_widened(value, edit) if index != 1 else value for index, value in enumerate(node.inputs)]
-        return [edit.op(node.op_type, inputs, node.attributes, domain=node.domain)]
+    scope = edit.scope
+    if quantized_dtype(node, scope) not in _WIDE or node.attributes.get_int("block_size", 0) != 0:
+        return None
+    if scope.constant(node.inputs[0]) is None:
+        return None
+    zero, scale = zero_point(node), scope.shape(node.inputs[1])
+    if zero is not None and scope.constant(zero) is None:
+        return Skip("the zero point is not constant")
+    if scale is None or len(scale) > 1:
+        return None
+    if len(scale) and _only_weights(node.outputs[0], scope):
+        return Skip("the other operand of the product is in float")
+    inputs = [_widened(value, edit) if index != 1 else value for index, value in enumerate(node.inputs)]
+    return edit.op(node.op_type, inputs, node.attributes, domain=node.domain)
 
 
 def _widened(value: ir.Value | None, edit: Edit) -> ir.Value | None:
@@ -64,7 +51,7 @@ def _widened(value: ir.Value | None, edit: Edit) -> ir.Value | None:
 
 
 def _only_weights(value: ir.Value, scope: Scope) -> bool:
-    """Whether all its consumers are matrix products whose other operand is not dequantized."""
+    """Return whether all its consumers are matrix products whose other operand is not dequantized."""
     return all(_is_weight(taken, user, scope) for taken, user in consumers(value, scope))
 
 

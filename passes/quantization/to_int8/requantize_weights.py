@@ -15,18 +15,15 @@ considered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.int8_kernels import Reason, kept, trace
 from passes.graphs.quantization import Array, quantized_dtype
-from passes.quantization.rewriting import InferredRewrite
+from passes.operators import DEQUANTIZE
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _LARGEST = 255
 """The most steps between the smallest and the largest weight."""
@@ -35,50 +32,30 @@ _RELATIVE_ERROR = 4e-7
 _EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    integers: Array
-    scale: Array
-    zero: Array
-    axis: int
-
-
-class RequantizeWeights(InferredRewrite[_Found]):
+@rewrite("Conv", "Gemm", "MatMul", exactness=Exactness.ROUNDING, inferred_for=DEQUANTIZE)
+def requantize_weights(node: ir.Node, edit: Edit) -> Replacement:
     """Quantize float weights that are exact multiples of a scale."""
-
-    name = "requantize-weights"
-    exactness = Exactness.ROUNDING
-    operators = frozenset({("", "Conv"), ("", "Gemm"), ("", "MatMul")})
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match a constant weight on a quantization grid, multiplied by a dequantized operand."""
-        scope = context.scope
-        if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
-            return None
-        tensor = scope.constant(node.inputs[1])
-        if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < 2 or len(tensor.shape) < 2:
-            return None
-        operand = trace(node.inputs[0], scope)
-        if isinstance(operand, Reason) or quantized_dtype(operand.dequantize, scope) not in _EIGHT_BITS:
-            return None
-        axis = kept(node, 1, scope)
-        found = on_grid(tensor.numpy(), axis if scope.opset() >= 13 else None) if scope.opset() >= 10 else None
-        if found is None:
-            return Skip(
-                f"the weight {node.inputs[1].name if node.inputs[1] else ''} is not on an 8-bit quantization grid"
-            )
-        return _Found(node, *found, axis=axis or 0)
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node on a dequantized weight."""
-        node = match.node
-        parts = [edit.constant(each) for each in (match.integers, match.scale, match.zero)]
-        weight = edit.op("DequantizeLinear", parts, {"axis": match.axis} if match.scale.ndim else {})
-        return [edit.op(node.op_type, [node.inputs[0], weight, *node.inputs[2:]], node.attributes)]
+    scope = edit.scope
+    if node.op_type == "Gemm" and node.attributes.get_float("alpha", 1.0) != 1.0:
+        return None
+    tensor = scope.constant(node.inputs[1])
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < 2 or len(tensor.shape) < 2:
+        return None
+    operand = trace(node.inputs[0], scope)
+    if isinstance(operand, Reason) or quantized_dtype(operand.dequantize, scope) not in _EIGHT_BITS:
+        return None
+    axis = kept(node, 1, scope)
+    grid = on_grid(tensor.numpy(), axis if scope.opset() >= 13 else None) if scope.opset() >= 10 else None
+    if grid is None:
+        return Skip(f"the weight {edit.input(node, 1).name} is not on an 8-bit quantization grid")
+    per_axis = grid[1].ndim > 0
+    parts = [edit.constant(part) for part in grid]
+    weight = edit.op("DequantizeLinear", parts, {"axis": axis or 0} if per_axis else {})
+    return edit.op(node.op_type, [node.inputs[0], weight, *node.inputs[2:]], node.attributes)
 
 
 def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | None:
-    """The integers, scales and zero points that weights can be written with.
+    """Return the integers, scales and zero points that weights can be written with.
 
     Args:
         weights: float32.
@@ -86,7 +63,7 @@ def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | No
 
     Returns:
         The integers (int8, in the shape of the weights), the scales (float32) and the zero points (int8): one, or one
-        per index of the axis. None where the weights are not on such a grid.
+        per index of the axis. None if the weights are not on such a grid.
     """
     whole = _grid(weights.ravel())
     if whole is not None:
@@ -95,20 +72,20 @@ def on_grid(weights: Array, axis: int | None) -> tuple[Array, Array, Array] | No
     if axis is None:
         return None
     rows = np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-    found = []
+    grids = []
     for row in rows:
         grid = _grid(row)
         if grid is None:
             return None
-        found.append(grid)
-    integers = np.stack([each[0] for each in found])
+        grids.append(grid)
+    integers = np.stack([grid[0] for grid in grids])
     moved = np.moveaxis(weights, axis, 0).shape
     whole_integers = np.ascontiguousarray(np.moveaxis(integers.reshape(moved), 0, axis))
-    return whole_integers, np.array([each[1] for each in found], np.float32), np.array([each[2] for each in found])
+    return whole_integers, np.array([grid[1] for grid in grids], np.float32), np.array([grid[2] for grid in grids])
 
 
 def _grid(row: Array) -> tuple[Array, np.float32, np.int8] | None:
-    """The integers, scale and zero point of weights that share one scale; None where there is no such scale."""
+    """Return the integers, scale and zero point of weights that share one scale; None if there is no such scale."""
     if not np.isfinite(row).all():
         return None
     sizes = np.unique(np.abs(row.astype(np.float64)))

@@ -3,21 +3,18 @@
     Q(x, s, z) → DQ   →   Q(Clip(x, (qmin − z)·s, (qmax − z)·s), s, z) → DQ
 
 Compilers that run an operator in float delete the QuantizeLinear and DequantizeLinear around it, as if these only
-rounded. But they also saturate, and quantizers rely on it: they remove a Relu where the zero point is the smallest
+rounded. But they also saturate, and quantizers rely on it: they remove a Relu if the zero point is the smallest
 integer. Saturating first changes no integer: the bounds are multiples of s and round to qmin and qmax. Along an axis,
 Max and Min replace Clip, which takes scalar bounds only.
 
-The pass also protects other consumers of x: where a value is both quantized and used in float, MIGraphX gives the float
+The pass also protects other consumers of x: if a value is both quantized and used in float, MIGraphX gives the float
 consumer the quantized and dequantized value, saturation included. Nothing else uses the output of Clip.
 
 Skips: quantization in blocks or to float8, parameters that are not constant, and bounds that are not finite. Unchanged
-where x is constant or known to be within the bounds, and where nothing dequantizes the integers or else uses x.
+if x is constant or known to be within the bounds, and if nothing dequantizes the integers or else uses x.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -26,80 +23,62 @@ from passes.graphs.quantization import Array, aligned, parameters, plain
 from passes.graphs.scopes import Scope
 from passes.graphs.value_ranges import value_range
 from passes.operators import QUANTIZE, is_dequantize
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _THROUGH = {"Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"}
 """Operators between QuantizeLinear and DequantizeLinear with which MIGraphX still deletes the pair."""
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    source: ir.Value
-    low: Array
-    high: Array
-
-
-class SaturateBeforeQuantize(NodeRewrite[_Found]):
+@rewrite(*QUANTIZE)
+def saturate_before_quantize(node: ir.Node, edit: Edit) -> Replacement:
     """Clip the input of QuantizeLinear, so that saturation remains where the quantization is removed."""
-
-    name = "saturate-before-quantize"
-    exactness = Exactness.BITWISE
-    operators = QUANTIZE
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Match a QuantizeLinear that may saturate, and that is dequantized or not the only consumer of its input."""
-        scope, source = context.scope, node.inputs[0]
-        if source is None or scope.constant(source) is not None:
-            return None
-        if not reaches_dequantize(node.outputs[0]) and len(source.uses()) == 1:
-            return None
-        bounds = saturation(node, scope)
-        if bounds is None or isinstance(bounds, str):
-            return Skip(bounds) if bounds else None
-        return _Found(node, source, *bounds)
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same QuantizeLinear on the clipped input."""
-        low, high = edit.constant(match.low), edit.constant(match.high)
-        if match.low.ndim == 0:
-            x = edit.op("Clip", [match.source, low, high])
-        else:
-            x = edit.op("Min", [edit.op("Max", [match.source, low]), high])
-        node = match.node
-        return [edit.op(node.op_type, [x, *node.inputs[1:]], node.attributes, domain=node.domain)]
+    source = edit.input(node)
+    if edit.scope.constant(source) is not None:
+        return None
+    if not reaches_dequantize(node.outputs[0]) and len(source.uses()) == 1:
+        return None
+    bounds = saturation(node, edit.scope)
+    if bounds is None or isinstance(bounds, str):
+        return Skip(bounds) if bounds else None
+    low, high = (edit.constant(bound) for bound in bounds)
+    if bounds[0].ndim == 0:
+        x = edit.op("Clip", [source, low, high])
+    else:
+        x = edit.op("Min", [edit.op("Max", [source, low]), high])
+    return edit.op(node.op_type, [x, *node.inputs[1:]], node.attributes, domain=node.domain)
 
 
 def saturation(node: ir.Node, scope: Scope) -> tuple[Array, Array] | str | None:
-    """The bounds at which a QuantizeLinear saturates, in a shape that broadcasts with its input.
+    """Return the bounds at which a QuantizeLinear saturates, in a shape that broadcasts with its input.
 
     Returns:
-        The bounds; None where the input is known to be within them, up to half a step; a reason where they are unknown.
+        The bounds; None if the input is known to be within them, up to half a step; a reason if they are unknown.
     """
-    found = parameters(node, scope)
-    if isinstance(found, str):
-        return found
-    if (dtype := scope.dtype(node.inputs[0])) is not None and dtype.numpy() != found.scale.dtype:
-        return "the dtypes of its input and its scale differ"
-    if found.dtype.bitwidth > 16:
+    given = parameters(node, scope)
+    if isinstance(given, str):
+        return given
+    if (dtype := scope.dtype(node.inputs[0])) is not None and dtype.numpy() != given.scale.dtype:
+        return "the dtypes of the input and of the scale differ"
+    if given.dtype.bitwidth > 16:
         return None
-    low, high = found.bounds()
+    low, high = given.bounds()
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return "its bounds are not finite"
+        return "the bounds are not finite"
     least, most = value_range(node.inputs[0], scope)
-    half = found.scale.astype(np.float64) / 2
+    half = given.scale.astype(np.float64) / 2
     if (low.astype(np.float64) - half).max() <= least and most <= (high.astype(np.float64) + half).min():
         return None
     shape = scope.shape(node.inputs[0])
-    bounds = [aligned(bound, found, None if shape is None else len(shape)) for bound in (low, high)]
+    bounds = [aligned(bound, given, None if shape is None else len(shape)) for bound in (low, high)]
     if bounds[0] is None or bounds[1] is None:
-        return "it quantizes in blocks, or along an axis of a tensor of unknown rank"
+        return "the node quantizes in blocks, or along an axis of a tensor of unknown rank"
     return None if _is_clipped(node.inputs[0], bounds[0], bounds[1], scope) else (bounds[0], bounds[1])
 
 
 def _is_clipped(value: ir.Value | None, low: Array, high: Array, scope: Scope) -> bool:
-    """Whether a value is made by ``Min(Max(x, low), high)``."""
+    """Return whether a value is made by ``Min(Max(x, low), high)``."""
     least = value.producer() if value is not None else None
     if least is None or not plain(least, scope, "Min") or least.inputs[0] is None:
         return False
@@ -112,13 +91,13 @@ def _is_clipped(value: ir.Value | None, low: Array, high: Array, scope: Scope) -
 
 
 def reaches_dequantize(value: ir.Value) -> bool:
-    """Whether integers are dequantized, directly or after being rearranged."""
+    """Return whether integers are dequantized, directly or after being rearranged."""
     pending, seen = [value], {value}
     while pending:
         for node in pending.pop().consumers():
             if is_dequantize(node):
                 return True
             if node.domain == "" and node.op_type in _THROUGH:
-                pending.extend(each for each in node.outputs if each not in seen)
+                pending.extend(output for output in node.outputs if output not in seen)
                 seen.update(node.outputs)
     return False

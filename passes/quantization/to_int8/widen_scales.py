@@ -12,52 +12,35 @@ Skips: scales that are not constant. Blocks, which no int8 kernel takes, are unc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.quantization import quantized_dtype, zero_point
 from passes.operators import DEQUANTIZE, QUANTIZE, is_quantize
-from passes.rewriting.base import Exactness, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-class WidenScales(NodeRewrite[Match]):
+@rewrite(*QUANTIZE, *DEQUANTIZE)
+def widen_scales(node: ir.Node, edit: Edit) -> Replacement:
     """Give the quantization of half-precision values float32 scales."""
-
-    name = "widen-scales"
-    exactness = Exactness.BITWISE
-    operators = QUANTIZE | DEQUANTIZE
-
-    def match(self, node: ir.Node, context: NodeContext) -> Match | Skip | None:
-        """Match a half-precision scale of 8-bit integers."""
-        scope = context.scope
-        if scope.dtype(node.inputs[1]) not in _HALVES:
-            return None
-        scale, dtype = scope.constant(node.inputs[1]), quantized_dtype(node, scope)
-        if scale is None:
-            return Skip("its scale is not constant")
-        if len(scale.shape) > 1 or dtype is None or dtype.bitwidth != 8:
-            return None
-        if "precision" in node.attributes:
-            return Skip("its attribute precision already sets the precision of the computation")
-        return Match(node)
-
-    def rewrite(self, match: Match, edit: Edit) -> Sequence[ir.Value | None]:
-        """The same node on float32, with casts."""
-        node = match.node
-        scale = edit.scope.constant(node.inputs[1])
-        assert scale is not None
-        wide = edit.constant(scale.numpy().astype(np.float32))
-        rest = [] if zero_point(node) is None else [zero_point(node)]
-        if is_quantize(node):
-            x = edit.op("Cast", [node.inputs[0]], {"to": ir.DataType.FLOAT.value})
-            return [edit.op(node.op_type, [x, wide, *rest], node.attributes, domain=node.domain)]
-        attributes = {name: each for name, each in node.attributes.items() if name != "output_dtype"}
-        y = edit.op(node.op_type, [node.inputs[0], wide, *rest], attributes, domain=node.domain)
-        target = ir.DataType(node.attributes.get_int("output_dtype", 0) or scale.dtype.value)
-        return [edit.op("Cast", [y], {"to": target.value})]
+    if edit.scope.dtype(node.inputs[1]) not in _HALVES:
+        return None
+    scale, dtype = edit.scope.constant(node.inputs[1]), quantized_dtype(node, edit.scope)
+    if scale is None:
+        return Skip("the scale is not constant")
+    if len(scale.shape) > 1 or dtype is None or dtype.bitwidth != 8:
+        return None
+    if "precision" in node.attributes:
+        return Skip("the attribute precision already sets the precision of the computation")
+    zero = zero_point(node)
+    parameters = [edit.constant(scale.numpy().astype(np.float32)), *([] if zero is None else [zero])]
+    if is_quantize(node):
+        x = edit.op("Cast", [node.inputs[0]], {"to": ir.DataType.FLOAT.value})
+        return edit.op(node.op_type, [x, *parameters], node.attributes, domain=node.domain)
+    attributes = {name: attribute for name, attribute in node.attributes.items() if name != "output_dtype"}
+    y = edit.op(node.op_type, [node.inputs[0], *parameters], attributes, domain=node.domain)
+    return edit.op("Cast", [y], {"to": node.attributes.get_int("output_dtype", 0) or scale.dtype.value})

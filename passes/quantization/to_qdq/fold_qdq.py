@@ -1,13 +1,13 @@
 """Fold quantization that no int8 kernel can use, and keep the quantized weights that int8 kernels need.
 
     W → QuantizeLinear → DequantizeLinear   →  W' (integers) → DequantizeLinear      for a constant W
-    W' → DequantizeLinear → f               →  W'' → f                               where f has no int8 kernel
+    W' → DequantizeLinear → f               →  W'' → f                               if f has no int8 kernel
     x → QuantizeLinear → DequantizeLinear   →  Clip(x, (qmin − zp)·s, (qmax − zp)·s) with policy=all
 
 ``keep-int8``, the default, keeps DequantizeLinear where a convolution or a matrix product takes its result, directly or
 rearranged, except for 32-bit biases. ``all`` folds all dequantized constants and removes the pairs on activations,
 which gives a plain float model. A pair both rounds and saturates: without the rounding, results change by up to half a
-step per pair; the saturation is kept as Clip, since quantizers rely on it where they remove a Relu.
+step per pair; the saturation is kept as Clip, since quantizers rely on it when they remove a Relu.
 
 Skips: constants larger than ``max-bytes``; pairs in blocks or in float8; and with ``all`` each DequantizeLinear without
 a QuantizeLinear of the same scale before it.
@@ -15,13 +15,13 @@ a QuantizeLinear of the same scale before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.operands import given
 from passes.evaluation.folding import Folder, Refusal
 from passes.graphs.quantization import same_parameters
 from passes.graphs.scopes import Scope, name_nodes, scopes
@@ -30,7 +30,7 @@ from passes.operators import DEQUANTIZE, QUANTIZE
 from passes.quantization.rewriting import producer
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 from passes.shapes.inference import infer
 
 Policy = Literal["keep-int8", "all"]
@@ -102,7 +102,7 @@ class FoldQdq(Pass):
                 pass
             folder.report()
         if self.policy == "all":
-            pairs = _FoldPairs().run(model, context)
+            pairs = fold_qdq.run(model, context)
             result.rewrites += pairs.rewrites
             result.skips += pairs.skips
         return result
@@ -121,7 +121,7 @@ def _is_qdq(node: ir.Node) -> bool:
 
 
 def _may_be_integer_operand(value: ir.Value) -> bool:
-    """Whether a constant reaches an operator that may take it as integers, or an unknown operator."""
+    """Return whether a constant reaches an operator that may take it as integers, or an unknown operator."""
     pending, seen = [value], set[ir.Value]()
     while pending:
         value = pending.pop()
@@ -131,61 +131,40 @@ def _may_be_integer_operand(value: ir.Value) -> bool:
             if node.domain != "" or node.op_type in _INT8 or any(True for _ in subgraphs(node)):
                 return True
             if node.op_type in _REARRANGING:
-                pending.extend(each for each in node.outputs if each not in seen)
+                pending.extend(output for output in node.outputs if output not in seen)
                 seen.update(node.outputs)
     return False
 
 
-@dataclass(frozen=True)
-class _Pair(Match):
-    source: ir.Value
-    low: np.ndarray
-    high: np.ndarray
-
-
-class _FoldPairs(NodeRewrite[_Pair]):
+@rewrite(*DEQUANTIZE, exactness=Exactness.QUANTIZATION_STEP, absorbs=QUANTIZE)
+def fold_qdq(node: ir.Node, edit: Edit) -> Replacement:
     """Replace QuantizeLinear → DequantizeLinear by Clip."""
-
-    name = "fold-qdq"
-    exactness = Exactness.QUANTIZATION_STEP
-    operators = DEQUANTIZE
-    absorbs = QUANTIZE
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Pair | Skip | None:
-        """Match a QuantizeLinear with the same parameters before it."""
-        scope, before = context.scope, producer(node, "QuantizeLinear", context)
-        if before is None or not same_parameters(before, node, scope):
-            return Skip("no QuantizeLinear of the same scale is before it")
-        source, scale = before.inputs[0], scope.constant(node.inputs[1])
-        zero = scope.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        if source is None or scale is None or (len(node.inputs) > 2 and node.inputs[2] is not None and zero is None):
-            return Skip("its scale or zero point is not constant")
-        dtype = zero.dtype if zero is not None else ir.DataType(before.attributes.get_int("output_dtype", 0) or 2)
-        if not dtype.is_integer():
-            return Skip(f"{dtype.name} has no uniform quantization step")
-        if scope.dtype(source) not in (None, scale.dtype):
-            return Skip("the dtypes of its input and output differ")
-        steps = scale.numpy()
-        offset = zero.numpy().astype(np.int64) if zero is not None else np.zeros((), np.int64)
-        bounds = [
-            np.asarray((int(bound) - offset).astype(np.float32) * steps).astype(steps.dtype)
-            for bound in (dtype.min, dtype.max)
-        ]
-        if steps.size > 1:
-            shape = scope.shape(source)
-            axis = node.attributes.get_int("axis", 1)
-            if steps.ndim != 1 or shape is None:
-                return Skip("it quantizes in blocks, or along an axis of a tensor of unknown rank")
-            aligned = [1] * len(shape)
-            aligned[axis] = -1
-            bounds = [bound.reshape(aligned) for bound in bounds]
-        else:
-            bounds = [bound.reshape(()) for bound in bounds]
-        return _Pair(node, source, *bounds, absorbed=(before,))
-
-    def rewrite(self, match: _Pair, edit: Edit) -> Sequence[ir.Value | None]:
-        """Clip, which takes scalar bounds only; along an axis, Max and Min."""
-        low, high = edit.constant(match.low), edit.constant(match.high)
-        if match.low.ndim == 0:
-            return [edit.op("Clip", [match.source, low, high])]
-        return [edit.op("Min", [edit.op("Max", [match.source, low]), high])]
+    scope, before = edit.scope, producer(node, "QuantizeLinear", edit)
+    if before is None or not same_parameters(before, node, scope):
+        return Skip("no QuantizeLinear of the same scale is before it")
+    source, scale, offset = before.inputs[0], scope.constant(node.inputs[1]), given(node, 2)
+    zero = scope.constant(offset)
+    if source is None or scale is None or (offset is not None and zero is None):
+        return Skip("the scale or zero point is not constant")
+    dtype = zero.dtype if zero is not None else ir.DataType(before.attributes.get_int("output_dtype", 0) or 2)
+    if not dtype.is_integer():
+        return Skip(f"{dtype.name} has no uniform quantization step")
+    if scope.dtype(source) not in (None, scale.dtype):
+        return Skip("the dtypes of the input and the output differ")
+    steps = scale.numpy()
+    aligned: list[int] = []
+    if steps.size > 1:
+        shape = scope.shape(source)
+        if steps.ndim != 1 or shape is None:
+            return Skip("the node quantizes in blocks, or along an axis of a tensor of unknown rank")
+        aligned = [1] * len(shape)
+        aligned[node.attributes.get_int("axis", 1)] = -1
+    zeros = zero.numpy().astype(np.int64) if zero is not None else np.zeros((), np.int64)
+    low, high = (
+        edit.constant(np.asarray((int(bound) - zeros).astype(np.float32) * steps).astype(steps.dtype).reshape(aligned))
+        for bound in (dtype.min, dtype.max)
+    )
+    edit.absorb(before)
+    if not aligned:
+        return edit.op("Clip", [source, low, high])
+    return edit.op("Min", [edit.op("Max", [source, low]), high])  # Clip takes scalar bounds only

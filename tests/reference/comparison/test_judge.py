@@ -16,7 +16,7 @@ from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
-from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
+from passes.quantization.to_int8.saturate_before_quantize import saturate_before_quantize
 from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from passes.rewriting.base import Context
 from passes.shapes.inference import infer
@@ -255,7 +255,7 @@ def test_a_tie_of_integers_that_a_pass_shifted(scale: str, determined: bool) -> 
     """With uint8 made int8, and QuantizeLinear replaced behind that, its choice is still found by its first name."""
     other = model(SHIFTED.format(zero="-0.00004", scale=scale))
     infer(other)
-    for step in (LiftConstantNodes(), Uint8ToInt8(), SaturateBeforeQuantize()):
+    for step in (LiftConstantNodes(), Uint8ToInt8(), saturate_before_quantize):
         step.run(other, Context())
     assert "Clip" in [node.op_type for node in other.graph]
     assert [value.name for node in other.graph for value in node.outputs if value.dtype == ir.DataType.INT8] == [

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.quantization.to_int8.cancel_qdq import CancelQdq
+from passes.quantization.to_int8.cancel_qdq import cancel_qdq
 from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
 
-STEP = CancelQdq()
+STEP = cancel_qdq
 S, Z = np.float32(0.05), np.int8(3)
 TWICE = """(float[2,3] x) => (float[2,3] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
     p = QuantizeLinear(d, t, u) y = DequantizeLinear(p, t, u) }"""

@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.quantization.to_int8.explicit_zero_point import ExplicitZeroPoint
+from passes.quantization.to_int8.explicit_zero_point import explicit_zero_point
 from tests.passes.harness import apply, reasons
 from tests.passes.helpers import tiny
 
-STEP = ExplicitZeroPoint()
+STEP = explicit_zero_point
 S = np.float32(0.05)
 
 

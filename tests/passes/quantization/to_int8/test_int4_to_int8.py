@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.quantization.to_int8.int4_to_int8 import Int4ToInt8
+from passes.quantization.to_int8.int4_to_int8 import int4_to_int8
 from tests.passes.harness import apply, reasons
 from tests.passes.helpers import tiny
 
-STEP = Int4ToInt8()
+STEP = int4_to_int8
 S, Z = np.float32(0.1), np.int8(3)
 PRODUCT = """(float[2,4] x) => (float[2,6] y) { q = QuantizeLinear(x, s, a) d = DequantizeLinear(q, s, a)
     e = DequantizeLinear <axis = 1> (w, t, z) y = MatMul(d, e) }"""

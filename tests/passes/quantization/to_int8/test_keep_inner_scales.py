@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from passes.quantization.to_int8.keep_inner_scales import KeepInnerScales
+from passes.quantization.to_int8.keep_inner_scales import keep_inner_scales
 from tests.passes.harness import apply, operators
 from tests.passes.helpers import tiny
 
-STEP = KeepInnerScales()
+STEP = keep_inner_scales
 W = np.arange(-8, 8, dtype=np.int8).reshape(4, 4)
 ACTIVATION = "q = QuantizeLinear(x, a, b) d = DequantizeLinear(q, a, b)"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.quantization.to_int8.lift_dequantize import LiftDequantize
+from passes.quantization.to_int8.lift_dequantize import lift_dequantize
 from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import mentioned, tiny
 
-STEP = LiftDequantize()
+STEP = lift_dequantize
 GIVEN = {
     "k": np.array([4, 2]),
     "n": np.array([0, 1, 1, 0]),
@@ -65,4 +65,4 @@ def test_skips() -> None:
         y = DequantizeLinear <axis = 0> (r, t, u) }"""
     constants = {"t": np.ones(4, np.float32), "u": np.zeros(4, np.int8), "k": GIVEN["k"]}
     source = tiny(text, s=np.ones(2, np.float32), z=np.zeros(2, np.int8), **constants)
-    assert reasons(apply(STEP, source)) == ["it has more than one scale"]
+    assert reasons(apply(STEP, source)) == ["the node has more than one scale"]

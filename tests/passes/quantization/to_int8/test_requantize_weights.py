@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.quantization.to_int8.requantize_weights import RequantizeWeights, on_grid
+from passes.quantization.to_int8.requantize_weights import on_grid, requantize_weights
 from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
 
-STEP = RequantizeWeights()
+STEP = requantize_weights
 RANDOM = np.random.default_rng(3)
 Q = RANDOM.integers(-127, 128, (6, 5))
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.quantization.to_int8.saturate_before_quantize import SaturateBeforeQuantize
+from passes.quantization.to_int8.saturate_before_quantize import saturate_before_quantize
 from passes.rewriting.base import Context
 from tests.passes.harness import apply, operators, reasons, run, stops
 from tests.passes.helpers import tiny
 
-STEP = SaturateBeforeQuantize()
+STEP = saturate_before_quantize
 S, Z = np.float32(0.05), np.int8(0)
 TEXT = "(float[2,4,3] x) => (float[2,4,3] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
 X = {"x": np.linspace(-20, 20, 24, dtype=np.float32).reshape(2, 4, 3)}

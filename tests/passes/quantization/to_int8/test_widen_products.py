@@ -10,13 +10,13 @@ import pytest
 
 from passes.graphs.int8_kernels import forecast_kernel
 from passes.graphs.scopes import Scope
-from passes.quantization.to_int8.widen_products import WidenProducts
+from passes.quantization.to_int8.widen_products import widen_products
 from passes.rewriting.base import Context
 from passes.shapes.inference import infer
 from tests.passes.harness import apply, reasons
 from tests.passes.helpers import mentioned, tiny
 
-STEP = WidenProducts()
+STEP = widen_products
 X = """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) h = Cast <to = 10> (d)"""
 W = "e = DequantizeLinear(w, s, z) g = Cast <to = 10> (e)"
 GIVEN: dict[str, Any] = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.quantization.to_int8.widen_scales import WidenScales
+from passes.quantization.to_int8.widen_scales import widen_scales
 from tests.passes.harness import apply, operators, reasons
 from tests.passes.helpers import tiny
 
-STEP = WidenScales()
+STEP = widen_scales
 TEXT = "(float16[2,3] x) => (float16[2,3] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
 
 
@@ -31,4 +31,4 @@ def test_unchanged() -> None:
     text = TEXT.replace("x)", "x, float16 s)")
     given = {"x": np.ones((2, 3), np.float16), "s": np.array(1, np.float16)}
     result = apply(STEP, tiny(text, opset=19, z=np.int8(0)), inputs=given)
-    assert reasons(result) == ["its scale is not constant"] * 2
+    assert reasons(result) == ["the scale is not constant"] * 2

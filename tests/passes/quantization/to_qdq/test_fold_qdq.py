@@ -262,7 +262,7 @@ class TestPairs:
                 """q = QuantizeLinear <axis = 1, block_size = 2> (x, b, c)
                    y = DequantizeLinear <axis = 1, block_size = 2> (q, b, c)""",
                 {"b": np.ones((2, 2, 3), np.float32), "c": np.zeros((2, 2, 3), np.int8)},
-                "it quantizes in blocks",
+                "the node quantizes in blocks",
             ),
         ],
     )
