@@ -85,7 +85,7 @@ class Attended:
 
 
 def default_scale(size: int) -> float:
-    """1/√size; heads of no size have products of zero, whatever the scale."""
+    """Return 1/√size; heads of no size have products of zero, whatever the scale."""
     return 1 / math.sqrt(max(size, 1))
 
 
@@ -102,7 +102,7 @@ def merge_heads(a: Arithmetic, x: ir.Value, shape: Sequence[int]) -> ir.Value:
 
 
 def intersection(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
-    """The mask of what both allow."""
+    """Return the mask of what both allow."""
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
@@ -111,14 +111,14 @@ def intersection(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
 
 
 def attend(a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, scoring: Scoring) -> Attended:
-    """Attention of all heads.
+    """Return the attention of all heads.
 
     Args:
         a: builds the nodes, in the dtype of ``q``, ``k``, ``v`` and the bias.
         q: queries, (batch, query heads, queries, size).
         k: keys, (batch, kv heads, keys, size).
         v: values, (batch, kv heads, keys, value size).
-        heads: these sizes.
+        heads: the sizes of ``q``, ``k`` and ``v``.
         scoring: how scores become probabilities.
     """
     groups = heads.query_heads // heads.kv_heads
@@ -142,20 +142,20 @@ def attend(a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, s
 def attend_rounded_once(
     a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, scoring: Scoring
 ) -> Attended:
-    """The same, in 32 bits where the operands have 16: softmax multiplies the rounding of large scores.
+    """Compute `attend` in 32 bits if the operands have 16: softmax multiplies the rounding of large scores.
 
     Arguments and results are those of `attend`, in the dtype of ``a``.
     """
     inner = Arithmetic(a.edit, wide(a.dtype))
-    q, k, v = (inner.cast(each) for each in (q, k, v))
+    q, k, v = (inner.cast(x) for x in (q, k, v))
     bias = None if scoring.bias is None else inner.cast(scoring.bias)
     sink = inner.cast(scoring.sink) if isinstance(scoring.sink, ir.Value) else scoring.sink
-    done = attend(inner, q, k, v, heads, replace(scoring, bias=bias, sink=sink))
-    return Attended(*(a.cast(getattr(done, each.name)) for each in fields(done)))
+    attended = attend(inner, q, k, v, heads, replace(scoring, bias=bias, sink=sink))
+    return Attended(*(a.cast(getattr(attended, field.name)) for field in fields(attended)))
 
 
 def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[ir.Value, ir.Value]:
-    """The masked scores with the bias, and their softmax."""
+    """Return the masked scores with the bias, and their softmax."""
     scores = capped if scoring.bias is None else a("Add", capped, scoring.bias)
     biased, mask, allowed = scores, None, scoring.allowed
     attends = scoring.every_query_attends or (isinstance(allowed, np.ndarray) and bool(allowed.any(-1).all()))
@@ -172,7 +172,7 @@ def _probabilities(a: Arithmetic, capped: ir.Value, scoring: Scoring) -> tuple[i
 
 
 def _softmax(a: Arithmetic, scores: ir.Value, sink: ir.Value | None) -> ir.Value:
-    """exp(s - m) / (Σ exp(s - m) + exp(sink - m)), with m the maximum."""
+    """Return exp(s - m) / (Σ exp(s - m) + exp(sink - m)), with m the maximum."""
     if sink is None:
         return a("Softmax", scores, axis=-1)
     top = a("Max", a.reduce("Max", scores, [-1]), sink)

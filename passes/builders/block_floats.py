@@ -95,9 +95,9 @@ def in_blocks(
     Args:
         edit: receives the new nodes.
         x: float32.
-        dims: shape of ``x``.
+        dims: the shape of ``x``.
         axis: non-negative.
-        size: of a block.
+        size: the size of a block.
         compute: maps x, reshaped so that ``axis`` is split in two, and the index of the inner axis to a result of the
             same shape.
     """
@@ -114,13 +114,13 @@ def in_blocks(
 
 
 def round_block(edit: Edit, x: ir.Value, axis: int, *, bits: int, rounding: Rounding, widen: bool = False) -> ir.Value:
-    """Block floats: all numbers along an axis share an 8-bit exponent.
+    """Round to block floats: all numbers along an axis share an 8-bit exponent.
 
     Args:
         edit: receives the new nodes.
         x: float32, finite.
-        axis: of the block.
-        bits: of a number including the exponent: 16 means 7 bits of mantissa.
+        axis: the axis of the block.
+        bits: the bits of a number including the exponent: 16 means 7 bits of mantissa.
         rounding: how halves are rounded.
         widen: use the next larger exponent for blocks whose numbers round beyond 8-bit integers, instead of clamping.
     """
@@ -150,14 +150,14 @@ def round_prime_block(
     sub_block: int,
     shift: int,
 ) -> ir.Value:
-    """Block floats in which sub-blocks of small numbers have a smaller exponent.
+    """Round to block floats in which sub-blocks of small numbers have a smaller exponent.
 
     Args:
         edit: receives the new nodes.
         x: float32, finite.
-        shape: of ``x``.
-        axis: of the block.
-        bits: of a number including the exponent.
+        shape: the shape of ``x``.
+        axis: the axis of the block.
+        bits: the bits of a number including the exponent.
         rounding: how halves are rounded.
         sub_block: size of a sub-block.
         shift: number of bits that encode how much smaller the exponent of a sub-block is.
@@ -180,12 +180,12 @@ def round_prime_block(
 
 
 def round_mx(edit: Edit, x: ir.Value, axis: int, *, element: str, rounding: Rounding) -> ir.Value:
-    """MX blocks: a power-of-two scale, and elements that are narrow floats or int8.
+    """Round to MX blocks: a power-of-two scale, and elements that are narrow floats or int8.
 
     Args:
         edit: receives the new nodes.
         x: float32, finite.
-        axis: of the block.
+        axis: the axis of the block.
         element: a key of `ELEMENTS`, or int8.
         rounding: how halves are rounded, for int8 only; narrow floats round half to even.
     """

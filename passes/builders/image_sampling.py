@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from passes.rewriting.edit import Edit
+from passes.builders.arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Taps:
     Attributes:
         count: the number of taps per position.
         positions: indices of pixels, (N, Q, count): whole numbers in a float dtype, clamped to the image.
-        inside: whether they are in the image, bool of the same shape; None if all are.
-        weights: of the same shape; None for a single tap of weight 1.
+        inside: whether the positions are in the image, bool of the same shape; None if all are.
+        weights: the factors of the pixels, of the same shape; None for a single tap of weight 1.
     """
 
     count: int
@@ -36,14 +36,14 @@ class Taps:
     weights: ir.Value | None
 
 
-def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], positions: int) -> ir.Value:
+def sample(a: Arithmetic, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], positions: int) -> ir.Value:
     """Sample ``x`` at positions that are given by axis.
 
     Args:
-        edit: receives the new nodes.
-        x: (N, C, spatial sizes…), in the dtype of the weights.
-        shape: of ``x``.
-        taps: of each spatial axis.
+        a: builds the nodes, in the dtype of ``x`` and of the weights.
+        x: (N, C, spatial sizes…).
+        shape: the shape of ``x``.
+        taps: the taps along each spatial axis.
         positions: Q, the number of positions per image.
 
     Returns:
@@ -51,64 +51,57 @@ def sample(edit: Edit, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], 
     """
     batch, channels, spatial = shape[0], shape[1], shape[2:]
     pixels, rank = math.prod(spatial), len(spatial)
-    assert x.dtype is not None
-    rows = edit.op("Transpose", [edit.reshape(x, (batch, channels, pixels))], {"perm": [0, 2, 1]})
-    rows = edit.reshape(rows, (batch * pixels, channels))
-    counts = [each.count for each in taps]
+    rows = a("Transpose", a.reshape(x, (batch, channels, pixels)), perm=[0, 2, 1])
+    rows = a.reshape(rows, (batch * pixels, channels))
     flat: ir.Value | None = None
     inside: ir.Value | None = None
     weights: ir.Value | None = None
-    for axis, each in enumerate(taps):
-        spread = (batch, positions, *[count if other == axis else 1 for other, count in enumerate(counts)])
-        index = edit.op("Cast", [each.positions], {"to": ir.DataType.INT64.value})
-        index = edit.reshape(index, spread)
+    for axis, tap in enumerate(taps):
+        spread = (batch, positions, *[tap.count if other == axis else 1 for other in range(rank)])
+        index = a.reshape(a.cast(tap.positions, ir.DataType.INT64), spread)
         stride = math.prod(spatial[axis + 1 :])
         if stride > 1:
-            index = edit.op("Mul", [index, edit.constant(np.array(stride, np.int64))])
-        flat = index if flat is None else edit.op("Add", [flat, index])
-        if each.inside is not None:
-            within = edit.reshape(each.inside, spread)
-            inside = within if inside is None else edit.op("And", [inside, within])
-        if each.weights is not None:
-            weight = edit.reshape(each.weights, spread)
-            weights = weight if weights is None else edit.op("Mul", [weights, weight])
+            index = a("Mul", index, a.index(stride))
+        flat = index if flat is None else a("Add", flat, index)
+        if tap.inside is not None:
+            is_within = a.reshape(tap.inside, spread)
+            inside = is_within if inside is None else a("And", inside, is_within)
+        if tap.weights is not None:
+            weight = a.reshape(tap.weights, spread)
+            weights = weight if weights is None else a("Mul", weights, weight)
     assert flat is not None
     if batch > 1:
-        first = np.arange(batch, dtype=np.int64).reshape(batch, *[1] * (rank + 1)) * pixels
-        flat = edit.op("Add", [flat, edit.constant(first)])
+        flat = a("Add", flat, a.index(np.arange(batch).reshape(batch, *[1] * (rank + 1)) * pixels))
     if inside is not None:
-        rows = edit.op("Concat", [rows, edit.constant(np.zeros((1, channels), x.dtype.numpy()))], {"axis": 0})
-        flat = edit.op("Where", [inside, flat, edit.constant(np.array(batch * pixels, np.int64))])
-    total = math.prod(counts)
-    read = edit.op("Gather", [rows, edit.reshape(flat, (batch, positions, total))], {"axis": 0})
+        rows = a.concat([rows, a.value(np.zeros((1, channels)))], 0)
+        flat = a("Where", inside, flat, a.index(batch * pixels))
+    total = math.prod(tap.count for tap in taps)
+    samples = a("Gather", rows, a.reshape(flat, (batch, positions, total)), axis=0)
     if weights is not None:
-        read = edit.op("MatMul", [edit.reshape(weights, (batch, positions, 1, total)), read])
-    return edit.op("Transpose", [edit.reshape(read, (batch, positions, channels))], {"perm": [0, 2, 1]})
+        samples = a("MatMul", a.reshape(weights, (batch, positions, 1, total)), samples)
+    return a("Transpose", a.reshape(samples, (batch, positions, channels)), perm=[0, 2, 1])
 
 
-def linear_taps(edit: Edit, at: ir.Value, size: int, dtype: ir.DataType) -> Taps:
-    """Linear interpolation between two neighbours, with zeros outside of the image.
+def linear_taps(a: Arithmetic, at: ir.Value, size: int) -> Taps:
+    """Return the taps of linear interpolation between two neighbours, with zeros outside of the image.
 
     Args:
-        edit: receives the new nodes.
+        a: builds the nodes, in the dtype of ``at``.
         at: positions along the axis, (N, Q, 1).
-        size: of the image along the axis.
-        dtype: of ``at``.
+        size: the size of the image along the axis.
     """
-    low = edit.op("Floor", [at])
-    far = edit.op("Sub", [at, low])
-    near = edit.op("Sub", [edit.scalar(1, dtype), far])
-    weights = edit.op("Concat", [near, far], {"axis": -1})
-    pixels = edit.op("Add", [low, edit.constant(np.array([0, 1], dtype.numpy()))])
-    return Taps(2, clamped(edit, pixels, size, dtype), within(edit, pixels, size, dtype), weights)
+    low = a("Floor", at)
+    far = a("Sub", at, low)
+    weights = a.concat([a("Sub", 1, far), far], -1)
+    pixels = a("Add", low, np.array([0, 1]))
+    return Taps(2, clamped(a, pixels, size), within(a, pixels, size), weights)
 
 
-def within(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
-    """Whether the whole numbers ``pixels`` are valid indices of an axis of ``size``."""
-    low = edit.op("Greater", [pixels, edit.scalar(-1, dtype)])
-    return edit.op("And", [low, edit.op("Less", [pixels, edit.scalar(size, dtype)])])
+def within(a: Arithmetic, pixels: ir.Value, size: int) -> ir.Value:
+    """Return whether the whole numbers ``pixels`` are valid indices of an axis of ``size``."""
+    return a("And", a("Greater", pixels, -1), a("Less", pixels, size))
 
 
-def clamped(edit: Edit, pixels: ir.Value, size: int, dtype: ir.DataType) -> ir.Value:
-    """``pixels`` clamped to the valid indices of an axis of ``size``."""
-    return edit.op("Clip", [pixels, edit.scalar(0, dtype), edit.scalar(size - 1, dtype)])
+def clamped(a: Arithmetic, pixels: ir.Value, size: int) -> ir.Value:
+    """Clamp ``pixels`` to the valid indices of an axis of ``size``."""
+    return a("Clip", pixels, 0, size - 1)

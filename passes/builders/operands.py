@@ -21,12 +21,12 @@ __all__ = [
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
-    """An optional input; None if it is omitted."""
+    """Return an optional input; None if it is omitted."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def is_output_used(node: ir.Node, index: int) -> bool:
-    """Whether an optional output is present and used."""
+    """Return whether an optional output is present and used."""
     if index >= len(node.outputs):
         return False
     value = node.outputs[index]
@@ -34,17 +34,17 @@ def is_output_used(node: ir.Node, index: int) -> bool:
 
 
 def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str | None:
-    """The elements of an optional input: None if it is omitted, a reason if it is not constant."""
+    """Return the elements of an optional input: None if it is omitted, a reason if it is not constant."""
     if value is None:
         return None
-    found = ints(scope.constant(value))
-    return not_constant(value, what) if found is None else found
+    elements = ints(scope.constant(value))
+    return not_constant(value, what) if elements is None else elements
 
 
 def constant_integer(value: ir.Value | None, scope: Scope) -> int | None:
-    """The value of a constant integer or bool with one element; None for anything else."""
+    """Return the value of a constant integer or bool with one element; None for anything else."""
     tensor = scope.constant(value)
     if tensor is not None and tensor.dtype == ir.DataType.BOOL and tensor.size == 1:
         return int(tensor.numpy().item())
-    found = ints(tensor)
-    return found[0] if found is not None and len(found) == 1 else None
+    elements = ints(tensor)
+    return elements[0] if elements is not None and len(elements) == 1 else None

@@ -16,7 +16,7 @@ class Window:
     """The windows of a convolution or pooling along one axis.
 
     Attributes:
-        size: of the input.
+        size: the size of the input.
         kernel: number of elements in a window.
         stride: distance between windows.
         dilation: distance between elements of a window.
@@ -44,20 +44,20 @@ class Window:
         return (self.count - 1) * self.stride + self.reach - self.begin - self.size
 
     def positions(self) -> Array:
-        """The input index of each element of each window, (count, kernel); in the padding, it is out of range."""
+        """Return the input index of each element of each window, (count, kernel); out of range in the padding."""
         starts = np.arange(self.count)[:, None] * self.stride - self.begin
         return starts + np.arange(self.kernel)[None] * self.dilation
 
 
 def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[Window]:
-    """The windows of a convolution or pooling.
+    """Return the windows of a convolution or pooling, one for each axis.
 
     With ``ceil_mode`` the last window may extend beyond the padding, but does not start in the padding after the input.
 
     Args:
         node: its attributes auto_pad, pads, strides, dilations and ceil_mode are read.
-        sizes: of the spatial axes of the input.
-        kernel: sizes of the kernel along these axes.
+        sizes: the sizes of the spatial axes of the input.
+        kernel: the sizes of the kernel along these axes.
     """
     rank = len(sizes)
     strides = node.attributes.get_ints("strides", None) or [1] * rank
@@ -65,7 +65,7 @@ def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[
     pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     ceil = node.attributes.get_int("ceil_mode", 0) == 1
-    found = []
+    axes = []
     for axis, (size, length, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         reach = (length - 1) * dilation + 1
         begin, end = (pads[axis], pads[axis + rank]) if auto == "NOTSET" else (0, 0)
@@ -77,5 +77,5 @@ def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[
         count = (-(-room // stride) if ceil else room // stride) + 1
         if ceil and (count - 1) * stride >= size + begin:
             count -= 1
-        found.append(Window(size, length, stride, dilation, begin, end, count))
-    return found
+        axes.append(Window(size, length, stride, dilation, begin, end, count))
+    return axes

@@ -41,9 +41,9 @@ def gather_deform_conv(node: ir.Node, edit: Edit) -> Replacement:
     for axis, window in enumerate(axes):
         moved = a("Gather", offset, a.index(axis), axis=2)
         at = a.reshape(a("Add", moved, _base(axes, axis)), (batch * groups, elements * positions, 1))
-        taps.append(linear_taps(edit, at, window.size, a.dtype))
+        taps.append(linear_taps(a, at, window.size))
     images = (batch * groups, channels // groups, *shape[2:])
-    read = sample(edit, a.reshape(a.cast(edit.input(node)), images), images, taps, elements * positions)
+    read = sample(a, a.reshape(a.cast(edit.input(node)), images), images, taps, elements * positions)
     bias, mask = given(node, 3), given(node, 4)
     if mask is not None:
         read = a("Mul", read, a.reshape(a.cast(mask), (batch * groups, 1, elements * positions)))

@@ -1,8 +1,8 @@
 """Remove Dropout in inference mode.
 
     Dropout(x), inference or ratio 0    →  x, and a mask of ones                  (of zeros before opset 12)
-    BiasDropout(x, b, r), likewise      →  x + b + r, and a mask of ones
-    BitmaskDropout(x), BitmaskBiasDropout(x, b, r)    likewise, without the mask
+    BiasDropout(x, b, r), the same      →  x + b + r, and a mask of ones
+    BitmaskDropout(x), BitmaskBiasDropout(x, b, r)    the same without the mask
 
 The standard did not define the mask of an inference before opset 12; ONNX Runtime returns zeros.
 

@@ -43,7 +43,7 @@ def gather_grid_sample(node: ir.Node, edit: Edit) -> Replacement:
     for axis, size in enumerate(shape[2:]):  # the coordinates are those of the image's axes from the last one
         at = _to_pixels(a, a("Gather", grid, a.index([rank - 1 - axis]), axis=2), size, node)
         taps.append(_taps(a, at, size, node, mode))
-    y = sample(edit, a.cast(edit.input(node)), shape, taps, positions)
+    y = sample(a, a.cast(edit.input(node)), shape, taps, positions)
     return a.cast(a.reshape(y, (*shape[:2], *grid_shape[1:-1])), dtype)
 
 
@@ -57,7 +57,7 @@ def _to_pixels(a: Arithmetic, at: ir.Value, size: int, node: ir.Node) -> ir.Valu
 
 def _taps(a: Arithmetic, at: ir.Value, size: int, node: ir.Node, mode: str) -> Taps:
     """Return the pixels along one axis that contribute to each position."""
-    edit, weights = a.edit, None
+    weights = None
     if mode == "nearest":
         count, pixels = 1, a("Round", at)
     else:
@@ -67,10 +67,10 @@ def _taps(a: Arithmetic, at: ir.Value, size: int, node: ir.Node, mode: str) -> T
         distance = a("Abs", a("Sub", a("Sub", at, low), offsets))
         weights = a("Sub", 1, distance) if mode == "linear" else _cubic_weights(a, distance)
     padding = node.attributes.get_string("padding_mode", "zeros")
-    inside = within(edit, pixels, size, a.dtype) if padding == "zeros" else None
+    inside = within(a, pixels, size) if padding == "zeros" else None
     if padding == "reflection":
         pixels = _mirrored(a, pixels, size, bool(node.attributes.get_int("align_corners", 0)))
-    return Taps(count, clamped(edit, pixels, size, a.dtype), inside, weights)
+    return Taps(count, clamped(a, pixels, size), inside, weights)
 
 
 def _mirrored(a: Arithmetic, pixels: ir.Value, size: int, centers: bool) -> ir.Value:

@@ -38,8 +38,8 @@ class _Axis:
     """One resized axis.
 
     Attributes:
-        axis: its index.
-        size: of the input.
+        axis: the index of the axis.
+        size: the size of the input.
         scale: output size divided by input size, before rounding.
         positions: the position of each output element in the input, float32.
     """
@@ -60,8 +60,8 @@ def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple
 
     Args:
         mode: coordinate_transformation_mode.
-        size: of the input.
-        count: of the output.
+        size: the size of the input.
+        count: the size of the output.
         scale: output size divided by input size.
         roi: start and end of the region, relative to the size.
     """

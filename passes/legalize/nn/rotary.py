@@ -30,7 +30,7 @@ def rotate(
     Args:
         a: builds the nodes.
         x: (batch, heads, length, size).
-        shape: of ``x``.
+        shape: the shape of ``x``.
         cos: cosines that broadcast to (batch, heads, length, half).
         sin: sines of the same shape.
         half: the number of pairs.
