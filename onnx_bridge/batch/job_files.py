@@ -166,7 +166,7 @@ def _value(name: str, value: Any, where: str, file: Location) -> Any:
     if name in _BY_NAME and not isinstance(value, dict):
         raise InputError(f"{name} is not a table", where=where, hint=_EXAMPLES[name])
     if name in ("freeze", "pad"):
-        return {str(key): each if isinstance(each, str) else json.dumps(each) for key, each in value.items()}
+        return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}
     if name in _PATHS:
         location = beside(file, value) if isinstance(value, str) else None
         if not isinstance(location, Path):

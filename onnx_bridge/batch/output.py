@@ -297,12 +297,12 @@ class RemoteOutput(Output):
             contents = self._listing[1]
             manifests = {file: contents[f"{name}/{file}"] for file in files if f"{name}/{file}" in contents}
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-            for each, (_, size, _) in files.items():
-                path = Path(folder) / each
+            for file, (_, size, _) in files.items():
+                path = Path(folder) / file
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("wb") as file:
-                    file.write(manifests.get(each, b""))
-                    file.truncate(int(size))
+                with path.open("wb") as copy:
+                    copy.write(manifests.get(file, b""))
+                    copy.truncate(int(size))
             yield Path(folder)
 
 
@@ -314,4 +314,4 @@ def _earlier_files(bundle: Path) -> set[str]:
 
 def _manifests_last(names: Iterable[str]) -> list[str]:
     """Return the files of a bundle in the order of publication: manifests last, that of the whole bundle at the end."""
-    return sorted(names, key=lambda each: (posixpath.basename(each) == MANIFEST, each == MANIFEST, each))
+    return sorted(names, key=lambda name: (posixpath.basename(name) == MANIFEST, name == MANIFEST, name))

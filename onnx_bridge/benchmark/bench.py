@@ -187,13 +187,13 @@ class _Benchmark:
 
 
 def _versions(rows: Sequence[Row], subject: Subject) -> dict[str, str]:
-    found = {"machine": f"{platform.node()} {platform.machine()}", "cores": str(os.cpu_count())}
+    versions = {"machine": f"{platform.node()} {platform.machine()}", "cores": str(os.cpu_count())}
     names = {row.engine for row in rows}
     if "migraphx" in names:
         bundle = subject.bundle
-        found["MIGraphX"] = bundle.manifest.versions["migraphx"] if bundle else runtimes.find().version
+        versions["MIGraphX"] = bundle.manifest.versions["migraphx"] if bundle else runtimes.find().version
     if names.intersection(engine_names.PROVIDERS):
-        found["ONNX Runtime"] = importlib.metadata.version("onnxruntime")
+        versions["ONNX Runtime"] = importlib.metadata.version("onnxruntime")
     if names.intersection(TORCH):
-        found["torch"] = importlib.metadata.version("torch")
-    return found
+        versions["torch"] = importlib.metadata.version("torch")
+    return versions

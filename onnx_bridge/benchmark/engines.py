@@ -199,8 +199,8 @@ class _Session:
 
     def _call(self, sample: Mapping[str, Value]) -> Mapping[str, Value]:
         (entries,), arrays = value_messages.pack([sample])
-        (answer, found), _ = self._ask({"do": "run", "sample": entries}, arrays)
-        return value_messages.unpack([answer["outputs"]], found)[0]
+        (answer, outputs_), _ = self._ask({"do": "run", "sample": entries}, arrays)
+        return value_messages.unpack([answer["outputs"]], outputs_)[0]
 
     def _ask(self, request: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> tuple[Message, Child]:
         bounds = limits.current(SECONDS)

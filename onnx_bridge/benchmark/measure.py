@@ -82,7 +82,7 @@ def measure(
     together = [_warm_up(call, sample, rounds.warmup, clock) for call, sample in calls]
     places = np.tile(np.arange(len(calls)), (rounds.iterations, 1))
     orders = np.random.default_rng(rounds.seed).permuted(places, axis=1).tolist()  # drawn in advance, not between calls
-    found: list[list[float]] = [[] for _ in calls]
+    latencies: list[list[float]] = [[] for _ in calls]
     countdown = Countdown(tell, what, rounds.iterations, clock=clock, step_name="round")
     was_enabled = gc.isenabled()
     gc.collect()
@@ -98,12 +98,12 @@ def measure(
                 before = clock()
                 for _ in turn:
                     call(sample)
-                found[place].append((clock() - before) / together[place])
+                latencies[place].append((clock() - before) / together[place])
             countdown.step()
     finally:
         if was_enabled:
             gc.enable()
-    return [Series(tuple(series), each) for series, each in zip(found, together, strict=True)]
+    return [Series(tuple(series), totals) for series, totals in zip(latencies, together, strict=True)]
 
 
 def _warm_up(call: Call, sample: Mapping[str, Value], warmup: int, clock: Callable[[], float]) -> int:

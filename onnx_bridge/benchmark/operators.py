@@ -132,7 +132,7 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
         for _ in range(CALLS + 1):
             output.clear()
             traced(sample)
-            traced_instructions = [each for text in output for each in instructions(text)]
+            traced_instructions = [instruction for text in output for instruction in instructions(text)]
             silent = silent or not traced_instructions
             runs.append(traced_instructions + _host(traced))
         traced.close()
@@ -149,15 +149,15 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
 def _host(bundle: Bundle) -> list[Instruction]:
     partitions = enumerate(bundle.program.loaded)
     return [
-        Instruction(f"partition {index}", HOST, each.seconds)
-        for index, each in partitions
-        if isinstance(each, HostPartition)
+        Instruction(f"partition {index}", HOST, partition.seconds)
+        for index, partition in partitions
+        if isinstance(partition, HostPartition)
     ]
 
 
 def instructions(text: str) -> list[Instruction]:
     """Return the instructions in MIGraphX's output, in the order in which they finished."""
-    found = []
+    timed = []
     open_: list[tuple[str, str, float]] = []
     for line in text.splitlines():
         if run := _RUN.match(line):
@@ -165,11 +165,11 @@ def instructions(text: str) -> list[Instruction]:
         elif (time := _TIME.match(line)) and open_:
             name, operator, inner = open_.pop()
             seconds = float(time["ms"]) / 1e3
-            found.append(Instruction(name, operator, max(0.0, seconds - inner)))
+            timed.append(Instruction(name, operator, max(0.0, seconds - inner)))
             if open_:
                 outer, its, before = open_.pop()
                 open_.append((outer, its, before + seconds))
-    return found
+    return timed
 
 
 def _operator(text: str) -> str:
@@ -191,18 +191,18 @@ def summarize(
     """
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:
-        for each in run:
-            if not each.operator.startswith("@"):
-                times.setdefault(each.operator, {}).setdefault(each.name, []).append(each.seconds)
+        for instruction in run:
+            if not instruction.operator.startswith("@"):
+                times.setdefault(instruction.operator, {}).setdefault(instruction.name, []).append(instruction.seconds)
     calls, kinds = len(runs), _kinds(model)
-    found = []
+    rows = []
     for operator, by_name in times.items():
         medians = {name: statistics.median(series) * len(series) / calls for name, series in by_name.items()}
         slowest = max(medians, key=lambda name: medians[name])
         count = sum(map(len, by_name.values())) // calls
-        found.append((operator, count, sum(medians.values()), slowest, medians[slowest]))
-    whole = sum(seconds for _, _, seconds, *_ in found) or 1.0
-    found.sort(key=lambda each: -each[2])
+        rows.append((operator, count, sum(medians.values()), slowest, medians[slowest]))
+    whole = sum(seconds for _, _, seconds, *_ in rows) or 1.0
+    rows.sort(key=lambda row: -row[2])
     return tuple(
         OperatorTime(
             operator,
@@ -213,18 +213,18 @@ def summarize(
             slowest,
             longest,
         )
-        for operator, count, seconds, slowest, longest in found
+        for operator, count, seconds, slowest, longest in rows
     )
 
 
 def _kinds(model: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the model's operators by MIGraphX's name for them."""
     there = set(model)
-    found: dict[str, tuple[str, ...]] = {each.lower(): (each,) for each in there}
+    by_kind: dict[str, tuple[str, ...]] = {operator.lower(): (operator,) for operator in there}
     for name, kinds in _SYNONYMS.items():
-        if known := tuple(each for each in kinds if each in there):
-            found[name] = (*found.get(name, ()), *(each for each in known if each.lower() != name))
-    return found
+        if known := tuple(kind for kind in kinds if kind in there):
+            by_kind[name] = (*by_kind.get(name, ()), *(operator for operator in known if operator.lower() != name))
+    return by_kind
 
 
 def _onnx(operator: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -232,12 +232,12 @@ def _onnx(operator: str, kinds: Mapping[str, tuple[str, ...]]) -> tuple[str, ...
     words = operator.rpartition("::")[2].lower().split("_")
     if (whole := kinds.get("".join(words))) is not None:
         return whole
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
     start = 0
     while start < len(words):  # the longest match, as in quant_dot or reduce_sum
         ends = range(len(words), start, -1)
-        end = next((each for each in ends if "".join(words[start:each]) in kinds), None)
+        end = next((position for position in ends if "".join(words[start:position]) in kinds), None)
         if end is not None:
-            found |= dict.fromkeys(kinds["".join(words[start:end])])
+            operators |= dict.fromkeys(kinds["".join(words[start:end])])
         start = end or start + 1
-    return tuple(found)
+    return tuple(operators)

@@ -123,12 +123,12 @@ class BenchResult(JsonRecord):
     def ratios(self) -> dict[Row, Ratio]:
         """Return the ratio of each row to the first one of its batch size, measured in the same rounds."""
         first: dict[int | None, Row] = {}
-        found = {}
+        ratios = {}
         for row in self.rows:
             base = first.setdefault(row.batch, row)
             if base is not row:
-                found[row] = ratio(row.latencies, base.latencies, paired=True)
-        return found
+                ratios[row] = ratio(row.latencies, base.latencies, paired=True)
+        return ratios
 
     def knees(self) -> dict[tuple[str, str, str], tuple[int, int]]:
         """By engine, target and precision: the batch size with the best throughput, and the knee."""
@@ -136,7 +136,7 @@ class BenchResult(JsonRecord):
         for row in self.rows:
             if row.batch is not None:
                 sizes.setdefault(row.key[:3], {})[row.batch] = row.throughput
-        return {kind: knee(found) for kind, found in sizes.items() if len(found) > 1}
+        return {kind: knee(throughputs) for kind, throughputs in sizes.items() if len(throughputs) > 1}
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, which can serve as a baseline."""
@@ -193,8 +193,8 @@ class BenchResult(JsonRecord):
         gates = []
         for row in self.rows:
             if row.key in before:
-                found = ratio(row.latencies, before[row.key].latencies)
-                gates.append(Gate(row.name, found, change(found, max_slowdown)))
+                compared = ratio(row.latencies, before[row.key].latencies)
+                gates.append(Gate(row.name, compared, change(compared, max_slowdown)))
         if not gates:
             has = "; ".join(row.name for row in baseline.rows)
             raise InputError(
@@ -204,7 +204,7 @@ class BenchResult(JsonRecord):
         missing = [row.name for row in self.rows if row.key not in before]
         if missing:
             notes.append(f"not in the baseline: {'; '.join(missing)}")
-        other = [name for name, each in self.versions.items() if baseline.versions.get(name) != each]
+        other = [name for name, version in self.versions.items() if baseline.versions.get(name) != version]
         if other:
             notes.append(f"the baseline was measured with another {', '.join(other)}")
         return replace(self, notes=tuple(notes), gates=tuple(gates), max_slowdown=max_slowdown)

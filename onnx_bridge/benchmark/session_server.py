@@ -25,9 +25,9 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
             return {}, {}
         (sample,) = value_messages.unpack([request["sample"]], arrays)
         (session,) = _sessions
-        outputs = dict(zip((each.name for each in session.get_outputs()), session.run(None, sample), strict=True))
-        (entries,), found = value_messages.pack([outputs])
-        return {"outputs": entries}, found
+        outputs = dict(zip((output.name for output in session.get_outputs()), session.run(None, sample), strict=True))
+        (entries,), packed = value_messages.pack([outputs])
+        return {"outputs": entries}, packed
     except MemoryError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions have no common base class

@@ -58,7 +58,7 @@ class Summary(JsonRecord):
         values = np.asarray(series, np.float64)
         first, third = np.percentile(values, [25, 75])
         kept = values[values <= third + 3 * (third - first)]
-        p50, p90, p99 = (float(each) for each in np.percentile(values, [50, 90, 99]))
+        p50, p90, p99 = (float(percentile) for percentile in np.percentile(values, [50, 90, 99]))
         std = float(kept.std(ddof=1)) if kept.size > 1 else 0.0
         return cls(values.size, p50, p90, p99, float(values.min()), float(kept.mean()), std, values.size - kept.size)
 
@@ -97,7 +97,7 @@ def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) 
     others = places if paired and upper.size == lower.size else _blocks(upper.size, random)
     ratios = _location(upper[others]) / _location(lower[places])
     tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = (float(each) for each in np.percentile(ratios, [tail, 100 - tail]))
+    low, high = (float(percentile) for percentile in np.percentile(ratios, [tail, 100 - tail]))
     value = float((_location(upper[None]) / _location(lower[None]))[0])
     return Ratio(value, min(low, value), max(high, value))
 
@@ -105,8 +105,8 @@ def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) 
 def _location(series: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the mean of the faster half of each row."""
     faster = -(-series.shape[1] // 2)
-    found: np.ndarray[Any, np.dtype[np.float64]] = np.partition(series, faster - 1, axis=1)[:, :faster].mean(axis=1)
-    return found
+    fastest: np.ndarray[Any, np.dtype[np.float64]] = np.partition(series, faster - 1, axis=1)[:, :faster].mean(axis=1)
+    return fastest
 
 
 def _blocks(size: int, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -128,7 +128,7 @@ class Change(enum.Enum):
     """Too noisy to decide: more calls are needed."""
 
 
-def change(found: Ratio, max_slowdown: float) -> Change:
+def change(measured: Ratio, max_slowdown: float) -> Change:
     """Return whether a ratio of the present to a baseline is a regression.
 
     Args:
@@ -136,9 +136,9 @@ def change(found: Ratio, max_slowdown: float) -> Change:
         max_slowdown: the allowed slowdown, as a share (0.05).
     """
     limit = 1 + max_slowdown
-    if found.low > limit:
+    if measured.low > limit:
         return Change.SLOWER
-    return Change.WITHIN if found.high <= limit else Change.UNDECIDED
+    return Change.WITHIN if measured.high <= limit else Change.UNDECIDED
 
 
 def knee(throughputs: dict[int, float], share: float = 0.9) -> tuple[int, int]:
@@ -149,4 +149,4 @@ def knee(throughputs: dict[int, float], share: float = 0.9) -> tuple[int, int]:
         share: of the best.
     """
     best = max(throughputs, key=lambda size: throughputs[size])
-    return best, min(size for size, found in throughputs.items() if found >= share * throughputs[best])
+    return best, min(size for size, throughput in throughputs.items() if throughput >= share * throughputs[best])

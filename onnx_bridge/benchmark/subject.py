@@ -54,8 +54,8 @@ class Subject:
             source = bundle.manifest.source
             original = Path(source["path"]) if source["path"] else None
             unchanged = original is not None and original.exists() and models.digest(original) == source["sha256"]
-            found = original if unchanged else bundle.model_path
-            return cls(bundle, found or bundle.path, bundle.manifest.name, source["sha256"])
+            model_path = original if unchanged else bundle.model_path
+            return cls(bundle, model_path or bundle.path, bundle.manifest.name, source["sha256"])
         path = Path(model)
         return cls(None, path, path.stem, models.digest(path))
 
@@ -69,11 +69,11 @@ class Subject:
         Raises:
             InputError: there is none, or there are several.
         """
-        found = {spec.shape[0] for spec in self.specs() if spec.shape and isinstance(spec.shape[0], str)}
-        if len(found) != 1:
-            has = f"there are {', '.join(sorted(found))}" if found else "the first dimensions of its inputs are fixed"
+        dims = {spec.shape[0] for spec in self.specs() if spec.shape and isinstance(spec.shape[0], str)}
+        if len(dims) != 1:
+            has = f"there are {', '.join(sorted(dims))}" if dims else "the first dimensions of its inputs are fixed"
             raise InputError(f"it has no batch dimension: {has}", where=str(self.path), hint="omit --batch")
-        return found.pop()
+        return dims.pop()
 
     def sample(self, inputs: files.SampleSource | None, sizes: Mapping[str, int], seed: int) -> Sample:
         """Return the first of the given samples, or a generated one with these sizes."""
@@ -96,6 +96,6 @@ def export_factory(factory: str, folder: Path, open_batch: bool) -> Path:
     dynamic = {}
     if open_batch:
         bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-        dynamic = {name: {0: "batch"} for name, each in bound.items() if getattr(each, "ndim", 0)}
+        dynamic = {name: {0: "batch"} for name, argument in bound.items() if getattr(argument, "ndim", 0)}
     export(module, args, kwargs, dynamic=dynamic, out=path)
     return path

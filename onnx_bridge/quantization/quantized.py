@@ -153,8 +153,8 @@ def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tupl
             if not is_float(other.dtype) and other.dtype.kind not in "iub":
                 continue
             tally = tallies.setdefault(name, Tally(EXACT))
-            for one, two, start in chunks(array, other):
-                tally.add(one, two, start)
+            for ours, floats, start in chunks(array, other):
+                tally.add(ours, floats, start)
             largest[name] = max(largest.get(name, 0.0), _largest(other))
     for name, tally in tallies.items():
         if bad := sum(tally.one_sided.values()):

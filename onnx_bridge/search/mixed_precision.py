@@ -116,8 +116,8 @@ def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None 
         if not trials.agrees([]) and not trials.agrees(ordered):
             what = "the model differs from its reference even with all of its nodes in float32"
             raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
-        found = set(minimal_subset(ordered, trials.agrees))
-    nodes = tuple(name for name in names if name in found)
+        kept = set(minimal_subset(ordered, trials.agrees))
+    nodes = tuple(name for name in names if name in kept)
     return MixedPrecision(precision, nodes, len(names), len(trials.results), out_of_range)
 
 
@@ -183,8 +183,8 @@ def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], 
     precision = Precision(conversion.precision)
     pipeline = precision.pipeline(Pipeline.parse(conversion.pipeline), models.load(file))
     steps = cleaned(str(pipeline) or "none").steps
-    step = next(each for each in steps if each.name == "convert-precision")
-    names = [each.before[0] for each in step.result.rewrites]
+    step = next(record for record in steps if record.name == "convert-precision")
+    names = [rewrite.before[0] for rewrite in step.result.rewrites]
     float_model = cleaned(conversion.pipeline).model
     return names, _out_of_range(float_model, set(names), conversion.precision, _samples(float_model, request))
 
@@ -218,13 +218,13 @@ def _out_of_range(
             outputs = part.run({name: sample[name] for name in part.input_names})
             for name, array in flat(outputs).items():
                 largest[name] = max(largest.get(name, 0.0), _largest(array))
-    found: dict[str, float] = {}
+    sizes: dict[str, float] = {}
     for node in model.graph:
         around = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
         size = max((largest.get(name, 0.0) for name in around), default=0.0)
         if size > limit and node.name in names:
-            found[str(node.name)] = size
-    return found
+            sizes[str(node.name)] = size
+    return sizes
 
 
 def _largest(array: Array) -> float:

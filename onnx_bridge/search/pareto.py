@@ -88,9 +88,9 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in passed if not any(_dominates(other, trial) for other in passed)]
 
 
-def _dominates(one: Trial, other: Trial) -> bool:
+def _dominates(trial: Trial, other: Trial) -> bool:
     """Return whether one trial is at least as good in all respects, and better in one."""
-    pairs = [(one.ratio.value, other.ratio.value), (one.memory, other.memory), (one.error, other.error)]
+    pairs = [(trial.ratio.value, other.ratio.value), (trial.memory, other.memory), (trial.error, other.error)]
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 
@@ -116,7 +116,7 @@ def explain(trial: Trial, trials: Sequence[Trial]) -> str:
     best = winner(trials)
     assert best is not None
     if trial is best:
-        fastest = min((each for each in trials if each.passed), key=lambda each: each.ratio.value)
+        fastest = min((trial for trial in trials if trial.passed), key=lambda trial: trial.ratio.value)
         if fastest is trial:
             return f"{name}: chosen, the fastest that agrees with the reference: {took}"
         why = f"as fast as {fastest.candidate.name} within the measured noise, with the smaller error"
@@ -132,5 +132,5 @@ def explain(trial: Trial, trials: Sequence[Trial]) -> str:
             if mine < theirs
         ]
         return f"{name}: on the Pareto front, {' and '.join(better) or 'as good'}: {took}"
-    other = next(each for each in trials if each.passed and _dominates(each, trial))
+    other = next(candidate for candidate in trials if candidate.passed and _dominates(candidate, trial))
     return f"{name}: dominated by {other.candidate.name}: {took}"

@@ -66,12 +66,12 @@ class Trials:
             return Trial(candidate, time.perf_counter() - started, reason, differs=True)
         bucketed = bool(bundle.manifest.dims)
         samples = self._workload(bundle) if bucketed else report.samples[:1]
-        latency, found = self._measure(bundle, self._base, samples)
+        latency, ratio = self._measure(bundle, self._base, samples)
         return Trial(
             candidate,
             time.perf_counter() - started,
             latency=latency,
-            ratio=found,
+            ratio=ratio,
             memory=sum(path.stat().st_size for program in bundle.programs for path in program.files),
             error=_error(report, bucketed),
         )
@@ -116,15 +116,15 @@ class Trials:
     def _workload(self, bundle: Bundle) -> list[Sample]:
         """One input of each size."""
         combined = itertools.product(*self._sizes.values())
-        dims = [dict(zip(self._sizes, each, strict=True)) for each in combined]
-        return [samplers.generate(bundle.specs, seed=self._request.seed, dims=each)[0] for each in dims]
+        dims = [dict(zip(self._sizes, bound, strict=True)) for bound in combined]
+        return [samplers.generate(bundle.specs, seed=self._request.seed, dims=dim)[0] for dim in dims]
 
 
 def _call(bundle: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
     """Return a call that runs all samples, and its argument."""
     if len(samples) == 1:
         return bundle, samples[0]
-    return lambda _sample: [bundle(each) for each in samples], {}
+    return lambda _sample: [bundle(sample) for sample in samples], {}
 
 
 def _error(report: CheckReport, bucketed: bool) -> float:
@@ -133,11 +133,10 @@ def _error(report: CheckReport, bucketed: bool) -> float:
     Unlike a tolerance it is comparable between precisions.
     """
     legs = report.legs if bucketed else report.legs[-1:]
-    found = 0.0
-    for comparison in (each for leg in legs for each in leg.comparisons):
-        for output in comparison.outputs:
-            if output.sqnr_db is None:
-                found = max(found, 0.0 if output.passed else math.inf)
-            else:
-                found = max(found, 10 ** (-output.sqnr_db / 20))
-    return found
+    worst = 0.0
+    for output in (output for leg in legs for comparison in leg.comparisons for output in comparison.outputs):
+        if output.sqnr_db is None:
+            worst = max(worst, 0.0 if output.passed else math.inf)
+        else:
+            worst = max(worst, 10 ** (-output.sqnr_db / 20))
+    return worst

@@ -107,23 +107,23 @@ def _candidates(request: TuneRequest) -> list[Candidate]:
     """Return all combinations of what is to be tried."""
     conversion = request.conversion
     options = _OPTIONS[conversion.target] if request.options is None else request.options
-    found = [
+    candidates = [
         Candidate(precision, option, pipeline, buckets=buckets)
         for precision, option, pipeline, buckets in itertools.product(
             request.precisions, options, request.pipelines, _bucketings(conversion.buckets)
         )
     ]
-    if not found:
+    if not candidates:
         raise InputError("there is nothing to try", where="precisions, options and pipelines")
-    return found
+    return candidates
 
 
 def _bucketings(sizes: Mapping[str, tuple[int, ...]]) -> list[dict[str, tuple[int, ...]]]:
     """Return the different choices of sizes with a bucket: all; the largest; of three or more the first and last."""
     choices: list[dict[str, tuple[int, ...]]] = [
         dict(sizes),
-        {name: each[-1:] for name, each in sizes.items()},
-        {name: (each[0], each[-1]) if len(each) > 2 else each for name, each in sizes.items()},
+        {name: values[-1:] for name, values in sizes.items()},
+        {name: (size[0], size[-1]) if len(size) > 2 else size for name, size in sizes.items()},
     ]
     return [choice for index, choice in enumerate(choices) if choice not in choices[:index]]
 
@@ -144,7 +144,7 @@ def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.
             "iterations": request.iterations,
             "seed": request.seed,
             "first": first.to_json(),
-            "sizes": {name: list(each) for name, each in conversion.buckets.items()},
+            "sizes": {name: list(bucket) for name, bucket in conversion.buckets.items()},
             "pad": dict(conversion.pad),
             "pad_before": sorted(conversion.pad_before),
         }
@@ -237,7 +237,7 @@ def _job(model: Path, request: ConvertRequest) -> str:
 def _toml(value: Any) -> str:
     """Return a JSON value as TOML, with inline tables."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

@@ -47,15 +47,15 @@ def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -
         InputError: the file cannot be written.
     """
     suites = []
-    for side in dict.fromkeys((*(each.side for each in report.scores), *report.failures)):
+    for side in dict.fromkeys((*(score.side for score in report.scores), *report.failures)):
         suite = xml.Element("testsuite", name=_text(f"{report.model}: {side}"))
-        for each in report.scores:
-            if each.side != side:
+        for score in report.scores:
+            if score.side != side:
                 continue
-            name = _text(f"{each.output} {each.metric}")
+            name = _text(f"{score.output} {score.metric}")
             case = xml.SubElement(suite, "testcase", classname=_text(f"{report.model}.{side}"), name=name)
-            if not each.passed:
-                message = _text(f"{each.shown}, below {each.least:g}")
+            if not score.passed:
+                message = _text(f"{score.shown}, below {score.least:g}")
                 xml.SubElement(case, "failure", message=message, type="minimum")
         if side in report.failures:
             failure = report.failures[side]

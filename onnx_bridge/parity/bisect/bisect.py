@@ -83,16 +83,16 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
     elif not isinstance(model, ir.Model) and is_bundle(model):
         model, request = source_request(Bundle(model), request)
     localizer = FaultLocalizer(model, request, reference=request.reference, progress=progress)
-    found = _first_fault(localizer, request)
+    fault = _first_fault(localizer, request)
     return Bisection(
         model=name or localizer.name,
-        fault=found,
+        fault=fault,
         runs=localizer.runs,
         samples=len(localizer.samples),
         seed=request.generated_seed,
         versions=versions(localizer.runtime.version),
         notes=(*notes, *localizer.notes),
-        undetermined=next(iter(localizer.undetermined), None) if found is None else None,
+        undetermined=next(iter(localizer.undetermined), None) if fault is None else None,
     )
 
 

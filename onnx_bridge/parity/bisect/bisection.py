@@ -61,8 +61,8 @@ class Culprit:
     def of(cls, node: ir.Node, original: ir.Model) -> Culprit:
         """Describe a node of a cleaned model."""
         origin = tuple(lineage.recorded(node.metadata_props.get(lineage.ORIGIN), list[str]) or ())
-        sources = [each for each in original.graph.all_nodes() if each.name in {*origin, node.name}]
-        modules = (module(each) for each in (node, *sources))
+        sources = [source for source in original.graph.all_nodes() if source.name in {*origin, node.name}]
+        modules = (module(source) for source in (node, *sources))
         made_by = node.metadata_props.get(lineage.PASS, "")
         return cls(str(node.name), operator(node), next(filter(None, modules), ""), made_by, origin)
 
@@ -115,7 +115,7 @@ class Fault(JsonRecord):
         return f"{self._blame()}: {' '.join(self.message.split())}"
 
     def _blame(self) -> str:
-        nodes = listed([str(each) for each in self.nodes])
+        nodes = listed([str(node) for node in self.nodes])
         if self.component is Component.EXPORT and self.kind is not SymptomKind.WRONG:
             return "the export is at fault"
         if self.component is Component.EXPORT:
@@ -187,7 +187,7 @@ class Bisection(JsonRecord):
         """The result in one sentence."""
         if self.fault is not None:
             return f"{self.model}: {self.fault.sentence}"
-        examined = ", ".join(each.value for each in self.runs)
+        examined = ", ".join(run.value for run in self.runs)
         count = f"{self.samples} sample{'s' if self.samples != 1 else ''}"
         if self.undetermined is not None:
             return f"{self.model}: nothing is at fault, outputs that differ are not determined: {self.undetermined}"

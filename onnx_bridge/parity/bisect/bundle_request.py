@@ -32,7 +32,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
         raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
     given = None if request.conversion.pipeline == ConvertRequest().pipeline else request.conversion.pipeline
     recorded = Pipeline.parse(bundle.manifest.program.pipeline).passes
-    scripts = [str(each) for each in recorded if isinstance(each, Surgeon)]
+    scripts = [str(step) for step in recorded if isinstance(step, Surgeon)]
     _require_defaults(bundle, replace(request.conversion, pipeline="default") if scripts else request.conversion)
     if scripts and given is None:
         what = f"it was made by a script, and no script that a bundle names is run: {scripts[0]}"
@@ -40,7 +40,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     made_by, precision = bundle.manifest.request, bundle.manifest.request.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
     passes = Pipeline.parse(given).passes if given is not None else recorded
-    rest = Pipeline([each for each in passes if not isinstance(each, (FreezeShapes, FreezeInputs))])
+    rest = Pipeline([pass_ for pass_ in passes if not isinstance(pass_, (FreezeShapes, FreezeInputs))])
     conversion = replace(
         request.conversion,
         pipeline=str(rest) or "none",

@@ -31,18 +31,18 @@ def read_expected_outputs(
     """
     where = str(source) if isinstance(source, (str, os.PathLike)) else "outputs"
     sizes = Counter[str]()
-    for each in model:
-        sizes.update({name: array.nbytes for name, array in flat(each).items()})
+    for reference in model:
+        sizes.update({name: array.nbytes for name, array in flat(reference).items()})
     if not isinstance(source, (str, os.PathLike)):
-        found = list(source)
+        outputs = list(source)
     elif len(model) == 1:
-        found = [_load(Path(source), sizes)]
+        outputs = [_load(Path(source), sizes)]
     else:
-        found = _unstacked(_load(Path(source), sizes), len(model), where)
-    if len(found) != len(model):
-        what = f"there are outputs for {len(found)} samples, and {len(model)} samples"
+        outputs = _unstacked(_load(Path(source), sizes), len(model), where)
+    if len(outputs) != len(model):
+        what = f"there are outputs for {len(outputs)} samples, and {len(model)} samples"
         raise InputError(what, where=where, hint="give outputs for each sample")
-    return [_named(each, flat(right), where) for each, right in zip(found, model, strict=True)]
+    return [_named(given, flat(right), where) for given, right in zip(outputs, model, strict=True)]
 
 
 def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str) -> Mapping[str, Value]:

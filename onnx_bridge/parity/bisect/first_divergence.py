@@ -43,7 +43,7 @@ def first_divergence(
     for node in model.order:
         for value in node.outputs:
             name = str(value.name)
-            if name not in names or not all(isinstance(each.get(name), np.ndarray) for each in (*ours, *theirs)):
+            if name not in names or not all(isinstance(values.get(name), np.ndarray) for values in (*ours, *theirs)):
                 continue
             pairs = [({name: got[name]}, {name: right[name]}) for got, right in zip(ours, theirs, strict=True)]
             if all(compare(got, right, tolerances).passed for got, right in pairs):
@@ -52,23 +52,23 @@ def first_divergence(
             if (tried := tried + 1) > _MAX_DIFFERING:
                 return [], None
             nodes = _computing(value, names, model.order)
-            found = _local(nodes, name, reference, model, tolerances)
-            if found is not None:
-                return nodes, found
+            local = _local(nodes, name, reference, model, tolerances)
+            if local is not None:
+                return nodes, local
     return [], None
 
 
 def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
     """Return the nodes that compute a value from the values that both models have, in order."""
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     pending = [value.producer()]
     while pending:
         node = pending.pop()
-        if node is None or node in found:
+        if node is None or node in nodes:
             continue
-        found.add(node)
-        pending += [each.producer() for each in operands_of(node) if each.name not in shared]
-    return [node for node in order if node in found]
+        nodes.add(node)
+        pending += [value.producer() for value in operands_of(node) if value.name not in shared]
+    return [node for node in order if node in nodes]
 
 
 def _local(

@@ -107,24 +107,26 @@ class FaultLocalizer:
     def export(self, outputs: Sequence[Mapping[str, Value]]) -> Fault | None:
         """Return the fault of the exporter, if the model does not compute the expected outputs."""
         self.runs[Component.EXPORT] = RunCounts(reference=1)
-        found = self._difference(self.truth, outputs)
-        if found is None:
+        symptom = self._difference(self.truth, outputs)
+        if symptom is None:
             return None
-        return Fault(Component.EXPORT, found.kind, found.message, error=found.error, sample=found.sample)
+        return Fault(Component.EXPORT, symptom.kind, symptom.message, error=symptom.error, sample=symptom.sample)
 
     def whole_model(self) -> Fault | None:
         """Return the fault of the model against the reference model, with the first node that diverges by itself."""
         runs = self.runs[Component.MODEL] = RunCounts(reference=1)
-        found = self._run_on_reference(self.model, runs)
-        if found is None:
+        symptom = self._run_on_reference(self.model, runs)
+        if symptom is None:
             return None
         nodes: list[ir.Node] = []
-        if found.kind is SymptomKind.WRONG:
+        if symptom.kind is SymptomKind.WRONG:
             self.tell("values that both models have")
             nodes, local = self._first_divergence(self._reference, self.model, runs)
-            found = local or found
+            symptom = local or symptom
         culprits = tuple(Culprit.of(node, self.model) for node in nodes)
-        return Fault(Component.MODEL, found.kind, found.message, nodes=culprits, error=found.error, sample=found.sample)
+        return Fault(
+            Component.MODEL, symptom.kind, symptom.message, nodes=culprits, error=symptom.error, sample=symptom.sample
+        )
 
     def passes(self) -> Fault | None:
         """Return the fault of the first application of a pass after which the outputs differ from the model's."""
@@ -137,26 +139,26 @@ class FaultLocalizer:
         countdown = Countdown(self.tell, f"{count} applications of passes", (count - 1).bit_length(), step_name="run")
 
         def fails(prefix: int) -> bool:
-            found = self._run_on_reference(self.applications.model(prefix), runs)
+            symptom = self._run_on_reference(self.applications.model(prefix), runs)
             countdown.step()
-            if found is not None:
-                symptoms[prefix] = found
-            return found is not None
+            if symptom is not None:
+                symptoms[prefix] = symptom
+            return symptom is not None
 
         place = bisect_first(range(1, count + 1), fails)
-        found, application = symptoms[place], self.applications.application(place)
+        symptom, application = symptoms[place], self.applications.application(place)
         nodes = list(application.changed)
-        if not application.number and len(nodes) > 1 and found.kind is SymptomKind.WRONG:
-            before, after = (self.applications.model(each) for each in (place - 1, place))
+        if not application.number and len(nodes) > 1 and symptom.kind is SymptomKind.WRONG:
+            before, after = (self.applications.model(count) for count in (place - 1, place))
             divergent = {node.name for node in self._first_divergence(before, after, runs)[0]}
             nodes = [node for node in nodes if node.name in divergent] or nodes
         return Fault(
             Component.PASSES,
-            found.kind,
-            found.message,
+            symptom.kind,
+            symptom.message,
             nodes=tuple(Culprit.of(node, self.model) for node in nodes),
-            error=found.error,
-            sample=found.sample,
+            error=symptom.error,
+            sample=symptom.sample,
             pass_name=application.name,
             application=application.number,
             applications=application.count,
@@ -182,12 +184,12 @@ class FaultLocalizer:
             if failure is None:
                 return None
             return Fault(component, SymptomKind.REJECTED, str(failure), Step.PARSE, precision, isolated=False)
-        nodes, found = localizer.localize(self.tell)
-        if found is None:
+        nodes, symptom = localizer.localize(self.tell)
+        if symptom is None:
             nodes = list(dict.fromkeys((*nodes[:1], *nodes[-1:])))
-        shown = found or localizer.symptom
+        shown = symptom or localizer.symptom
         culprits = tuple(Culprit.of(node, self.model) for node in nodes)
-        made = next((made for each in culprits if (made := self.applications.maker(each.name))), ("", 0, 0))
+        maker = next((maker for node in culprits if (maker := self.applications.maker(node.name))), ("", 0, 0))
         return Fault(
             component,
             shown.kind,
@@ -195,13 +197,13 @@ class FaultLocalizer:
             shown.step,
             precision,
             culprits,
-            isolated=found is not None,
+            isolated=symptom is not None,
             error=shown.error,
             sample=shown.sample,
-            pass_name=next((each.made_by for each in culprits if each.made_by), made[0]),
-            application=made[1],
-            applications=made[2],
-            group="" if passes is None else self._group(localizer, nodes if found else None),
+            pass_name=next((culprit.made_by for culprit in culprits if culprit.made_by), maker[0]),
+            application=maker[1],
+            applications=maker[2],
+            group="" if passes is None else self._group(localizer, nodes if symptom else None),
         )
 
     def _group(self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None) -> str:
@@ -254,13 +256,14 @@ class FaultLocalizer:
             try:
                 compiler = Compiler(with_inferred_types(self.cleaned), workers.shared(self.runtime), self.target)
                 partitioned = partition(self.cleaned, self._verdicts, compiler=compiler)
-                found, failure = partitioned.plan, partitioned.error
+                division, failure = partitioned.plan, partitioned.error
                 self.notes += [note for note in partitioned.notes if note not in self.notes]
             except (OutOfMemory, WorkerTimeout):  # which the submodels will exceed as well
-                found, failure = plan(self.cleaned, judge(self.cleaned, self._verdicts).reasons), None
-        if found.wholly_on_device and len(found.partitions) == 1:
+                division, failure = plan(self.cleaned, judge(self.cleaned, self._verdicts).reasons), None
+        if division.wholly_on_device and len(division.partitions) == 1:
             return None, failure
-        return [node for each in found.partitions if each.side is Side.DEVICE for node in each.nodes], failure
+        device = (partition for partition in division.partitions if partition.side is Side.DEVICE)
+        return [node for partition in device for node in partition.nodes], failure
 
     def _run_on_reference(self, model: ir.Model, runs: RunCounts) -> Symptom | None:
         """Return the symptom of a model on ONNX Runtime."""
@@ -276,8 +279,8 @@ class FaultLocalizer:
         self, reference: ir.Model, model: ir.Model, runs: RunCounts
     ) -> tuple[list[ir.Node], Symptom | None]:
         first, second = (
-            SubmodelExtractor(each, [_inputs_of(each, sample) for sample in self.samples], runs)
-            for each in (reference, model)
+            SubmodelExtractor(side, [_inputs_of(side, sample) for sample in self.samples], runs)
+            for side in (reference, model)
         )
         return first_divergence(first, second, self.tolerances)
 
@@ -288,26 +291,26 @@ class FaultLocalizer:
         model: ir.Model | None = None,
     ) -> Symptom | None:
         """Return the symptom of the sample that differs most; of a model's outputs, those that differ are judged."""
-        found: Symptom | None = None
+        symptom: Symptom | None = None
         for number, (got, right) in enumerate(zip(actual, expected, strict=True)):
             compared = compare(got, right, self.tolerances)
             if not compared.passed and model is not None:
                 sample = _inputs_of(self._reference, self.samples[number])
                 inside = InsideModel(model, _inputs_of(model, self.samples[number]))
                 compared = self._judge.judge(got, right, sample, inside)
-                self.undetermined += [each.undetermined for each in compared.outputs if each.undetermined is not None]
+                self.undetermined += filter(None, (output.undetermined for output in compared.outputs))
             if compared.differs:
-                found = worse(found, Symptom.of_comparison(compared, number))
-        return found
+                symptom = worse(symptom, Symptom.of_comparison(compared, number))
+        return symptom
 
     def _samples(self, request: ParityRequest) -> list[Sample]:
         """Samples in the shapes of the cleaned model, with the values of frozen inputs."""
-        found = samples_for(request, samplers.specs(self.cleaned), self.model)
-        if not found:
+        samples = samples_for(request, samplers.specs(self.cleaned), self.model)
+        if not samples:
             raise InputError("there is no sample", where="inputs", hint="give one at least")
-        self.notes += files.find_non_finite(found)
+        self.notes += files.find_non_finite(samples)
         frozen = frozen_values(self.model, request.conversion.freeze)
-        return [{**sample, **frozen} for sample in found]
+        return [{**sample, **frozen} for sample in samples]
 
 
 def _loaded(model: ModelSource) -> ir.Model:

@@ -52,11 +52,11 @@ class NodeLocalizer:
         key = tuple(nodes)
         if key not in self._known:
             submodels = self.extractor.extract(key)
-            found = self.detector.detect(submodels)
-            if found is not None and found.matches(self.symptom):
-                self._known[key] = found
+            symptom = self.detector.detect(submodels)
+            if symptom is not None and symptom.matches(self.symptom):
+                self._known[key] = symptom
             else:
-                self._known[key] = False if submodels and found is None else None
+                self._known[key] = False if submodels and symptom is None else None
             if self._countdown is not None:
                 self._countdown.step()
         return self._known[key]
@@ -72,25 +72,25 @@ class NodeLocalizer:
         """
         steps = (len(self.extractor.groups) - 1).bit_length() + 1
         self._countdown = Countdown(tell, "which nodes", steps, step_name="submodel")
-        nodes, found = first = self._search(frozenset())
+        nodes, symptom = first = self._search(frozenset())
         excluded: set[ir.Node] = set()
         for _ in range(_MAX_EXCLUDED):
-            if found is None or self.matters(found):
-                return nodes, found
+            if symptom is None or self.matters(symptom):
+                return nodes, symptom
             excluded |= set(nodes)
             rest = [node for node in self.extractor.order if node not in excluded]
             if not rest or not isinstance(self.shows(rest), Symptom):
                 break
-            nodes, found = self._search(excluded)
+            nodes, symptom = self._search(excluded)
         return first
 
-    def matters(self, found: Symptom) -> bool:
+    def matters(self, symptom: Symptom) -> bool:
         """Return whether the wrong outputs of a submodel make the outputs of the model wrong."""
-        if found.kind is not SymptomKind.WRONG or found.outputs is None or found.sample is None:
+        if symptom.kind is not SymptomKind.WRONG or symptom.outputs is None or symptom.sample is None:
             return True
-        outputs = self.extractor.outputs_with(found.outputs, found.sample)
+        outputs = self.extractor.outputs_with(symptom.outputs, symptom.sample)
         names = [str(value.name) for value in self.extractor.model.graph.outputs]
-        right = self.extractor.values(names)[found.sample]
+        right = self.extractor.values(names)[symptom.sample]
         return outputs is None or not compare(outputs, right, self.detector.tolerances).passed
 
     def _search(self, excluded: Collection[ir.Node]) -> tuple[list[ir.Node], Symptom | None]:
@@ -101,12 +101,12 @@ class NodeLocalizer:
 
         def fails(start: int, stop: int) -> bool | None:
             nodes = nodes_of(start, stop)
-            found = self.shows(nodes) if nodes else False
-            return found if found is None or isinstance(found, bool) else True
+            symptom = self.shows(nodes) if nodes else False
+            return symptom if symptom is None or isinstance(symptom, bool) else True
 
         nodes = nodes_of(*minimal_interval(len(groups), fails)) if len(groups) > 1 else nodes_of(0, len(groups))
         related = ancestors_of_last(nodes)
         if len(related) < len(nodes) and isinstance(self.shows(related), Symptom):
             nodes = related
-        found = self.shows(nodes)
-        return nodes, found if isinstance(found, Symptom) else None
+        symptom = self.shows(nodes)
+        return nodes, symptom if isinstance(symptom, Symptom) else None

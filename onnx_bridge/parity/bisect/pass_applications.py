@@ -83,19 +83,19 @@ class PassApplications:
         """Return the application with which a prefix of ``count`` applications ends."""
         place, number = self._places[count - 1]
         (before, _), (after, rewrites) = self._run(count - 1), self._run(count)
-        made = rewrites[number - 1 : number]
+        own = rewrites[number - 1 : number]
         if len(rewrites) != number:  # the pass ignores the budget, so all of its rewrites are here
-            number, made = 0, rewrites
+            number, own = 0, rewrites
         difference = diff(before, after)
-        changed = {each.name for each in (*difference.added, *difference.changed)} | _reweighted(before, after)
+        changed = {node.name for node in (*difference.added, *difference.changed)} | _reweighted(before, after)
         return Application(
             self._steps[place].name,
             number,
             len(self._steps[place].result.rewrites),
-            tuple(name for each in made for name in each.before),
-            tuple(name for each in made for name in each.after),
+            tuple(name for rewrite in own for name in rewrite.before),
+            tuple(name for rewrite in own for name in rewrite.after),
             tuple(node for node in after.graph.all_nodes() if node.name in changed),
-            tuple(each.name for each in (*difference.removed, *difference.replaced)),
+            tuple(node.name for node in (*difference.removed, *difference.replaced)),
         )
 
     def maker(self, node: str) -> tuple[str, int, int] | None:
@@ -121,11 +121,11 @@ class PassApplications:
 def _reweighted(before: ir.Model, after: ir.Model) -> set[str]:
     """Return the names of the nodes that use an initializer whose elements changed under the same name."""
     old = {name: value.const_value for name, value in before.graph.initializers.items()}
-    found = set()
+    users = set()
     for name, value in after.graph.initializers.items():
         tensor, other = value.const_value, old.get(name)
         if tensor is None or other is None or tensor is other:
             continue
         if tensor.dtype != other.dtype or tensor.shape != other.shape or tensor.tobytes() != other.tobytes():
-            found |= {str(use.node.name) for use in value.uses()}
-    return found
+            users |= {str(use.node.name) for use in value.uses()}
+    return users

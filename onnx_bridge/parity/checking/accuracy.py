@@ -72,7 +72,7 @@ class AccuracyReport(JsonRecord):
     @property
     def passed(self) -> bool:
         """Whether everything ran, and no score is below its minimum."""
-        return bool(self.scores) and not self.failures and all(each.passed for each in self.scores)
+        return bool(self.scores) and not self.failures and all(score.passed for score in self.scores)
 
     @property
     def exit_code(self) -> int:
@@ -85,13 +85,13 @@ class AccuracyReport(JsonRecord):
         if self.failures:
             side, failure = next(iter(self.failures.items()))
             return f"{self.model}: {side} {failure.summary}, after {failure.sample or 0} of {self.samples} samples"
-        low = [each for each in self.scores if not each.passed]
+        low = [score for score in self.scores if not score.passed]
         if low:
             worst = low[0]
             more = f", and {len(low) - 1} more" if len(low) > 1 else ""
             what = f"{worst.metric} of {worst.output} on {worst.side} is {worst.shown}, below {worst.least:g}"
             return f"{self.model}: {what}{more} ({self.samples} samples)"
-        asked = any(each.least is not None for each in self.scores)
+        asked = any(score.least is not None for score in self.scores)
         return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({self.samples} samples)"
 
     def table(self) -> tuple[list[str], list[list[tuple[str, bool]]]]:
@@ -99,13 +99,13 @@ class AccuracyReport(JsonRecord):
 
         Every cell has its text, and whether it is below its minimum.
         """
-        sides = list(dict.fromkeys(each.side for each in self.scores))
+        sides = list(dict.fromkeys(score.side for score in self.scores))
         rows = []
-        for output, metric in dict.fromkeys((each.output, each.metric) for each in self.scores):
-            found = {each.side: each for each in self.scores if (each.output, each.metric) == (output, metric)}
-            least = next((each.least for each in found.values() if each.least is not None), None)
-            against = "labels" if any(score.against == "labels" for score in found.values()) else "reference"
-            cells = [(found[side].shown, not found[side].passed) if side in found else ("–", False) for side in sides]
+        for output, metric in dict.fromkeys((score.output, score.metric) for score in self.scores):
+            row = {score.side: score for score in self.scores if (score.output, score.metric) == (output, metric)}
+            least = next((score.least for score in row.values() if score.least is not None), None)
+            against = "labels" if any(score.against == "labels" for score in row.values()) else "reference"
+            cells = [(row[side].shown, not row[side].passed) if side in row else ("–", False) for side in sides]
             rows.append(
                 [(output, False), (metric, False), (against, False), *cells, (f"{least:g}" if least else "", False)]
             )
@@ -140,20 +140,20 @@ class Scores:
         Raises:
             InputError: an output is missing or has another shape, or the labels do not fit.
         """
-        found, right = flat(actual), flat(expected)
-        if found.keys() != right.keys() and len(found) == len(right):
-            found = dict(zip(right, found.values(), strict=True))
+        outputs, right = flat(actual), flat(expected)
+        if outputs.keys() != right.keys() and len(outputs) == len(right):
+            outputs = dict(zip(right, outputs.values(), strict=True))
         for metric, kind in self._kinds.items():
             given = label
             for name, array in right.items():
                 if not kind.applies(name, array, given):
                     continue
-                if name not in found or (found[name].shape != array.shape and array.shape[-1:] != (4,)):
-                    shape = list(found[name].shape) if name in found else "missing"
+                if name not in outputs or (outputs[name].shape != array.shape and array.shape[-1:] != (4,)):
+                    shape = list(outputs[name].shape) if name in outputs else "missing"
                     what = f"it is {shape} on {side}, and {list(array.shape)} in the reference"
                     raise InputError(what, where=f"output {name!r}")
                 if side != self._reference or given is not None:
-                    self._found.setdefault((side, name, metric), kind()).add(found[name], array, given)
+                    self._found.setdefault((side, name, metric), kind()).add(outputs[name], array, given)
                 given = None
 
     def result(self) -> tuple[Score, ...]:
@@ -173,13 +173,13 @@ class Scores:
                 side,
                 output,
                 name,
-                each.value,
-                each.unit,
-                "labels" if each.labelled else "reference",
+                score.value,
+                score.unit,
+                "labels" if score.labelled else "reference",
                 self._least_of(side, name),
             )
-            for (side, output, name), each in self._found.items()
-            if side != self._reference or each.labelled
+            for (side, output, name), score in self._found.items()
+            if side != self._reference or score.labelled
         )
 
     def _least_of(self, side: str, metric: str) -> float | None:

@@ -100,7 +100,7 @@ class Baseline:
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
         presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
         if request.tolerance is None:  # else the user has said what to hold it to
-            device, cleaning = (replace(each, inside=presets) for each in (device, cleaning))
+            device, cleaning = (replace(tolerances_, inside=presets) for tolerances_ in (device, cleaning))
         else:
             said = []
         return cls(
@@ -145,25 +145,25 @@ class Baseline:
         """Compare outputs, of all samples or those before a failure, judge what differs, and keep them as a leg."""
         self._outputs[name] = outputs
         compared = compare_all(outputs, self.truth[: len(outputs)], tolerances, self.request.layers)
-        judged = tuple(self._judge(name, number, each, tolerances) for number, each in enumerate(compared))
+        judged = tuple(self._judge(name, number, comparison, tolerances) for number, comparison in enumerate(compared))
         self.legs.append(Leg(name, judged, failure))
 
     def _judge(self, name: str, number: int, compared: Comparison, tolerances: Tolerances) -> Comparison:
         """Return the comparison of a sample with its differences judged, and how far the reference moves by itself."""
         right, sample, given = self.truth[number], self.samples[number], self.original_samples[number]
-        judges, found = self._judges, self._outputs[name][number]
+        judges, outputs = self._judges, self._outputs[name][number]
         if not compared.passed and judges is not None:
             own = tolerances_of(tolerances, right)
             if name == CLEANED:
-                compared = judges.of_cleaned(found, right, sample, given, own)
+                compared = judges.of_cleaned(outputs, right, sample, given, own)
             elif name == self.device_name and self.legs[0].name == CLEANED:
                 cleaned = self._outputs[CLEANED][number], self.legs[0].comparisons[number]
-                compared = judges.of_device(found, right, sample, cleaned, self.inside, own)
+                compared = judges.of_device(outputs, right, sample, cleaned, self.inside, own)
         moves = {} if judges is None else judges.moves(right, given)
         return Comparison(
             tuple(
-                replace(each, moves=moves[each.name].max_abs) if each.name in moves else each
-                for each in compared.outputs
+                replace(output, moves=moves[output.name].max_abs) if output.name in moves else output
+                for output in compared.outputs
             )
         )
 
@@ -236,7 +236,8 @@ class Baseline:
 
     def _first_failing_sample(self) -> int:
         """Return the number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
-        differing = [number for leg in self.legs for number, each in enumerate(leg.comparisons) if not each.passed]
+        numbered = (pair for leg in self.legs for pair in enumerate(leg.comparisons))
+        differing = [number for number, comparison in numbered if not comparison.passed]
         failing = [leg.failure.sample or 0 for leg in self.legs if leg.failure is not None]
         return next(iter((*differing, *failing)), 0)
 

@@ -41,13 +41,13 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         what = "buckets are compared on generated samples of their sizes, and without their layers"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
     original, notes = original_of(bundle, request.reference)
-    axes = {each.name: each.shape for each in bundle.manifest.inputs}
+    axes = {value.name: value.shape for value in bundle.manifest.inputs}
     model = models.load(original)
     frozen = frozen_values(model, bundle.manifest.request.freeze)
     declared = [spec for spec in samplers.specs(model) if spec.name in axes]
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original)
-    buckets = [each.dims for each in bundle.manifest.programs]
+    buckets = [program.dims for program in bundle.manifest.programs]
     precision = bundle.manifest.request.precision
     tolerances = request.error_tolerances
     if precision != "fp32":

@@ -204,21 +204,22 @@ def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> Layer
         raise InputError(what, where=str(bundle.path), hint="convert into a folder")
     worker, limits = bundle.program.worker, bundle.program.limits
     device = None if worker is None else Device(worker, bundle.manifest.target, limits)
-    host = {each.node: each.reason for partition in bundle.manifest.partitions for each in partition.host}
+    host = {share.node: share.reason for partition in bundle.manifest.partitions for share in partition.host}
     report = baseline.compare_layers(device, host, tell)
-    outputs = [each for leg in baseline.legs for one in leg.comparisons for each in one.outputs]
-    if any(each.differs for each in outputs):
+    outputs = [output for leg in baseline.legs for comparison in leg.comparisons for output in comparison.outputs]
+    if any(output.differs for output in outputs):
         return report
-    return replace(report, undetermined=next((each.undetermined for each in outputs if each.undetermined), None))
+    return replace(report, undetermined=next((output.undetermined for output in outputs if output.undetermined), None))
 
 
 def _fusion_note(legs: Sequence[Leg], layers: LayerReport | None) -> list[str]:
     """Return a note if outputs are wrong and every value inside agrees: whether the layers show the difference."""
-    wrong = [each for leg in legs for one in leg.comparisons for each in one.outputs if each.differs]
+    compared = (output for leg in legs for comparison in leg.comparisons for output in comparison.outputs)
+    wrong = [output for output in compared if output.differs]
     if layers is None or not layers.passed or not wrong:
         return []
     errors = {row.tensor: row.accumulated.max_abs or 0.0 for row in layers.rows if row.accumulated is not None}
-    shown = [each.name for each in wrong if errors.get(each.name, 0.0) >= _SHOWN * (each.max_abs or 0.0)]
+    shown = [output.name for output in wrong if errors.get(output.name, 0.0) >= _SHOWN * (output.max_abs or 0.0)]
     if shown:
         return [
             f"the layers show the difference of {', '.join(shown)} as an accumulated error: each is right alone, "

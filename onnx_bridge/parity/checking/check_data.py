@@ -47,17 +47,17 @@ class _Sides:
     failures: dict[str, Failure] = field(default_factory=dict)
 
     def run(self, sample: Sample, number: int) -> dict[str, Mapping[str, Value]]:
-        found = {name: side(sample) for name, side in self.cleaned.items()}
+        outputs = {name: side(sample) for name, side in self.cleaned.items()}
         for name, side in self.device.items():
             if name in self.failures:
                 continue
             try:
-                found[name] = side(sample)
+                outputs[name] = side(sample)
             except RuntimeNotFound:
                 raise
             except RuntimeFailure as error:
                 self.failures[name] = Failure(error.step or Step.RUN, error, number)
-        return found
+        return outputs
 
 
 def measure(

@@ -49,7 +49,7 @@ class Sketch(JsonRecord):
         if actual.shape != expected.shape or {actual.dtype.kind, expected.dtype.kind} & set("OSUTc"):
             return None
         step = max(1, expected.size // _ELEMENTS)
-        a, b = (each.reshape(-1)[::step].astype(np.float64) for each in (actual, expected))
+        a, b = (array.reshape(-1)[::step].astype(np.float64) for array in (actual, expected))
         finite = np.isfinite(a) & np.isfinite(b)
         left_out = int(a.size - np.count_nonzero(finite))
         a, b = a[finite], b[finite]

@@ -57,23 +57,24 @@ class Leg(JsonRecord):
     @property
     def passed(self) -> bool:
         """Whether it ran and every output of every sample agrees; False without a sample."""
-        return self.failure is None and self.compared and all(found.passed for found in self.comparisons)
+        return self.failure is None and self.compared and all(comparison.passed for comparison in self.comparisons)
 
     @property
     def compared(self) -> bool:
         """Whether there is an output of every sample that was run; False without a sample."""
-        return bool(self.comparisons) and all(found.outputs for found in self.comparisons)
+        return bool(self.comparisons) and all(comparison.outputs for comparison in self.comparisons)
 
     @property
     def largest_error(self) -> float | None:
         """The largest |actual − expected|; None if no numbers were compared."""
-        outputs = (output for found in self.comparisons for output in found.outputs)
+        outputs = (output for comparison in self.comparisons for output in comparison.outputs)
         return max((output.max_abs for output in outputs if output.max_abs is not None), default=None)
 
     @property
     def differs(self) -> bool:
         """Whether it ran and an output is wrong, or nothing was compared."""
-        return self.failure is None and (not self.compared or any(found.differs for found in self.comparisons))
+        differs = any(comparison.differs for comparison in self.comparisons)
+        return self.failure is None and (not self.compared or differs)
 
     @property
     def error(self) -> str | None:

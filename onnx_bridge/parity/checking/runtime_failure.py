@@ -35,7 +35,7 @@ def run_until_failure(
     Raises:
         RuntimeNotFound: no MIGraphX here runs the bundle.
     """
-    found: list[dict[str, Value]] = []
+    outputs: list[dict[str, Value]] = []
     step = Step.LOAD
     try:
         if bundle.program.worker is None:
@@ -44,13 +44,13 @@ def run_until_failure(
         seconds = estimated_seconds(bundle)
         countdown = Countdown(tell, name, len(samples), None if seconds is None else seconds * len(samples))
         for sample in samples:
-            found.append(bundle(sample))
+            outputs.append(bundle(sample))
             countdown.step()
     except RuntimeNotFound:
         raise
     except RuntimeFailure as error:
-        return found, Failure(step, error, len(found) if step is Step.RUN else None)
-    return found, None
+        return outputs, Failure(step, error, len(outputs) if step is Step.RUN else None)
+    return outputs, None
 
 
 def estimated_seconds(bundle: Bundle) -> float | None:
@@ -59,7 +59,7 @@ def estimated_seconds(bundle: Bundle) -> float | None:
     if worker is None or bundle.model_path is None or bundle.manifest.target != "ref":
         return None
     model = models.load(bundle.model_path)
-    hosted = {each.node for partition in bundle.manifest.partitions for each in partition.host}
+    hosted = {share.node for partition in bundle.manifest.partitions for share in partition.host}
     total = sum((work(node) for node in model.graph if node.name not in hosted), Work())
     return work_seconds(total, worker.runtime)
 

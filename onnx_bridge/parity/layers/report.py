@@ -46,12 +46,12 @@ class Layer(JsonRecord):
     @property
     def passed(self) -> bool:
         """Whether each of its known errors is within the tolerance."""
-        return all(each is None or each.passed for each in (self.cleaning, self.accumulated, self.local))
+        return all(error is None or error.passed for error in (self.cleaning, self.accumulated, self.local))
 
     @property
     def severity(self) -> float:
         """The largest of its errors, as a multiple of the tolerance."""
-        errors = (each.severity for each in (self.cleaning, self.accumulated, self.local) if each is not None)
+        errors = (error.severity for error in (self.cleaning, self.accumulated, self.local) if error is not None)
         return max(errors, default=0.0)
 
     @property

@@ -58,8 +58,8 @@ class SegmentedModel:
 
     def __post_init__(self) -> None:
         graph = self.model.graph
-        self._values = {str(each.name): each for each in (*graph.inputs, *graph.initializers.values())}
-        self._values |= {str(each.name): each for node in graph for each in node.outputs if each.name}
+        self._values = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+        self._values |= {str(output.name): output for node in graph for output in node.outputs if output.name}
 
     def segments(self, limit: int) -> Iterator[Segment]:
         """Yield the segments, in order; `COPIES` of their values take no more than ``limit`` bytes if possible.
@@ -98,7 +98,8 @@ class SegmentedModel:
 
     def last_uses(self) -> dict[str, ir.Node]:
         """Return for each value the last node, in the order of the partitions, that uses it."""
-        return {name: node for each in self.plan.partitions for node in each.nodes for name in self._used([node])}
+        nodes = (node for partition in self.plan.partitions for node in partition.nodes)
+        return {name: node for node in nodes for name in self._used([node])}
 
     def in_context(self, nodes: Sequence[ir.Node], values: Mapping[str, Value], outputs: Sequence[str]) -> ir.Model:
         """Return the model of consecutive nodes, whose inputs are among ``values``."""
@@ -110,10 +111,10 @@ class SegmentedModel:
         graph = part.graph
         wanted = list(graph.outputs)
         graph.outputs.clear()  # they stay the nodes' own outputs when their users get new inputs
-        made = {str(value.name): value for node in graph for value in node.outputs if value.name}
+        computed = {str(value.name): value for node in graph for value in node.outputs if value.name}
         for name in self._used(nodes):
-            if name in made:
-                old = made[name]
+            if name in computed:
+                old = computed[name]
                 old.name = f"{name}{_ISOLATED}"
                 while old.name in self._values:
                     old.name += "_"
@@ -157,18 +158,18 @@ class SegmentedModel:
     @cached_property
     def _alive(self) -> dict[ir.Node, list[ir.Value]]:
         """For each node the values that exist before it, and that it or a later node uses."""
-        last, found = self.last_uses(), {}
+        last, before = self.last_uses(), {}
         alive: dict[ir.Value, None] = {}
         for partition in self.plan.partitions:
             for node in partition.nodes:
-                found[node] = list(alive)
+                before[node] = list(alive)
                 for value in node.outputs:
                     if str(value.name) in last:
                         alive[value] = None
                 for value in operands_of(node):
                     if last.get(str(value.name)) is node:
                         alive.pop(value, None)
-        return found
+        return before
 
     def _can_cut(self, side: Side, rest: Sequence[ir.Node]) -> bool:
         alive = self._alive[rest[0]]

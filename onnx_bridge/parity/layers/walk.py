@@ -44,15 +44,15 @@ class _Computed:
     Attributes:
         right: the reference's.
         before: the original's.
-        found: in context.
-        local: of nodes in isolation.
+        actual: the values in context.
+        local: the values of nodes in isolation.
         missing: why a value is not known in context.
         unmeasured: why it is not known in isolation.
     """
 
     right: Values
     before: Values = field(default_factory=dict)
-    found: Values = field(default_factory=dict)
+    actual: Values = field(default_factory=dict)
     local: Values = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Walk:
 
     Attributes:
         right: the reference's values that are still needed.
-        found: those that MIGraphX, and ONNX Runtime for host partitions, computed.
+        actual: the values that MIGraphX, and ONNX Runtime for host partitions, computed.
         peak: the most bytes that were held.
     """
 
@@ -75,12 +75,12 @@ class Walk:
     original: OriginalModel | None
     observer: Observer | None
     right: Values = field(init=False)
-    found: Values = field(init=False)
+    actual: Values = field(init=False)
     notes: dict[str, None] = field(default_factory=dict)
     peak: int = 0
 
     def __post_init__(self) -> None:
-        self.right, self.found = dict(self.sample), dict(self.sample)
+        self.right, self.actual = dict(self.sample), dict(self.sample)
 
     def visit(self, segment: Segment) -> list[Layer]:
         """Compute a segment's values in every way, and compare them."""
@@ -88,20 +88,20 @@ class Walk:
         if not names:
             return []
         right = self._reference(segment.nodes, self.right, names)
-        made = _Computed(right, self._originals(names, right))
+        own = _Computed(right, self._originals(names, right))
         if segment.side is Side.HOST:
-            made.found = self._reference(segment.nodes, self.found, names)
-            made.unmeasured = dict.fromkeys(names, _ON_HOST)
+            own.actual = self._reference(segment.nodes, self.actual, names)
+            own.unmeasured = dict.fromkeys(names, _ON_HOST)
         else:
             for nodes in _evenly(segment.nodes, _MAX_IN_CONTEXT):
-                made.found |= self._in_context(nodes, self.found | right | made.found, right, made.missing)
+                own.actual |= self._in_context(nodes, self.actual | right | own.actual, right, own.missing)
             for nodes in _evenly(segment.nodes, _MAX_IN_ISOLATION):
-                made.local |= self._in_isolation(nodes, self.right | right, made.unmeasured)
-        self.peak = max(self.peak, _total_bytes(self.right, self.found, right, made.before, made.found, made.local))
+                own.local |= self._in_isolation(nodes, self.right | right, own.unmeasured)
+        self.peak = max(self.peak, _total_bytes(self.right, self.actual, right, own.before, own.actual, own.local))
         self.right |= right
-        self.found |= {**right, **made.found}
+        self.actual |= {**right, **own.actual}
         return [
-            self._layer(node, str(value.name), segment.side, made)
+            self._layer(node, str(value.name), segment.side, own)
             for node in segment.nodes
             for value in node.outputs
             if value.name in right
@@ -112,7 +112,7 @@ class Walk:
         for name in names:
             if name not in self.sample:
                 self.right.pop(name, None)
-                self.found.pop(name, None)
+                self.actual.pop(name, None)
 
     def with_cluster(self, report: LayerReport) -> LayerReport:
         """Return the report with the nodes that only together make the first difference, if no single node does."""
@@ -126,23 +126,22 @@ class Walk:
         cluster = self._failing_cluster(node, first.tensor)
         return report.blaming(cluster) if cluster else report
 
-    def _layer(self, node: ir.Node, name: str, side: Side, made: _Computed) -> Layer:
+    def _layer(self, node: ir.Node, name: str, side: Side, own: _Computed) -> Layer:
         if name in self.segmented.random:
-            made = _Computed(made.right, missing={name: _IS_RANDOM})
+            own = _Computed(own.right, missing={name: _IS_RANDOM})
         origins, maker = tuple(lineage.origin(node)), node.metadata_props.get(lineage.PASS)
-        expected, tolerances = made.right[name], self._tolerances(name)
-        found = made.found.get(name)
-        if self.observer is not None and isinstance(found, np.ndarray) and isinstance(expected, np.ndarray):
-            self.observer(name, found, expected)
+        expected, tolerances = own.right[name], self._tolerances(name)
+        actual = own.actual.get(name)
+        if self.observer is not None and isinstance(actual, np.ndarray) and isinstance(expected, np.ndarray):
+            self.observer(name, actual, expected)
         # passes compute in the model's dtypes
         cleaning_tolerances = replace(tolerances, preset=self.segmented.quantized.get(name))
-        reasons = filter(None, (made.missing.get(name), made.unmeasured.get(name)))
+        reasons = filter(None, (own.missing.get(name), own.unmeasured.get(name)))
         modules = {} if self.original is None else self.original.modules
 
         def compared(values: Values, right: Value, tolerances: Tolerances) -> OutputComparison | None:
             return _compare_one(name, values[name], right, tolerances) if name in values else None
 
-        before = made.before
         return Layer(
             node=str(node.name),
             operator=provenance.operator(node),
@@ -150,9 +149,11 @@ class Walk:
             tensor=name,
             inputs=tuple(str(value.name) for value in node.inputs if value is not None and value.name),
             runs_on="MIGraphX" if side is Side.DEVICE else "ONNX Runtime",
-            cleaning=_compare_one(name, expected, before[name], cleaning_tolerances) if name in before else None,
-            accumulated=compared(made.found, expected, tolerances),
-            local=compared(made.local, expected, self._local_tolerances(node, name)),
+            cleaning=_compare_one(name, expected, own.before[name], cleaning_tolerances)
+            if name in own.before
+            else None,
+            accumulated=compared(own.actual, expected, tolerances),
+            local=compared(own.local, expected, self._local_tolerances(node, name)),
             reason="; ".join(dict.fromkeys(reasons)),
             by=(maker,) if maker else (),
             origins=origins,
@@ -245,12 +246,12 @@ class Walk:
     def _failing_cluster(self, node: ir.Node, tensor: str) -> list[str]:
         """Return the predecessors of a node that make its error together with it; empty if none are found."""
         graph = self.segmented.model.graph
-        order = {each: index for index, each in enumerate(graph)}
+        order = {node_: index for index, node_ in enumerate(graph)}
         cluster = {node}
         inputs = [str(value.name) for value in graph.inputs if not value.is_initializer()]
         tolerances = self._local_tolerances(node, tensor)
         for _ in range(_CLUSTER_ROUNDS):
-            before = {each for one in cluster for each in one.predecessors() if each.graph is graph}
+            before = {operand for member in cluster for operand in member.predecessors() if operand.graph is graph}
             if before <= cluster or len(cluster | before) > _MAX_CLUSTER:
                 return []
             cluster |= before
@@ -260,11 +261,11 @@ class Walk:
             values = {**self.sample, **Reference(extract(self.segmented.model, inputs, wanted)).run(self.sample)}
             try:
                 model = self.segmented.in_context(nodes, values, [tensor])
-                found = self._run(model, self._feeds(nodes, values), {tensor: values[tensor]})
+                outputs = self._run(model, self._feeds(nodes, values), {tensor: values[tensor]})
             except (RuntimeFailure, KeyError):
                 continue
-            if not _compare_one(tensor, found[tensor], values[tensor], tolerances).passed:
-                return [str(each.name) for each in nodes]
+            if not _compare_one(tensor, outputs[tensor], values[tensor], tolerances).passed:
+                return [str(member.name) for member in nodes]
         return []
 
 
@@ -283,7 +284,7 @@ def _evenly(nodes: Sequence[ir.Node], most: int) -> Iterator[Sequence[ir.Node]]:
 
 def _compare_one(name: str, actual: Value, expected: Value, tolerances: Tolerances) -> OutputComparison:
     """Return the comparison of a value; of a sequence, that of its worst element."""
-    named = {each: part for each, part in tolerances.named.items() if each == name}
+    named = {tensor: part for tensor, part in tolerances.named.items() if tensor == name}
     only = Tolerances(tolerances.preset, tolerances.general, named if isinstance(expected, np.ndarray) else {})
     outputs = compare({name: actual}, {name: expected}, only).outputs
     return max(outputs, key=lambda output: (not output.passed, output.severity))

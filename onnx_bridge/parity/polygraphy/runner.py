@@ -93,9 +93,9 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
             self._model = from_proto(source) if isinstance(source, onnx.ModelProto) else models.load(source)
             # a file is converted as a file, so that its weights are mapped
             self._convertible = self._model if isinstance(source, onnx.ModelProto) else Path(source)
-            values = [each for each in self._model.graph.inputs if each.name not in self._model.graph.initializers]
+            values = [value for value in self._model.graph.inputs if value.name not in self._model.graph.initializers]
             self._inputs = tuple(map(TensorInfo.of, values))
-            shapes = [(each.name, each.shape) for each in self._inputs]
+            shapes = [(value.name, value.shape) for value in self._inputs]
             known = [(name, tuple(shape)) for name, shape in shapes if shape is not None and None not in shape]
             if len(known) == len(shapes):
                 self._bundle(tuple(known))  # type: ignore[arg-type]
@@ -107,8 +107,8 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
     def get_input_metadata_impl(self) -> Any:
         """Return the model's inputs; None stands for a symbolic size."""
         metadata = TensorMetadata()
-        for each in self._inputs:
-            metadata.add(each.name, dtype=DataType.from_dtype(each.numpy), shape=each.shape)
+        for value in self._inputs:
+            metadata.add(value.name, dtype=DataType.from_dtype(value.numpy), shape=value.shape)
         return metadata
 
     @util.check_called_by("infer")  # type: ignore[untyped-decorator]
@@ -156,7 +156,7 @@ def run_results(runs: Mapping[str, Iterable[Mapping[str, Value]]]) -> Any:
     """
     results = RunResults()
     for name, samples in runs.items():
-        results.add([plain(each) for each in samples], runner_name=name)
+        results.add([plain(sample) for sample in samples], runner_name=name)
     return results
 
 

@@ -74,77 +74,77 @@ class Minimizer:
             if not isinstance(array, np.ndarray):
                 return None
             value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
-        found = self.detector.detect([Submodel(model, [sample], [expected], [0])])
-        if found is None or not found.matches(symptom):
+        shown = self.detector.detect([Submodel(model, [sample], [expected], [0])])
+        if shown is None or not shown.matches(symptom):
             return None
-        return Reproduction(model, flat(sample), flat(expected), found)
+        return Reproduction(model, flat(sample), flat(expected), shown)
 
-    def minimize(self, found: Reproduction) -> Reproduction:
+    def minimize(self, reproduction: Reproduction) -> Reproduction:
         """Return the reproduction with fewer outputs, smaller sizes and simpler elements."""
-        found = self._outputs(found)
-        found = self._sizes(found)
-        return self._elements(found)
+        reproduction = self._outputs(reproduction)
+        reproduction = self._sizes(reproduction)
+        return self._elements(reproduction)
 
-    def _outputs(self, found: Reproduction) -> Reproduction:
-        names = [str(value.name) for value in found.model.graph.outputs]
+    def _outputs(self, reproduction: Reproduction) -> Reproduction:
+        names = [str(value.name) for value in reproduction.model.graph.outputs]
         if len(names) == 1:
-            return found
+            return reproduction
         countdown = Countdown(self.tell, "one output alone", len(names), step_name="output")
         for name in names:
-            inputs = list(found.sample)
+            inputs = list(reproduction.sample)
             try:
-                model = extract(found.model, inputs, [name])
+                model = extract(reproduction.model, inputs, [name])
             except PassError:
                 countdown.step()
                 continue
             used = {value.name for value in model.graph.inputs if value.uses()}
-            for value in [each for each in model.graph.inputs if each.name not in used]:
+            for value in [unused for unused in model.graph.inputs if unused.name not in used]:
                 model.graph.inputs.remove(value)
-            sample: Sample = {key: array for key, array in found.sample.items() if key in used}
-            smaller = self.attempt(model, sample, found.symptom)
+            sample: Sample = {key: array for key, array in reproduction.sample.items() if key in used}
+            smaller = self.attempt(model, sample, reproduction.symptom)
             if smaller is not None:
                 return smaller
             countdown.step()
-        return found
+        return reproduction
 
-    def _sizes(self, found: Reproduction) -> Reproduction:
-        arrays = [*found.sample.values(), *_constants(found.model).values()]
+    def _sizes(self, reproduction: Reproduction) -> Reproduction:
+        arrays = [*reproduction.sample.values(), *_constants(reproduction.model).values()]
         sizes = sorted({size for array in arrays for size in array.shape if size > 1}, reverse=True)
         countdown = Countdown(self.tell, "smaller sizes", len(sizes), step_name="size")
         for size in sizes:
             for smaller in sorted({1, 2, size // 2} - {size}):
-                attempts = (self.attempt(*each, found.symptom) for each in _resized(found, size, smaller))
+                attempts = (self.attempt(*each, reproduction.symptom) for each in _resized(reproduction, size, smaller))
                 resized = next(filter(None, attempts), None)
                 if resized is not None:
-                    found = resized
+                    reproduction = resized
                     break
             countdown.step()
-        return found
+        return reproduction
 
-    def _elements(self, found: Reproduction) -> Reproduction:
-        candidates = [*found.sample.items(), *_constants(found.model).items()][:_MAX_SIMPLIFIED]
+    def _elements(self, reproduction: Reproduction) -> Reproduction:
+        candidates = [*reproduction.sample.items(), *_constants(reproduction.model).items()][:_MAX_SIMPLIFIED]
         arrays = {name: array for name, array in candidates if is_float(array.dtype) and array.size > 1}
         countdown = Countdown(self.tell, "simpler elements", len(arrays), step_name="tensor")
         for name, array in arrays.items():
             for simple in _simpler(array):
                 if np.array_equal(simple, array):
                     break
-                model, sample = found.model.clone(), dict(found.sample)
+                model, sample = reproduction.model.clone(), dict(reproduction.sample)
                 if name in sample:
                     sample[name] = simple
                 else:
                     model.graph.initializers[name].const_value = ir.Tensor(simple, name=name)
-                simpler = self.attempt(model, {**sample}, found.symptom)
+                simpler = self.attempt(model, {**sample}, reproduction.symptom)
                 if simpler is not None:
-                    found = simpler
+                    reproduction = simpler
                     break
             countdown.step()
-        return found
+        return reproduction
 
 
-def without_metadata(found: Reproduction) -> Reproduction:
+def without_metadata(reproduction: Reproduction) -> Reproduction:
     """Return the reproduction without metadata, which may name files of this machine."""
-    model = found.model.clone()
+    model = reproduction.model.clone()
     model.metadata_props.clear()
     model.doc_string = model.graph.doc_string = None
     model.producer_name = model.producer_version = None
@@ -157,33 +157,33 @@ def without_metadata(found: Reproduction) -> Reproduction:
     for value in (*model.graph.inputs, *model.graph.initializers.values()):
         value.metadata_props.clear()
         value.doc_string = None
-    return replace(found, model=model)
+    return replace(reproduction, model=model)
 
 
 def _constants(model: ir.Model) -> dict[str, Array]:
     """Return the initializers that are numbers."""
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
-    found = {name: tensor for name, tensor in tensors.items() if tensor and tensor.dtype != ir.DataType.STRING}
-    return {name: np.asarray(tensor.numpy()) for name, tensor in found.items()}
+    constants = {name: tensor for name, tensor in tensors.items() if tensor and tensor.dtype != ir.DataType.STRING}
+    return {name: np.asarray(tensor.numpy()) for name, tensor in constants.items()}
 
 
-def _resized(found: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
+def _resized(reproduction: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
     """Yield the model with a size made smaller wherever it occurs.
 
     Short lists of integers may be shapes, in which the size is an element; or indices, whose number is the size; or
     neither (pads). Each is tried.
     """
-    constants = _constants(found.model)
+    constants = _constants(reproduction.model)
     lists = {name for name, array in constants.items() if array.dtype == np.int64 and array.size <= _SHAPE_ELEMENTS}
     shapes = {name: np.where(constants[name] == size, np.int64(smaller), constants[name]) for name in lists}
     indices = {name: _sliced(constants[name], size, smaller) for name in lists}
     tried: list[dict[str, Array]] = []
     for values in (shapes, {}, indices):
         changed = {name: array for name, array in values.items() if not np.array_equal(array, constants[name])}
-        if any(changed.keys() == each.keys() for each in tried):
+        if any(changed.keys() == earlier.keys() for earlier in tried):
             continue
         tried.append(changed)
-        model = found.model.clone()
+        model = reproduction.model.clone()
         for node in model.graph:
             for value in node.outputs:
                 value.shape = None
@@ -192,15 +192,15 @@ def _resized(found: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.
             value = model.graph.initializers[name]
             value.const_value = ir.Tensor(array, name=name, dtype=ir.DataType.from_numpy(array.dtype))
             value.shape = ir.Shape(array.shape)
-        sample: Sample = {name: _sliced(array, size, smaller) for name, array in found.sample.items()}
+        sample: Sample = {name: _sliced(array, size, smaller) for name, array in reproduction.sample.items()}
         for value in model.graph.inputs:
             value.shape = ir.Shape(np.shape(sample[str(value.name)]))  # type: ignore[arg-type]
         yield model, sample
 
 
 def _sliced(array: Array, size: int, smaller: int) -> Array:
-    places = tuple(slice(smaller) if each == size else slice(None) for each in array.shape)
-    return np.ascontiguousarray(array[places]).reshape([smaller if each == size else each for each in array.shape])
+    places = tuple(slice(smaller) if length == size else slice(None) for length in array.shape)
+    return np.array(array[places], order="C")
 
 
 def _simpler(array: Array) -> Iterator[Array]:

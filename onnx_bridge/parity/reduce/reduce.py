@@ -122,19 +122,20 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
     if nodes is None:
         return Reduction(localizer.name, None, None, before, runs, tuple(localizer.notes))
     minimizer = Minimizer(nodes.detector, runs, localizer.tell)
-    found = without_metadata(minimizer.minimize(_fewest_nodes(nodes, localizer.tell)))
+    minimal = without_metadata(minimizer.minimize(_fewest_nodes(nodes, localizer.tell)))
     localizer.tell("the reproduction in a process of its own")
     device = nodes.detector.device
     unchecked = replace(device, worker=workers.shared(device.worker.runtime))
     plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
-    without_heap_checks = plain.attempt(found.model, {**found.sample}, found.symptom)
-    reproduction = without_heap_checks or found
+    without_heap_checks = plain.attempt(minimal.model, {**minimal.sample}, minimal.symptom)
+    reproduction = without_heap_checks or minimal
     environment = Environment(
         localizer.target, request.precision, localizer.runtime.version, checks_heap=without_heap_checks is None
     )
     notes = list(localizer.notes)
     if passes is not None:
-        group = first_group(nodes.detector, [Submodel(found.model, [{**found.sample}], [{**found.expected}], [0])])
+        whole = Submodel(minimal.model, [{**minimal.sample}], [{**minimal.expected}], [0])
+        group = first_group(nodes.detector, [whole])
         environment = replace(environment, groups=passes.groups[: passes.groups.index(group) + 1])
         notes = [passes.note, *notes]
     write(reproduction, out, environment)
@@ -152,14 +153,14 @@ def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
         return isinstance(localizer.shows(fewer), Symptom)
 
     kept = ddmin(nodes, shows)
-    found = localizer.shows(kept)
-    assert isinstance(found, Symptom)
-    return _reproduction(localizer.extractor.extract(kept), found)
+    shown = localizer.shows(kept)
+    assert isinstance(shown, Symptom)
+    return _reproduction(localizer.extractor.extract(kept), shown)
 
 
 def _reproduction(submodels: Sequence[Submodel], symptom: Symptom) -> Reproduction:
-    for each in submodels:
-        for number, sample, expected in zip(each.numbers, each.inputs, each.expected, strict=True):
+    for submodel in submodels:
+        for number, sample, expected in zip(submodel.numbers, submodel.inputs, submodel.expected, strict=True):
             if symptom.sample in (None, number):
-                return Reproduction(each.model, flat(sample), flat(expected), symptom)
+                return Reproduction(submodel.model, flat(sample), flat(expected), symptom)
     raise AssertionError("a symptom is of one of the samples")

@@ -62,17 +62,17 @@ class Environment:
         return self.groups[-1] if self.groups else ""
 
 
-def title(found: Reproduction) -> str:
+def title(reproduction: Reproduction) -> str:
     """Return a title for the bug report."""
-    operators = dict.fromkeys(node.op_type for node in found.model.graph)
-    return _TITLES[found.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
+    operators = dict.fromkeys(node.op_type for node in reproduction.model.graph)
+    return _TITLES[reproduction.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
 
 
-def write(found: Reproduction, folder: Path, environment: Environment) -> None:
+def write(reproduction: Reproduction, folder: Path, environment: Environment) -> None:
     """Write model, inputs, expected outputs and a README.
 
     Args:
-        found: the reproduction.
+        reproduction: the reproduction.
         folder: created if needed, and removed again if nothing can be written; files of the same names are replaced.
         environment: where it shows its symptom.
 
@@ -85,7 +85,7 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
     except OSError as error:
         raise InputError(f"it cannot be created: {error.strerror}", where=str(folder)) from error
     try:
-        _write_files(found, folder, environment)
+        _write_files(reproduction, folder, environment)
     except BaseException:
         if not existed:
             with suppress(OSError):
@@ -93,33 +93,33 @@ def write(found: Reproduction, folder: Path, environment: Environment) -> None:
         raise
 
 
-def _write_files(found: Reproduction, folder: Path, environment: Environment) -> None:
+def _write_files(reproduction: Reproduction, folder: Path, environment: Environment) -> None:
     with ExitStack() as stack:
         model, inputs, expected, readme = (stack.enter_context(atomic_file(folder / name)) for name in FILES)
-        models.save(found.model, model, external_data=False)
-        for path, arrays in ((inputs, found.sample), (expected, found.expected)):
+        models.save(reproduction.model, model, external_data=False)
+        for path, arrays in ((inputs, reproduction.sample), (expected, reproduction.expected)):
             with path.open("wb") as file:
                 write_npz(file, arrays)
-        readme.write_text(_readme(found, environment), encoding="utf-8")
+        readme.write_text(_readme(reproduction, environment), encoding="utf-8")
         if environment.groups:
             for name in PASS_SOURCES:
                 stack.enter_context(atomic_file(folder / name)).write_bytes((SOURCES / name).read_bytes())
-            for name, array in zip(_input_files(found), found.sample.values(), strict=True):
+            for name, array in zip(_input_files(reproduction), reproduction.sample.values(), strict=True):
                 stack.enter_context(atomic_file(folder / name)).write_bytes(np.ascontiguousarray(array).tobytes())
 
 
-def _input_files(found: Reproduction) -> list[str]:
+def _input_files(reproduction: Reproduction) -> list[str]:
     """Return the files with the bytes of each input, which a C++ program can read."""
-    return [f"input{index}.bin" for index in range(len(found.sample))]
+    return [f"input{index}.bin" for index in range(len(reproduction.sample))]
 
 
-def _readme(found: Reproduction, environment: Environment) -> str:
-    symptom, target, precision = found.symptom, environment.target, environment.precision
+def _readme(reproduction: Reproduction, environment: Environment) -> str:
+    symptom, target, precision = reproduction.symptom, environment.target, environment.precision
     how = f" after `quantize_{precision}`" if precision else ""
     if environment.groups:
         how = f" after the gpu target's pass `{environment.group}`, run without a GPU"
     lines = [
-        f"# {title(found)}{f' after {environment.group}' if environment.groups else ''}",
+        f"# {title(reproduction)}{f' after {environment.group}' if environment.groups else ''}",
         "",
         f"In the step *{symptom.step}*{how}, target `{target}`:",
         "",
@@ -127,14 +127,14 @@ def _readme(found: Reproduction, environment: Environment) -> str:
         "",
         "To see it, in this folder:",
         "",
-        *(_commands if environment.groups else _script)(found, environment),
+        *(_commands if environment.groups else _script)(reproduction, environment),
         "",
     ]
     if symptom.kind is SymptomKind.WRONG:
         lines += [
             "ONNX Runtime, on the CPU with all graph optimizations off, computes the outputs in `expected.npz`:",
             "",
-            *(f"    {line}" for name, array in found.expected.items() for line in _shown(name, array)),
+            *(f"    {line}" for name, array in reproduction.expected.items() for line in _shown(name, array)),
             "",
         ]
     else:
@@ -145,19 +145,20 @@ def _readme(found: Reproduction, environment: Environment) -> str:
             "GLIBC_TUNABLES=glibc.malloc.check=3 python …`; without that, the corruption may go unnoticed.",
             "",
         ]
-    nodes = sum(1 for _ in found.model.graph)
-    lines += [f"The model has {nodes} node{'s' if nodes != 1 else ''}:", "", "```", *_text(found.model), "```", ""]
+    nodes = sum(1 for _ in reproduction.model.graph)
+    counted = f"{nodes} node{'s' if nodes != 1 else ''}"
+    lines += [f"The model has {counted}:", "", "```", *_text(reproduction.model), "```", ""]
     lines += [
         "| | version |",
         "| --- | --- |",
-        *(f"| {name} | {each} |" for name, each in _versions(environment.version).items()),
+        *(f"| {name} | {version} |" for name, version in _versions(environment.version).items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _commands(found: Reproduction, environment: Environment) -> list[str]:
+def _commands(reproduction: Reproduction, environment: Environment) -> list[str]:
     """Return how to build and run the C++ program: from Python the passes cannot be run."""
-    inputs = [f"{name}={file}" for name, file in zip(found.sample, _input_files(found), strict=True)]
+    inputs = [f"{name}={file}" for name, file in zip(reproduction.sample, _input_files(reproduction), strict=True)]
     libraries = ["-L/opt/rocm/lib", "-lmigraphx", "-lmigraphx_onnx", "-Wl,-rpath,/opt/rocm/lib"]
     return [
         "```sh",
@@ -170,13 +171,14 @@ def _commands(found: Reproduction, environment: Environment) -> list[str]:
     ]
 
 
-def _script(found: Reproduction, environment: Environment) -> list[str]:
+def _script(reproduction: Reproduction, environment: Environment) -> list[str]:
     """Three lines of Python for MIGraphX's own module, which has no strings."""
     target, precision = environment.target, environment.precision
     quantize = f"migraphx.quantize_{precision}(program); " if precision in ("fp16", "bf16") else ""
     if precision in ("int8", "fp8"):
         quantize = f'migraphx.quantize_{precision}(program, migraphx.get_target("{target}"), [inputs]); '
-    numeric = ' if array.dtype.kind != "U"' if any(each.dtype.hasobject for each in found.sample.values()) else ""
+    has_text = any(array.dtype.hasobject for array in reproduction.sample.values())
+    numeric = ' if array.dtype.kind != "U"' if has_text else ""
     arrays = f'for name, array in np.load("inputs.npz").items(){numeric}'
     return [
         "```python",

@@ -50,11 +50,11 @@ def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[st
         nodes: in topological order.
         sources: some of them.
     """
-    found: set[ir.Value] = set()
+    values: set[ir.Value] = set()
     for node in nodes:
-        if node in sources or any(value in found for value in operands_of(node)):
-            found.update(node.outputs)
-    return {str(value.name) for value in found}
+        if node in sources or any(value in values for value in operands_of(node)):
+            values.update(node.outputs)
+    return {str(value.name) for value in values}
 
 
 def submodel(

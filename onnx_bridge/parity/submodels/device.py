@@ -55,7 +55,7 @@ class Device:
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
             path = Path(folder) / "model.onnx"
             models.save(model, path)
-            return parse(self.worker, path, {name: np.shape(each) for name, each in flat(inputs).items()})
+            return parse(self.worker, path, {name: np.shape(array) for name, array in flat(inputs).items()})
 
     def compile(self, program: RemoteProgram) -> None:
         """Compile a program, after the passes that are rehearsed.
@@ -102,8 +102,8 @@ class InsideDevice:
     @cached_property
     def names(self) -> Collection[str]:
         """The values that can be fetched."""
-        made = (value for node in self.model.graph for value in node.outputs if value.name)
-        return frozenset(str(value.name) for value in made if can_feed(value))
+        outputs = (value for node in self.model.graph for value in node.outputs if value.name)
+        return frozenset(str(value.name) for value in outputs if can_feed(value))
 
     def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Sample:
         """Return some of its values, and its outputs.
@@ -129,7 +129,7 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
         RuntimeFailure: MIGraphX fails, or has no type for an input.
     """
     results = program.run(to_tensors(program, inputs))
-    found: Sample = {}
+    outputs: Sample = {}
     for (name, right), result in zip(expected.items(), results, strict=True):
         array = result.numpy()
         if isinstance(right, np.ndarray):
@@ -137,8 +137,8 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
                 array = array.reshape(())
             if right.dtype.name in PACKED and array.dtype.itemsize == 1:
                 array = array.astype(right.dtype)
-        found[name] = array
-    return found
+        outputs[name] = array
+    return outputs
 
 
 def to_tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, Tensor]:

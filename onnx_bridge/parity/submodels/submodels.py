@@ -105,12 +105,12 @@ class SubmodelExtractor:
         fed = [str(value.name) for value in inputs if value not in self._constant]
         wanted = [str(value.name) for value in outputs]
         values = self.values([*fed, *wanted, *constant])
-        if not all(can_feed_array(each[name]) for each in values for name in (*fed, *wanted)):
+        if not all(can_feed_array(sample[name]) for sample in values for name in (*fed, *wanted)):
             return []
         alike: dict[object, list[int]] = {}
-        for number, each in enumerate(values):
-            elements = [np.asarray(each[name]).tobytes() for name in constant]
-            alike.setdefault((*(np.shape(_array(each[name])) for name in fed), *elements), []).append(number)
+        for number, sample in enumerate(values):
+            elements = [np.asarray(sample[name]).tobytes() for name in constant]
+            alike.setdefault((*(np.shape(_array(sample[name])) for name in fed), *elements), []).append(number)
         quantized = frozenset(dependents(nodes, {node for node in nodes if is_quantizer(node)}))
         submodels = []
         for numbers in alike.values():
@@ -144,38 +144,38 @@ class SubmodelExtractor:
         wanted = dict.fromkeys(names)
         inputs = {str(value.name): value for value in self.model.graph.inputs}
         constants = self.model.graph.initializers
-        made = [name for name in wanted if name not in inputs and name not in constants]
+        computable = [name for name in wanted if name not in inputs and name not in constants]
         if self._cache is None and self._bytes <= _CACHE_BYTES:
             self._cache = self._compute(self._all)
-        computed = self._compute(made) if self._cache is None else self._cache
-        found = []
+        computed = self._compute(computable) if self._cache is None else self._cache
+        values = []
         for sample, results in zip(self.samples, computed, strict=True):
-            each: Sample = {}
+            known: Sample = {}
             for name in wanted:
                 if name in results:
-                    each[name] = results[name]
+                    known[name] = results[name]
                 elif name in inputs and name in sample:
-                    each[name] = sample[name]
+                    known[name] = sample[name]
                 else:
                     tensor = constants[name].const_value if name in constants else None
-                    each[name] = None if tensor is None else np.asarray(tensor.numpy())
-            found.append(each)
-        return found
+                    known[name] = None if tensor is None else np.asarray(tensor.numpy())
+            values.append(known)
+        return values
 
     @cached_property
     def _all(self) -> list[str]:
         """All values that the nodes take from each other, and the model's outputs."""
         inside = set(self.order)
-        made = [value for node in self.model.graph if not is_constant(node) for value in node.outputs]
+        outputs = [value for node in self.model.graph if not is_constant(node) for value in node.outputs]
         wanted = {value for node in inside for value in operands_of(node)}
         wanted |= {*self.model.graph.outputs, *(value for node in inside for value in node.outputs if value.uses())}
-        return [str(value.name) for value in made if value in wanted and _can_fetch(value)]
+        return [str(value.name) for value in outputs if value in wanted and _can_fetch(value)]
 
     @cached_property
     def _bytes(self) -> int:
         wanted = set(self._all)
-        made = (value for node in self.model.graph for value in node.outputs if value.name in wanted)
-        return len(self.samples) * sum(map(estimated_bytes, made))
+        outputs = (value for node in self.model.graph for value in node.outputs if value.name in wanted)
+        return len(self.samples) * sum(map(estimated_bytes, outputs))
 
     def _compute(self, names: Sequence[str]) -> list[Sample]:
         if not names:
@@ -193,19 +193,19 @@ class SubmodelExtractor:
 
 def _depth_first(graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes that outputs depend on, each after its operands, and these as late as possible."""
-    found: dict[ir.Node, None] = {}
+    ordered: dict[ir.Node, None] = {}
     for output in graph.outputs:
         pending = [(output.producer(), False)]
         while pending:
             node, ready = pending.pop()
-            if node is None or node in found or node.graph is not graph:
+            if node is None or node in ordered or node.graph is not graph:
                 continue
             if ready:
-                found[node] = None
+                ordered[node] = None
                 continue
             pending.append((node, True))
             pending += [(value.producer(), False) for value in reversed(operands_of(node))]
-    return list(found)
+    return list(ordered)
 
 
 def _can_cut(value: ir.Value) -> bool:

@@ -72,7 +72,7 @@ class Symptom:
         cls, comparison: Comparison, sample: int, *, step: Step | None = None, outputs: Sample | None = None
     ) -> Symptom:
         """Return the symptom of outputs that differ."""
-        message = "; ".join(f"{each.name}: {each.reason}" for each in comparison.outputs if each.reason)
+        message = "; ".join(f"{output.name}: {output.reason}" for output in comparison.outputs if output.reason)
         return cls(SymptomKind.WRONG, step, message, sample, comparison, outputs)
 
     def matches(self, other: Symptom) -> bool:
@@ -87,18 +87,19 @@ class Symptom:
     def _has_wrong_elements(self) -> bool:
         """Whether elements are wrong, rather than shapes, dtypes or the number of outputs."""
         outputs = self.comparison.outputs if self.comparison else ()
-        return any(each.mismatched for each in outputs)
+        return any(output.mismatched for output in outputs)
 
     @property
     def error(self) -> float | None:
         """The largest absolute error of the outputs that differ."""
         outputs = self.comparison.outputs if self.comparison else ()
-        return max((each.max_abs for each in outputs if each.max_abs is not None and not each.passed), default=None)
+        errors = (output.max_abs for output in outputs if not output.passed)
+        return max((error for error in errors if error is not None), default=None)
 
 
-def worse(one: Symptom | None, other: Symptom) -> Symptom:
+def worse(symptom: Symptom | None, other: Symptom) -> Symptom:
     """Return the symptom with the larger error; the first of equal ones."""
-    return other if one is None or (other.error or 0) > (one.error or 0) else one
+    return other if symptom is None or (other.error or 0) > (symptom.error or 0) else symptom
 
 
 def _normalized(message: str) -> str:

@@ -43,7 +43,7 @@ class SymptomDetector:
         Raises:
             RuntimeFailure: MIGraphX cannot be loaded.
         """
-        return next((found for each in submodels if (found := self._test(each)) is not None), None)
+        return next((symptom for submodel in submodels if (symptom := self._test(submodel)) is not None), None)
 
     def _test(self, submodel: Submodel) -> Symptom | None:
         self.runs.migraphx += 1
@@ -60,13 +60,13 @@ class SymptomDetector:
                 step = Step.COMPILE
                 self.device.compile(program)
                 step = Step.RUN
-                found: Symptom | None = None
+                symptom: Symptom | None = None
                 for number, inputs, expected in zip(submodel.numbers, submodel.inputs, submodel.expected, strict=True):
                     outputs = run_program(program, inputs, expected)
                     compared = self._compare(submodel, inputs, outputs, expected)
                     if compared.differs:
-                        found = worse(found, Symptom.of_comparison(compared, number, step=step, outputs=outputs))
-                return found
+                        symptom = worse(symptom, Symptom.of_comparison(compared, number, step=step, outputs=outputs))
+                return symptom
         except tuple(KIND_OF) as error:
             return Symptom(SymptomKind.of(error), step, error.what, number)
 
@@ -78,7 +78,7 @@ class SymptomDetector:
             return compared
         inside = InsideDevice(submodel.model, self.device)
         compared = Judge(submodel.model, tolerances).judge(outputs, expected, inputs, inside)
-        self.undetermined.extend(each.undetermined for each in compared.outputs if each.undetermined is not None)
+        self.undetermined.extend(output.undetermined for output in compared.outputs if output.undetermined is not None)
         return compared
 
     def _tolerances(self, submodel: Submodel, expected: Mapping[str, Value]) -> Tolerances:
@@ -86,7 +86,7 @@ class SymptomDetector:
         coarse = self.tolerances.at_least("int8")
         arrays = {name: array for name, array in flat(expected).items() if name in submodel.quantized}
         parts = {name: coarse.of(name, array) for name, array in arrays.items() if name not in coarse.named}
-        named = {name: PartialTolerance(each.rtol, each.atol) for name, each in parts.items()}
+        named = {name: PartialTolerance(part.rtol, part.atol) for name, part in parts.items()}
         return replace(self.tolerances, named={**self.tolerances.named, **named})
 
     def _quantize(self, program: RemoteProgram, submodel: Submodel) -> None:

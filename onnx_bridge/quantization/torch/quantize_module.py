@@ -134,7 +134,7 @@ def _excluded(module: nn.Module, scheme: Scheme, exclude: Sequence[str]) -> list
         name: layer for name, layer in layers.items() if isinstance(getattr(layer, "weight", None), torch.Tensor)
     }
     quantizable = [
-        name for name, each in weighted.items() if isinstance(each, nn.Linear) and each.in_features % BLOCK == 0
+        name for name, child in weighted.items() if isinstance(child, nn.Linear) and child.in_features % BLOCK == 0
     ]
     if not quantizable:
         what = f"the module has no Linear whose inputs are a multiple of {BLOCK}, the only layer with 4-bit weights"

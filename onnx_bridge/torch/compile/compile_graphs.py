@@ -135,13 +135,13 @@ def predict_outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
 
 def _outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
     tensors = {index: argument for index, argument in enumerate(args) if is_tensor(argument)}
-    versions = {index: each._version for index, each in tensors.items()}
+    versions = {index: tensor._version for index, tensor in tensors.items()}
     with torch.no_grad():
         leaves, spec = _pytree.tree_flatten(graph(*args))
-    for index, each in tensors.items():
-        if each._version != versions[index]:
+    for index, tensor in tensors.items():
+        if tensor._version != versions[index]:
             raise InputError("the graph writes to its inputs", where=_name(graph, index))
-    places = {id(each): index for index, each in tensors.items()}
+    places = {id(tensor): index for index, tensor in tensors.items()}
     memory = {tensor.untyped_storage()._cdata: index for index, tensor in tensors.items()}
     outcome = Outcome(spec)
     before: dict[int, int] = {}

@@ -97,7 +97,7 @@ def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[s
             if size == have:
                 continue
             if not have:  # such as an empty cache
-                tensor = tensor.new_zeros([size if each == axis else old for each, old in enumerate(tensor.shape)])
+                tensor = tensor.new_zeros([size if place == axis else old for place, old in enumerate(tensor.shape)])
             else:
                 tensor = tensor.index_select(axis, torch.arange(size) % have)
         changed[name] = tensor
@@ -116,7 +116,7 @@ def other_values(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuff
         how: ``roles`` as above; ``shuffled`` ignores roles.
     """
     wanted, sizes = samplers.with_shapes(
-        samplers.specs(model), {name: tuple(each.shape) for name, each in tensors.items()}
+        samplers.specs(model), {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     )
     known = [spec for spec in wanted if not isinstance(spec.role, Data)]
     drawn = samplers.generate(known, seed=1, dims=sizes)[0] if how == "roles" and known else {}

@@ -29,8 +29,8 @@ def without_gradients(outputs: Mapping[str, torch.Tensor], inputs: Iterable[torc
     if anchor is None:
         return dict(outputs)
     return {
-        name: _Computed.apply(anchor, each)  # type: ignore[no-untyped-call]
-        if each.is_floating_point() or each.is_complex()
-        else each
-        for name, each in outputs.items()
+        name: _Computed.apply(anchor, output)  # type: ignore[no-untyped-call]
+        if output.is_floating_point() or output.is_complex()
+        else output
+        for name, output in outputs.items()
     }

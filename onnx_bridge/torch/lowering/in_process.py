@@ -36,11 +36,11 @@ def require_in_process(runtime: str | None, target: str) -> None:
     Raises:
         InputError: the runtime is not AMD's own Python module, or the target is the GPU and PyTorch has none.
     """
-    found = runtimes.find(runtime)
-    if found.kind != "module":
-        what = f"it needs AMD's own Python module, but the runtime is {found.path} ({found.kind})"
+    installation = runtimes.find(runtime)
+    if installation.kind != "module":
+        what = f"it needs AMD's own Python module, but the runtime is {installation.path} ({installation.kind})"
         raise InputError(what, where="in_process", hint=_HINT)
-    is_gpu = resolve_target(target, found) == "gpu"
+    is_gpu = resolve_target(target, installation) == "gpu"
     if is_gpu and (torch.version.hip is None or not torch.cuda.is_available()):
         raise InputError("this PyTorch has no AMD GPU to share memory on", where="in_process", hint=_HINT)
 
@@ -80,17 +80,17 @@ class InProcess:
         if device.type != self._device:
             what = f"tensors are on {device}, but this program takes tensors on {self._device} by their address"
             raise InputError(what, where="in_process", hint=f"move them: .to('{self._device}')")
-        dense = {name: each.contiguous() for name, each in tensors.items()}
-        found = [
+        dense = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        outputs = [
             torch.empty_strided(shape.lens, shape.strides, dtype=dtypes[name], device=device)
             for name, shape in zip(self._shapes, self._program.outputs, strict=True)
         ]
         on_gpu = device.type == "cuda"
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
         with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
-            addresses = {name: each.data_ptr() for name, each in dense.items()}
-            self._program.run_async(addresses, [each.data_ptr() for each in found], stream)
-        return {name: tensor.reshape(self._shapes[name]) for name, tensor in zip(self._shapes, found, strict=True)}
+            addresses = {name: tensor.data_ptr() for name, tensor in dense.items()}
+            self._program.run_async(addresses, [tensor.data_ptr() for tensor in outputs], stream)
+        return {name: tensor.reshape(self._shapes[name]) for name, tensor in zip(self._shapes, outputs, strict=True)}
 
 
 def _compile(program: Program, model: Path, runtime: runtimes.Runtime, path: Path) -> None:

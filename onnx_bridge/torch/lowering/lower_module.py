@@ -39,7 +39,7 @@ def lower_module(
     dtype = _dtype(request.precision)
     signature = without_annotations(inspect.signature(module.forward))
     sample, tensors = Call.bound(type(module).__name__, signature, args, kwargs, defaults=True)
-    given = {name: each.dtype for name, each in tensors.items()}
+    given = {name: tensor.dtype for name, tensor in tensors.items()}
     returned: list[torch.dtype] = []
     if dtype is not None:
         returned = _output_dtypes(module, args, kwargs)
@@ -69,5 +69,5 @@ def _cast(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call, tensors = Call.of(module, args, kwargs)
     return call.arguments(
-        {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+        {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     )

@@ -53,12 +53,12 @@ class Interface:
         _check_call(call, self.call, list(self.signature.parameters), self.name)
         if self.dtype is None:
             return tensors
-        return {name: self._cast(name, each) for name, each in tensors.items()}
+        return {name: self._cast(name, tensor) for name, tensor in tensors.items()}
 
     def returned(self, outputs: Mapping[str, torch.Tensor]) -> Any:
         """Return the value that the module returns."""
         if self.dtype is not None:
-            outputs = {name: each.to(self.outputs[name]) for name, each in outputs.items()}
+            outputs = {name: output.to(self.outputs[name]) for name, output in outputs.items()}
         return rebuild(self.result, outputs)
 
     def _cast(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -154,10 +154,8 @@ class Lowered(nn.Module):
         copied = self.__new__(type(self))
         memo[id(self)] = copied
         shared = {"_programs", "_interface"}
-        copied.__dict__.update({key: each for key, each in vars(self).items() if key in shared})
-        copied.__dict__.update(
-            {key: copy.deepcopy(each, memo) for key, each in vars(self).items() if key not in shared}
-        )
+        copied.__dict__.update({key: attribute for key, attribute in vars(self).items() if key in shared})
+        copied.__dict__.update({key: copy.deepcopy(var, memo) for key, var in vars(self).items() if key not in shared})
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,43 +194,41 @@ def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> N
     Raises:
         InputError: an argument differs.
     """
-    places = [
-        *parameters,
-        *range(len(call.positional) + len(sample.positional)),
-    ]  # further arguments belong to ``*args``
+    # further arguments belong to ``*args``
+    places = [*parameters, *range(len(call.positional) + len(sample.positional))]
     given: dict[Any, Structure] = {**dict(zip(places, call.positional, strict=False)), **call.keywords}
     wanted: dict[Any, Structure] = {**dict(zip(places, sample.positional, strict=False)), **sample.keywords}
     nothing = Constant(None)
     for key in dict.fromkeys((*wanted, *given)):
-        mine, theirs = given.get(key, nothing), wanted.get(key, nothing)
-        if isinstance(mine, Constant) and isinstance(theirs, Constant):
-            if _same(mine.value, theirs.value):
+        mine, sampled = given.get(key, nothing), wanted.get(key, nothing)
+        if isinstance(mine, Constant) and isinstance(sampled, Constant):
+            if _same(mine.value, sampled.value):
                 continue
-            what = f"it is {mine.value!r}, but the programs have it fixed as {theirs.value!r}"
-        elif mine == theirs and _constants_agree(mine, theirs):
+            what = f"it is {mine.value!r}, but the programs have it fixed as {sampled.value!r}"
+        elif mine == sampled and _constants_agree(mine, sampled):
             continue
         elif isinstance(mine, Constant) and mine.value is None:
             what = "it is missing, but was given when the module was lowered"
-        elif isinstance(theirs, Constant) and theirs.value is None:
+        elif isinstance(sampled, Constant) and sampled.value is None:
             what = "it is given, but was not when the module was lowered"
         else:
             what = "it is nested differently than when the module was lowered"
         raise InputError(what, where=f"{name}, argument {key!r}", hint="lower it again for such arguments")
 
 
-def _constants_agree(mine: Structure, theirs: Structure) -> bool:
+def _constants_agree(mine: Structure, sampled: Structure) -> bool:
     """Return whether equal structures have equal constants."""
-    if isinstance(mine, Constant) and isinstance(theirs, Constant):
-        return _same(mine.value, theirs.value)
-    one, other = getattr(mine, "children", ()), getattr(theirs, "children", ())
-    return all(_constants_agree(*each) for each in zip(one, other, strict=True))
+    if isinstance(mine, Constant) and isinstance(sampled, Constant):
+        return _same(mine.value, sampled.value)
+    children, others = getattr(mine, "children", ()), getattr(sampled, "children", ())
+    return all(_constants_agree(*pair) for pair in zip(children, others, strict=True))
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
+def _same(value: Any, other: Any) -> bool:
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if "__eq__" not in {name for each in type(one).__mro__[:-1] for name in vars(each)}:  # they cannot be compared
+    if "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:  # they cannot be compared
         return True
-    return bool(one == other)
+    return bool(value == other)

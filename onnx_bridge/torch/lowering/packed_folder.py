@@ -44,7 +44,7 @@ def pack(folder: Path) -> torch.Tensor:
     buffer = io.BytesIO()
     buffer.write(bytes(_DIGEST))
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _EPOCH)
             with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as sink:
                 while chunk := source.read(1 << 22):

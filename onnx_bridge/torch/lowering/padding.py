@@ -32,9 +32,9 @@ def padded_by(tensor: torch.Tensor, widths: Sequence[tuple[int, int]]) -> torch.
         return tensor
     pairs = list(zip(tensor.shape, widths, strict=True))
     shape = [start + size + end for size, (start, end) in pairs]
-    made = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
-    made[tuple(slice(start, start + size) for size, (start, _) in pairs)] = tensor
-    return made
+    padded = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    padded[tuple(slice(start, start + size) for size, (start, _) in pairs)] = tensor
+    return padded
 
 
 def cut(tensor: torch.Tensor, dims: Dims, small: Sizes, large: Sizes, before: Collection[str] = ()) -> torch.Tensor:
@@ -72,9 +72,9 @@ def changed_output(
         given = {name: _inverted(tensor) if inverted else tensor for name, tensor in tensors.items()}
         expected = run(given, small)
         wide = {name: padded(tensor, dims[name], small, large, before) for name, tensor in given.items()}
-        found = run(wide, large)
+        outputs = run(wide, large)
         compared = compare(
-            {name: to_array(cut(tensor, dims[name], small, large, before)) for name, tensor in found.items()},
+            {name: to_array(cut(tensor, dims[name], small, large, before)) for name, tensor in outputs.items()},
             {name: to_array(tensor) for name, tensor in expected.items()},
         )
         for output in compared.outputs:

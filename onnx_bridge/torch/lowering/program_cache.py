@@ -89,8 +89,8 @@ def _obtain(call: LoweringCall, progress: Progress) -> Obtained:
     entry = cache / key
     try:
         if entry.is_dir():
-            if (found := _cached(call, Folder(entry), progress)) is not None:
-                return found
+            if (cached := _cached(call, Folder(entry), progress)) is not None:
+                return cached
             shutil.rmtree(entry, ignore_errors=True)
         with atomic_folder(entry) as temporary:
             result = call.build(Folder(temporary), progress)
@@ -117,14 +117,14 @@ def _key(call: LoweringCall) -> str | None:
     if digest is None:
         return None
     runtime = runtimes.find(request.convert.runtime)
-    shapes = {name: tuple(each.shape) for name, each in call.tensors.items() if name not in call.dims}
+    shapes = {name: tuple(tensor.shape) for name, tensor in call.tensors.items() if name not in call.dims}
     conversion = ConvertRequest(shapes=shapes, host=request.convert.host)
     cleaned = cleaning_key(digest, conversion, runtime)
     target = resolve_target(request.convert.target, runtime)
     return json_digest(
         {
             "conversion": conversion_key(cleaned, conversion, runtime, target=target),
-            "inputs": {name: _describe(each, call.dims.get(name, {})) for name, each in call.tensors.items()},
+            "inputs": {name: _describe(tensor, call.dims.get(name, {})) for name, tensor in call.tensors.items()},
             "buckets": {symbol: sorted(sizes) for symbol, sizes in request.convert.buckets.items()},
             "pad_before": sorted(request.convert.pad_before),
             "exporter": request.export.exporter,
@@ -146,8 +146,8 @@ def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained 
         if not results or results[0] is None or None in results:
             return None
         progress("load")
-        found = _opened(call, folder, results[0])
-        return found if found.programs.bundle.manifest.is_proven_for(call.request.convert.prove) else None
+        opened = _opened(call, folder, results[0])
+        return opened if opened.programs.bundle.manifest.is_proven_for(call.request.convert.prove) else None
     except (BridgeError, OSError, ValueError, KeyError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
 
@@ -162,6 +162,6 @@ def _result(
     """Return the structure of the module's result for a sample; None if its tensors are not the expected ones."""
     result = run_module(flat, given)
     names = dict(zip(result.tensors, expected, strict=True))
-    found = {names[name]: to_array(each) for name, each in result.tensors.items()}
-    right = {name: to_array(each) for name, each in expected.items()}
-    return renamed(result.structure, names) if compare(found, right).passed else None
+    outputs = {names[name]: to_array(tensor) for name, tensor in result.tensors.items()}
+    right = {name: to_array(tensor) for name, tensor in expected.items()}
+    return renamed(result.structure, names) if compare(outputs, right).passed else None

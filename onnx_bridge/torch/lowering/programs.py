@@ -33,8 +33,8 @@ def write_samples(folder: Path, samples: Samples) -> None:
 
 def read_samples(folder: Path) -> Samples:
     """Read the samples of a folder; raises like `torch.load`."""
-    found: Samples = torch.load(folder / _SAMPLES, weights_only=True)
-    return found
+    samples: Samples = torch.load(folder / _SAMPLES, weights_only=True)
+    return samples
 
 
 class Programs:
@@ -86,8 +86,8 @@ class Programs:
             RuntimeFailure: MIGraphX failed.
         """
         device = self._check(tensors)
-        found = self._run_in_process(tensors) if self.request.in_process else self._run_in_worker(tensors)
-        outputs = {info.name: found[info.name].to(device) for info in self.bundle.outputs}
+        computed = self._run_in_process(tensors) if self.request.in_process else self._run_in_worker(tensors)
+        outputs = {info.name: computed[info.name].to(device) for info in self.bundle.outputs}
         return without_gradients(outputs, tensors.values())
 
     def _run_in_worker(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -102,8 +102,8 @@ class Programs:
         program = self.bundle.choose(small)
         sizes = small, program.info.dims, manifest.request.pad_before
         given = {info.name: padded(tensors[info.name].detach(), info.shape or (), *sizes) for info in manifest.inputs}
-        found = self._resident(program).run(given, self.dtypes)
-        return {info.name: cut(found[info.name], info.shape or (), *sizes) for info in manifest.outputs}
+        outputs = self._resident(program).run(given, self.dtypes)
+        return {info.name: cut(outputs[info.name], info.shape or (), *sizes) for info in manifest.outputs}
 
     def _check(self, tensors: Mapping[str, torch.Tensor]) -> torch.device:
         """Return the device of the tensors; raises InputError."""

@@ -69,7 +69,7 @@ class Call:
         if kinds == [inspect.Parameter.VAR_POSITIONAL] and kwargs and not args:
             named: dict[str, torch.Tensor] = {}
             positional = tuple(flatten(value, key, named) for key, value in kwargs.items())
-            fixed = {key: each.value for key, each in zip(kwargs, positional, strict=True) if _is_set(each)}
+            fixed = {key: argument.value for key, argument in zip(kwargs, positional, strict=True) if _is_set(argument)}
             return Call(positional, {}, fixed), named
         try:
             bound = signature.bind(*args, **kwargs)
@@ -83,13 +83,13 @@ class Call:
         for key, value in bound.arguments.items():
             match signature.parameters[key].kind:
                 case inspect.Parameter.VAR_POSITIONAL:
-                    flattened[key] = tuple(flatten(each, f"{key}.{i}", leaves) for i, each in enumerate(value))
+                    flattened[key] = tuple(flatten(item, f"{key}.{i}", leaves) for i, item in enumerate(value))
                 case inspect.Parameter.VAR_KEYWORD:
-                    flattened[key] = {inner: flatten(each, inner, leaves) for inner, each in value.items()}
+                    flattened[key] = {inner: flatten(item, inner, leaves) for inner, item in value.items()}
                 case _:
                     flattened[key] = flatten(value, key, leaves)
         bound.arguments.update(flattened)
-        fixed = {key: each.value for key, each in flattened.items() if _is_set(each)}
+        fixed = {key: argument.value for key, argument in flattened.items() if _is_set(argument)}
         return Call(bound.args, bound.kwargs, fixed), leaves
 
     @property
@@ -139,7 +139,7 @@ class Result:
 def run_module(flat: FlatModule, tensors: Mapping[str, torch.Tensor]) -> Result:
     """Call a module on copies of its arguments, and restore its buffers afterwards."""
     copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    before = {name: write_count(each) for name, each in copies.items()}
+    before = {name: write_count(copy) for name, copy in copies.items()}
     with torch.no_grad(), restored_buffers(flat.module) as buffers:
         structure, leaves = flatten_result(flat.run(list(copies.values())))
         memory = {buffer.untyped_storage()._cdata for buffer in flat.module.buffers() if buffer.layout is torch.strided}

@@ -62,7 +62,7 @@ def training_submodule(module: nn.Module, name: str = "") -> str | None:
         return None
     if module.training:
         return name
-    inner = (training_submodule(each, f"{name}.{child}".strip(".")) for child, each in module.named_children())
+    inner = (training_submodule(child, f"{name}.{key}".strip(".")) for key, child in module.named_children())
     return next((path for path in inner if path is not None), None)
 
 
@@ -86,8 +86,8 @@ def inference_copy(module: nn.Module) -> Iterator[nn.Module]:
             yield copied
     finally:
         if copied is module:
-            for each, training in modes.items():
-                each.training = training
+            for submodule, training in modes.items():
+                submodule.training = training
 
 
 @contextlib.contextmanager

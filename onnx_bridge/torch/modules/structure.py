@@ -118,7 +118,7 @@ def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure
         entries = tuple(inner(key, child) for key, child in value.items())
         return Entries(type(value), tuple(value), entries, getattr(value, "default_factory", None))
     if _is_cache(value):
-        attributes = [each for each, child in vars(value).items() if _holds_tensors(child)]
+        attributes = [key for key, child in vars(value).items() if _holds_tensors(child)]
         children = []
         for attribute in attributes:
             part, child = _CACHE_PARTS.get(attribute, attribute), getattr(value, attribute)

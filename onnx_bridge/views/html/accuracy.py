@@ -20,7 +20,7 @@ def accuracy_page(report: AccuracyReport) -> Page:
         model=report.model,
         passed=report.passed,
         headline="MIGraphX fails" if report.failures else "Accuracy" if report.passed else "Accuracy is too low",
-        sentences=[report.summary, *(f"{side}: {each}" for side, each in report.failures.items())],
+        sentences=[report.summary, *(f"{side}: {failure}" for side, failure in report.failures.items())],
         facts=facts_of({"model": report.model, **report.versions, "samples": report.samples}),
         notes=list(report.notes),
         tables=[table],

@@ -69,10 +69,10 @@ def _headline(bench: BenchResult) -> str:
 def _latencies(bench: BenchResult) -> Chart:
     series = []
     for row in bench.rows[:_BANDS]:
-        found = row.summary
-        marked = {"median": 1e3 * found.p50, "p90": 1e3 * found.p90, "p99": 1e3 * found.p99}
+        summary = row.summary
+        marked = {"median": 1e3 * summary.p50, "p90": 1e3 * summary.p90, "p99": 1e3 * summary.p99}
         kind = " ".join(row.key[:3])
-        series.append((row.name, kind, [1e3 * each for each in row.latencies], marked))
+        series.append((row.name, kind, [1e3 * latency for latency in row.latencies], marked))
     left = len(bench.rows) - len(series)
     more = f" {left} more are in the table." if left else ""
     note = f"The axis is logarithmic. Below the bars, from left to right: median, p90 and p99.{more}"
@@ -114,21 +114,21 @@ def _table(bench: BenchResult) -> Table:
     ratios = bench.ratios()
     rows = []
     for row in bench.rows:
-        found = row.summary
-        times = (found.p50, found.p90, found.p99, found.min, found.mean, found.std)
+        summary = row.summary
+        times = (summary.p50, summary.p90, summary.p99, summary.min, summary.mean, summary.std)
         against = ratios.get(row)
         cells = [
             text_cell(f"{row.engine} {row.target}".strip()),
             text_cell(row.precision),
             Cell("" if row.batch is None else str(row.batch), row.batch),
-            *(number_cell(1e3 * each) for each in times),
+            *(number_cell(1e3 * time_) for time_ in times),
             number_cell(row.throughput),
             number_cell(against.value if against else 1.0),
             text_cell(f"{against.low:.3f} – {against.high:.3f}" if against else ""),
             number_cell(row.load),
             number_cell(row.first),
             number_cell(row.memory / 2**20),
-            *(Cell(str(each), each) for each in (found.calls, row.together, found.outliers)),
+            *(Cell(str(number), number) for number in (summary.calls, row.together, summary.outliers)),
         ]
         rows.append(html.Row(cells, choice=row.engine))
     return Table("rows", "All figures", columns, rows, "Times are milliseconds where nothing else is said.")
@@ -165,19 +165,19 @@ def _operators(bench: BenchResult) -> Table:
         Column("slowest", "code", "the instruction that takes longest"),
         Column("its ms", "number"),
     ]
-    rows = [html.Row(_cells(row, each), choice=row.name) for row in bench.rows for each in row.operators]
+    rows = [html.Row(_cells(row, operator), choice=row.name) for row in bench.rows for operator in row.operators]
     note = "MIGraphX's own times, each instruction waited for: their sum is more than a call takes."
     return Table("operators", "Where MIGraphX's time goes", columns, rows, note, place="last")
 
 
-def _cells(row: Row, each: OperatorTime) -> list[Cell]:
+def _cells(row: Row, operator: OperatorTime) -> list[Cell]:
     return [
-        text_cell(each.operator),
-        text_cell(", ".join(each.onnx)),
+        text_cell(operator.operator),
+        text_cell(", ".join(operator.onnx)),
         text_cell(row.name),
-        Cell(str(each.count), each.count),
-        number_cell(1e3 * each.seconds),
-        number_cell(100 * each.share),
-        text_cell(each.slowest),
-        number_cell(1e3 * each.longest),
+        Cell(str(operator.count), operator.count),
+        number_cell(1e3 * operator.seconds),
+        number_cell(100 * operator.share),
+        text_cell(operator.slowest),
+        number_cell(1e3 * operator.longest),
     ]

@@ -42,7 +42,7 @@ def bundle_page(manifest: Manifest) -> Page:
         notes=manifest.notes,
         tables=[_tensors(manifest), _passes(manifest), *_products(manifest), _files(manifest)],
         shares_title="Where it runs",
-        shares=[] if manifest.wholly_on_migraphx else [_share(each) for each in manifest.partitions],
+        shares=[] if manifest.wholly_on_migraphx else [_share(partition) for partition in manifest.partitions],
     )
 
 
@@ -72,7 +72,7 @@ def _tensors(manifest: Manifest) -> Table:
         )
 
     columns = (Column(""), Column("name", "name"), Column("dtype", "code"), Column("shape"))
-    rows = [row("input", each) for each in manifest.inputs] + [row("output", each) for each in manifest.outputs]
+    rows = [row("input", value) for value in manifest.inputs] + [row("output", output) for output in manifest.outputs]
     return Table("tensors", "Inputs and outputs", columns, rows)
 
 
@@ -87,14 +87,14 @@ def _passes(manifest: Manifest) -> Table:
     rows = [
         Row(
             [
-                Cell(each["name"]),
-                number_cell(each["rewrites"]),
-                text_cell(each.get("exactness", "")),
-                Cell(", ".join(f"{name} {count}" for name, count in each.get("rules", {}).items())),
+                Cell(pass_["name"]),
+                number_cell(pass_["rewrites"]),
+                text_cell(pass_.get("exactness", "")),
+                Cell(", ".join(f"{name} {count}" for name, count in pass_.get("rules", {}).items())),
             ]
         )
-        for each in passes
-        if each["rewrites"]
+        for pass_ in passes
+        if pass_["rewrites"]
     ]
     return Table("passes", "What was rewritten", columns, rows, f"{len(passes)} passes ran.")
 
@@ -105,9 +105,9 @@ def _products(manifest: Manifest) -> list[Table]:
         return []
     columns = (Column("node", "name"), Column("kernel on a GPU", "verdict"), Column("first condition that fails"))
     rows = [
-        Row([Cell(each["node"]), Cell(each["kernel"], colour=_colour(each)), text_cell(each["condition"])])
+        Row([Cell(product["node"]), Cell(product["kernel"], colour=_colour(product)), text_cell(product["condition"])])
         for forecast in forecasts
-        for each in forecast["products"]
+        for product in forecast["products"]
     ]
     return [Table("products", "Convolutions and matrix products", columns, rows, forecasts[0]["summary"])]
 
@@ -120,5 +120,5 @@ def _colour(product: dict[str, object]) -> str:
 
 def _files(manifest: Manifest) -> Table:
     columns = (Column("file", "name"), Column("bytes", "number"), Column("SHA-256", "code"))
-    rows = [Row([Cell(each.file), number_cell(each.bytes), Cell(each.sha256)]) for each in manifest.files]
+    rows = [Row([Cell(file.file), number_cell(file.bytes), Cell(file.sha256)]) for file in manifest.files]
     return Table("files", "Files", columns, rows, place="last")

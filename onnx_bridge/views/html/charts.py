@@ -56,7 +56,7 @@ class Trace:
     @property
     def line(self) -> str:
         """Its points, as an SVG polyline takes them."""
-        return " ".join(f"{each.x},{each.y}" for each in self.marks if each.kind == "point")
+        return " ".join(f"{mark.x},{mark.y}" for mark in self.marks if mark.kind == "point")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Chart:
     @property
     def legend(self) -> list[Trace]:
         """The series whose names stand nowhere else."""
-        return [each for each in self.traces if each.label is None]
+        return [trace for trace in self.traces if trace.label is None]
 
 
 def bands(
@@ -115,7 +115,7 @@ def bands(
         horizontal: what the values are.
         series: name, kind (those of the same kind have the same colour), values (> 0), and values to mark by name.
     """
-    axis = _Axis([each for _, _, values, _ in series for each in values], LEFT, WIDTH - RIGHT, at_least=1.5)
+    axis = _Axis([number for _, _, values, _ in series for number in values], LEFT, WIDTH - RIGHT, at_least=1.5)
     edges = np.geomspace(axis.low, axis.high, _BINS + 1)
     places = [axis.place(edge) for edge in edges]
     traces = []
@@ -163,9 +163,9 @@ def lines(
         series: name, values (> 0) by number, and remarks on some numbers, which get a ring.
     """
     left, height = 70, TOP + _LINES + BOTTOM
-    numbers = sorted({each for _, points, _ in series for each in points})
+    numbers = sorted({number for _, points, _ in series for number in points})
     across = _Axis(numbers, left + 14, WIDTH - RIGHT - 14, at_least=1.0)
-    up = _Axis([each for _, points, _ in series for each in points.values()], height - BOTTOM, TOP, at_least=2.0)
+    up = _Axis([point for _, points, _ in series for point in points.values()], height - BOTTOM, TOP, at_least=2.0)
     traces = []
     for place, (name, points, said) in enumerate(series):
         marks = []
@@ -176,7 +176,7 @@ def lines(
             marks.append(Mark(x, y, "point", f"{name}: {value:.4g} at {number}{why}"))
         dash = "" if place < len(COLOURS) else "5 4"
         traces.append(Trace(name, COLOURS[place % len(COLOURS)], marks=tuple(marks), dash=dash))
-    below = tuple((across.place(each), str(each)) for each in numbers)
+    below = tuple((across.place(number), str(number)) for number in numbers)
     return Chart(id_, title, note, horizontal, vertical, tuple(traces), below, up.ticks(), height, left)
 
 
@@ -198,9 +198,9 @@ class _Axis:
         """Round values within it: 1, 2 and 5 of each power of ten, or powers alone if these are many."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1,) if len(powers) > 4 else (1, 2, 5)
-        found = [step * 10.0**power for power in powers for step in steps]
-        inside = [each for each in found if self.low <= each <= self.high]
+        candidates = [step * 10.0**power for power in powers for step in steps]
+        inside = [tick for tick in candidates if self.low <= tick <= self.high]
         if len(inside) < 2:
             ends = [float(f"{self.low * 1.02:.3g}"), float(f"{self.high / 1.02:.3g}")]
-            inside = [each for each in ends if self.low <= each <= self.high]
-        return tuple((self.place(each), f"{each:.6g}") for each in inside)
+            inside = [end for end in ends if self.low <= end <= self.high]
+        return tuple((self.place(tick), f"{tick:.6g}") for tick in inside)

@@ -138,16 +138,16 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
         Column("type", "code"),
         Column("tolerance", "code", "absolute + relative part"),
     )
-    found = [(leg, sample, output) for leg in report.legs for sample, output in _compared(leg)]
+    compared = [(leg, sample, output) for leg in report.legs for sample, output in _compared(leg)]
     # differences first; the largest errors are the first to be plotted
-    order = sorted(range(len(found)), key=lambda index: (found[index][2].passed, index))
-    titles = [f"{output.name} · {leg.name} · sample {sample}" for leg, sample, output in found]
-    for index in sorted(order, key=lambda index: (found[index][2].passed, -found[index][2].severity)):
-        leg, sample, output = found[index]
+    order = sorted(range(len(compared)), key=lambda index: (compared[index][2].passed, index))
+    titles = [f"{output.name} · {leg.name} · sample {sample}" for leg, sample, output in compared]
+    for index in sorted(order, key=lambda index: (compared[index][2].passed, -compared[index][2].severity)):
+        leg, sample, output = compared[index]
         sketches.add(titles[index], _pair(evidence, leg.name, sample, output.name))
     rows = []
     for index in order:
-        leg, sample, output = found[index]
+        leg, sample, output = compared[index]
         key = sketches.find(titles[index])
         cells = [text_cell(output.name), text_cell(leg.name), Cell(str(sample), sample), _verdict(output)]
         values = output.to_json()
@@ -222,8 +222,8 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
         sketches.add(_title(row), drawn.get(row.tensor))
     rows = []
     for index, (row, (name, colour)) in enumerate(zip(layers.rows, layer_roles(layers), strict=True)):
-        made = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
-        reasons = [each.reason for each in (row.local, row.accumulated, row.cleaning) if each and each.reason]
+        origin = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
+        reasons = [error.reason for error in (row.local, row.accumulated, row.cleaning) if error and error.reason]
         cells = [
             Cell(str(index), index),
             text_cell(row.node),
@@ -233,7 +233,7 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
             *_error(row.accumulated),
             _error(row.cleaning)[0],
             text_cell("; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))),
-            text_cell(made),
+            text_cell(origin),
             text_cell(row.module),
             text_cell(row.runs_on),
             text_cell(row.tensor),
@@ -261,12 +261,12 @@ def _error_profile(layers: LayerReport, sketches: _Histograms) -> ErrorProfile |
         return [
             NodeError(
                 f"{row.operator} {row.node}",
-                None if found is None else found.severity,
-                found is not None and not found.passed,
+                None if error is None else error.severity,
+                error is not None and not error.passed,
                 sketches.find(_title(row)),
             )
             for row in layers.rows
-            for found in [getattr(row, name)]
+            for error in [getattr(row, name)]
         ]
 
     kinds = [("local", FIRST, measured("local")), ("accumulated", SECOND, measured("accumulated"))]
@@ -291,14 +291,14 @@ def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
     for index, step in enumerate(passes):
         before, after = step.get("nodes_before", 0), step.get("nodes_after", 0)
         options = ", ".join(f"{name}={value}" for name, value in step.get("options", {}).items())
-        skips = [f"{each['reason']}: {', '.join(each['nodes'])}" for each in step.get("skips", ())]
-        trace = [_rewrite(each) for each in step.get("trace", ())]
+        skips = [f"{skip['reason']}: {', '.join(skip['nodes'])}" for skip in step.get("skips", ())]
+        trace = [_rewrite(rewrite) for rewrite in step.get("trace", ())]
         rewrites = step.get("rewrites", 0)
         checked = step.get("verified")
         verified = Cell("")
         if checked is not None:
             verified = Cell("agree", colour=GOOD) if checked["passed"] else Cell("differ", colour=BAD)
-        left = sum(len(each["nodes"]) for each in step.get("skips", ()))
+        left = sum(len(skip["nodes"]) for skip in step.get("skips", ()))
         cells = [
             Cell(str(index), index),
             text_cell(step["name"]),

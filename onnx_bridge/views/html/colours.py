@@ -21,15 +21,15 @@ def layer_roles(layers: LayerReport) -> list[tuple[str, str]]:
     propagating that change.
     """
     changed: set[str] = set()
-    found = []
+    roles = []
     for row in layers.rows:
         if row.cleaning is not None and not row.cleaning.passed:
             known = ("propagates", WARN) if changed.intersection(row.inputs) else ("changed by cleaning", BAD)
             changed.add(row.tensor)
         else:
             known = ("agrees", GOOD)
-        found.append(_worse(known, _on_migraphx(row)))
-    return found
+        roles.append(_worse(known, _on_migraphx(row)))
+    return roles
 
 
 def _on_migraphx(row: Layer) -> tuple[str, str]:
@@ -46,4 +46,4 @@ def _worse(first: tuple[str, str], second: tuple[str, str]) -> tuple[str, str]:
     """Return the worse of two; "unknown" only replaces "agrees"."""
     if second[1] == PLAIN:
         return first if first[1] != GOOD else second
-    return max(first, second, key=lambda each: RANK.index(each[1]))
+    return max(first, second, key=lambda role: RANK.index(role[1]))

@@ -28,7 +28,7 @@ def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
 
 def diagnosis_page(diagnosis: Diagnosis) -> Page:
     """Return the page that `write_diagnosis` writes."""
-    host = any(each["side"] == "host" for each in diagnosis.partitions)
+    host = any(partition["side"] == "host" for partition in diagnosis.partitions)
     sentences = [f"On MIGraphX runs {diagnosis.share:.1%} of the estimated work. Nodes: {diagnosis.proofs}."]
     sentences += [diagnosis.problem] if diagnosis.problem else []
     if diagnosis.passed:
@@ -47,7 +47,7 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
         Column("message of MIGraphX", "text"),
     )
-    rows = [_finding(index, each) for index, each in enumerate(diagnosis.nodes)]
+    rows = [_finding(index, node) for index, node in enumerate(diagnosis.nodes)]
     headline = "Everything will run" if diagnosis.passed else "It will not run"
     return Page(
         kind="doctor",
@@ -61,11 +61,11 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
         shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals.items()],
         partitions=[
             Share(
-                f"{'ONNX Runtime' if each['side'] == 'host' else 'MIGraphX'}: {each['nodes']} nodes",
-                each["nodes"],
-                WARN if each["side"] == "host" else GOOD,
+                f"{'ONNX Runtime' if partition['side'] == 'host' else 'MIGraphX'}: {partition['nodes']} nodes",
+                partition["nodes"],
+                WARN if partition["side"] == "host" else GOOD,
             )
-            for each in diagnosis.partitions
+            for partition in diagnosis.partitions
         ],
     )
 

@@ -39,7 +39,7 @@ class Series:
     @property
     def line(self) -> str:
         """The points, as an SVG polyline takes them."""
-        return " ".join(f"{each.x},{each.y}" for each in self.points)
+        return " ".join(f"{point.x},{point.y}" for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ErrorProfile:
     @classmethod
     def of(cls, kinds: Sequence[tuple[str, str, Sequence[NodeError]]]) -> ErrorProfile | None:
         """Return the plot of several kinds of errors (name, colour, an error a node); None if no error is known."""
-        known = [each.error for *_, errors in kinds for each in errors if each.error is not None]
+        known = [point.error for *_, errors in kinds for point in errors if point.error is not None]
         if not known:
             return None
         powers = [_power(error) for error in known]
@@ -82,13 +82,13 @@ class ErrorProfile:
             points = [
                 Point(
                     round(LEFT + 8 + (width - LEFT - 16) * index / max(1, count - 1), 1),
-                    height(_power(each.error)),
-                    f"{each.title}\n{name}: {each.error:.3g} of the tolerance",
-                    each.bad,
-                    each.tensor,
+                    height(_power(point.error)),
+                    f"{point.title}\n{name}: {point.error:.3g} of the tolerance",
+                    point.bad,
+                    point.tensor,
                 )
-                for index, each in enumerate(errors)
-                if each.error is not None
+                for index, point in enumerate(errors)
+                if point.error is not None
             ]
             if points:
                 series.append(Series(name, colour, tuple(points)))

@@ -48,10 +48,10 @@ def _faulty(
 ) -> tuple[set[str], set[str]]:
     """Return the names of faulty nodes of the original, and of the cleaned model."""
     if bisection is not None and bisection.fault is not None:
-        found = bisection.fault
-        names = {node.name for node in found.nodes} | set(found.after)
-        if names or found.before:
-            return set(found.before), names
+        fault = bisection.fault
+        names = {node.name for node in fault.nodes} | set(fault.after)
+        if names or fault.before:
+            return set(fault.before), names
     if layers is not None:
         row = layers.culprit or layers.first
         if row is not None:
@@ -85,5 +85,5 @@ def _worst(known: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def _inherited(status: Mapping[str, str], after: Network, old: Collection[str], *, known: bool) -> dict[str, str]:
     """Return for nodes of the original: the worst colour of the nodes that replaced them."""
-    found = _worst((origin, status[node.name]) for node in after.nodes if node.name in status for origin in node.origin)
-    return found if known else dict.fromkeys(old, PLAIN)
+    worst = _worst((origin, status[node.name]) for node in after.nodes if node.name in status for origin in node.origin)
+    return worst if known else dict.fromkeys(old, PLAIN)

@@ -107,8 +107,8 @@ class Table:
     @property
     def choices(self) -> list[str]:
         """The values of the filter; none if all rows have the same."""
-        found = dict.fromkeys(row.choice for row in self.rows if row.choice)
-        return list(found) if len(found) > 1 else []
+        choices = dict.fromkeys(row.choice for row in self.rows if row.choice)
+        return list(choices) if len(choices) > 1 else []
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class Page:
     @property
     def sections(self) -> list[tuple[str, str]]:
         """The anchor and title of each section, in order."""
-        found = [("shares", self.shares_title)] if self.shares else []
-        found += [(each.id, each.title) for each in self.charts]
-        found += [(each.id, each.title) for each in self.tables if each.place == "first"]
-        found += [("plots", "Plots")] if self.error_profile or self.tensors else []
-        found += [("graph", "Graph")] if self.graphs else []
-        return found + [(each.id, each.title) for each in self.tables if each.place == "last"]
+        sections = [("shares", self.shares_title)] if self.shares else []
+        sections += [(chart.id, chart.title) for chart in self.charts]
+        sections += [(table.id, table.title) for table in self.tables if table.place == "first"]
+        sections += [("plots", "Plots")] if self.error_profile or self.tensors else []
+        sections += [("graph", "Graph")] if self.graphs else []
+        return sections + [(table.id, table.title) for table in self.tables if table.place == "last"]
 
     @property
     def tensor_names(self) -> list[tuple[str, str]]:
@@ -201,7 +201,7 @@ class Page:
             _environment()
             .get_template("page.html.j2")
             .render(
-                page=replace(self, tables=[each.trimmed() for each in self.tables]),
+                page=replace(self, tables=[table.trimmed() for table in self.tables]),
                 data=Markup(self.data()),
                 style=Markup(_text("style.css")),
                 script=Markup(_text("script.js")),
@@ -235,8 +235,8 @@ def text_cell(value: object, colour: str = "") -> Cell:
 
 def unfolding(lines: Iterable[str], title: str) -> Cell:
     """Return lines that unfold under a title; an empty cell if there are none."""
-    found = list(lines)
-    return Cell(title, len(found), more=found) if found else Cell("")
+    cells = list(lines)
+    return Cell(title, len(cells), more=cells) if cells else Cell("")
 
 
 @cache

@@ -52,18 +52,18 @@ def around(network: Network, names: Collection[str], *, radius: int = 4, limit: 
     for node in network.nodes:
         for value in node.inputs:
             users.setdefault(value, []).append(node)
-    found = {node.name: 0 for node in network.nodes if node.name in names}
-    pending = deque(node for node in network.nodes if node.name in found)
-    while pending and len(found) < limit:
+    distances = {node.name: 0 for node in network.nodes if node.name in names}
+    pending = deque(node for node in network.nodes if node.name in distances)
+    while pending and len(distances) < limit:
         node = pending.popleft()
-        if found[node.name] == radius:
+        if distances[node.name] == radius:
             continue
         before = [makers[value] for value in node.inputs if value in makers]
-        for each in (*before, *(user for value in node.outputs for user in users.get(value, ()))):
-            if each.name not in found and len(found) < limit:
-                found[each.name] = found[node.name] + 1
-                pending.append(each)
-    return [node for node in network.nodes if node.name in found]
+        for neighbour in (*before, *(user for value in node.outputs for user in users.get(value, ()))):
+            if neighbour.name not in distances and len(distances) < limit:
+                distances[neighbour.name] = distances[node.name] + 1
+                pending.append(neighbour)
+    return [node for node in network.nodes if node.name in distances]
 
 
 def draw(network: Network, names: Collection[str], status: Mapping[str, str] | None = None) -> Drawing | None:
@@ -117,7 +117,7 @@ def _cut(text: str) -> str:
 
 
 def _hint(node: NetworkNode) -> str:
-    origin = [each for each in node.origin if each != node.name]
+    origin = [name for name in node.origin if name != node.name]
     parts = [f"{node.operator} {node.name}", f"({', '.join(node.inputs)}) → {', '.join(node.outputs)}"]
     parts += [f"made by {node.made_by}{f' from {chr(44).join(origin)}' if origin else ''}"] if node.made_by else []
     return "\n".join(parts)
@@ -158,7 +158,7 @@ class _Layout:
             downward = sweep % 2 == 0
             neighbours = above if downward else below
             for boxes in self.layers if downward else self.layers[::-1]:
-                boxes.sort(key=lambda box: _mean([self.x[each] for each in neighbours.get(box, [])], self.x[box]))
+                boxes.sort(key=lambda box: _mean([self.x[other] for other in neighbours.get(box, [])], self.x[box]))
                 self._spread(boxes, neighbours)
         left = min(self.x.values())
         self.x = {box: place - left + MARGIN for box, place in self.x.items()}
@@ -193,14 +193,14 @@ class _Layout:
 
         def of(box: int) -> int:
             if depth[box] is None:
-                depth[box] = 1 + max((of(each) for each in above.get(box, ())), default=-1)
+                depth[box] = 1 + max((of(upper) for upper in above.get(box, ())), default=-1)
             return depth[box] or 0
 
-        found = [of(box) for box in range(self.count)]
+        depths = [of(box) for box in range(self.count)]
         for box in range(self.count):
             if box not in above and box in below:
-                found[box] = min(found[each] for each in below[box]) - 1
-        return [each - min(found) for each in found]
+                depths[box] = min(depths[lower] for lower in below[box]) - 1
+        return [depth - min(depths) for depth in depths]
 
     def _place(self) -> None:
         for layer, boxes in enumerate(self.layers):
@@ -210,7 +210,7 @@ class _Layout:
 
     def _spread(self, layer: Sequence[int], neighbours: Mapping[int, list[int]]) -> None:
         """Move each box of a layer as close to its neighbours as the order and the gaps allow."""
-        wanted = [_mean([self.x[each] for each in neighbours.get(box, [])], self.x[box]) for box in layer]
+        wanted = [_mean([self.x[other] for other in neighbours.get(box, [])], self.x[box]) for box in layer]
         step = WIDTH + GAP_X
         right = list(wanted)
         for index in range(1, len(right)):

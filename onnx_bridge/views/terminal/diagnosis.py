@@ -19,7 +19,7 @@ from passes.rewriting.base import Proof, Status
 def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
     """Return tables: by operator, or by node if ``verbose``."""
     totals = ", ".join(f"{count} {action}" for action, count in diagnosis.totals.items())
-    partitions = " → ".join(f"{each['side']} ({each['nodes']} nodes)" for each in diagnosis.partitions) or "none"
+    partitions = " → ".join(f"{part['side']} ({part['nodes']} nodes)" for part in diagnosis.partitions) or "none"
     products = ", ".join(f"{count} in {kernel}" for kernel, count in diagnosis.kernels.items()) or "none"
     return Group(
         _by_node(diagnosis.nodes) if verbose else _by_operator(diagnosis.nodes),
@@ -39,7 +39,7 @@ def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
 def _conclusion(diagnosis: Diagnosis) -> Text:
     if not diagnosis.passed:
         return Text.assemble(("it cannot run", "red"), f": {diagnosis.problem}")
-    on_host = any(each["side"] == "host" for each in diagnosis.partitions)
+    on_host = any(partition["side"] == "host" for partition in diagnosis.partitions)
     host = ", with ONNX Runtime on the host" if on_host else ""
     count = sum(diagnosis.proofs.unproven.values())
     unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")

@@ -66,7 +66,7 @@ def _worst_samples(leg: Leg) -> list[OutputComparison]:
     for comparison in leg.comparisons:
         for output in comparison.outputs:
             known = worst.setdefault(output.name, output)
-            ranks = [(each.differs, not each.passed, each.max_abs or 0.0) for each in (output, known)]
+            ranks = [(compared.differs, not compared.passed, compared.max_abs or 0.0) for compared in (output, known)]
             if ranks[0] > ranks[1]:
                 worst[output.name] = output
     return list(worst.values())

@@ -23,7 +23,7 @@ def _tuning(tuning: Tuning, verbose: bool) -> RenderableType:
         table.add_row(name, f"{1e3 * trial.latency:.3g}", str(trial.ratio), size, error)
     lines = [explain(trial, tuning.trials) for trial in tuning.trials]
     if tuning.sizes:
-        sizes = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in tuning.sizes.items())
+        sizes = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in tuning.sizes.items())
         lines.append(f"latencies are those of one input of each size ({sizes})")
     if tuning.resumed:
         lines.append(f"{tuning.resumed} of {len(tuning.trials)} trials are from the journal")
