@@ -1,4 +1,4 @@
-"""Why a job failed, as the journal records it."""
+"""The reason of a failed job, as the journal records it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRANSIENT = {
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job failed.
+    """The reason of a failed job.
 
     Attributes:
         kind: the class of the error.

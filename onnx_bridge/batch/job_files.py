@@ -68,15 +68,7 @@ class JobEntry:
 
 
 def read_job_file(path: Location, base: JobRequest) -> Iterator[JobEntry]:
-    """Yield the jobs of a file.
-
-    Args:
-        path: a ``.toml`` or YAML file.
-        base: the request that the file's defaults and jobs override.
-
-    Raises:
-        InputError: it cannot be read, or is invalid.
-    """
+    """Yield the jobs of a TOML or YAML file, which override ``base``; raises InputError if the file is invalid."""
     content = _parse(path)
     _check_keys(content, ("defaults", "jobs"), str(path))
     defaults = _override(base, content.get("defaults", {}), f"{path}: defaults", path)

@@ -31,7 +31,7 @@ STATE_FOLDER = ".batch"
 """The folder in OUT of everything that is not a bundle."""
 _FILE = "journal.jsonl"
 _LOCK_SECONDS = 10.0
-"""How long the processes of a killed program may take to exit."""
+"""Seconds that the processes of a killed program may take to exit."""
 _RETRY_SECONDS = 0.05
 
 Record = dict[str, Any]
@@ -57,11 +57,7 @@ def _checksum(record: Record) -> str:
 
 
 def read(folder: Path) -> tuple[list[Record], int, bool]:
-    """Return the records of a journal, the number of unreadable lines, and whether the last line is incomplete.
-
-    Args:
-        folder: the state folder; without a journal in it there are no records.
-    """
+    """Return the records in a state folder, the number of unreadable lines, and whether the last line is incomplete."""
     data = read_bytes(folder)
     lines = [line for line in data.split(b"\n") if line]
     records = [record for line in lines if (record := decode_record(line)) is not None]
@@ -93,12 +89,7 @@ class Journal:
         synchronize(folder)
 
     def add(self, event: str, *, durable: bool = True, **fields: Any) -> None:
-        """Append a record.
-
-        Args:
-            event: its kind.
-            durable: whether to wait until it is on the disk.
-            fields: JSON values.
+        """Append a record, and wait until it is on the disk if ``durable``.
 
         Raises:
             InputError: it cannot be written; earlier records are intact.
@@ -137,11 +128,7 @@ class Journal:
 
 @contextlib.contextmanager
 def locked(out: Path) -> Iterator[Journal]:
-    """Lock the journal of a folder; folder and journal are created as needed.
-
-    Raises:
-        InputError: another program has locked it, or the folder cannot be written.
-    """
+    """Lock the journal of a folder, creating both as needed; raises InputError if it is locked or cannot be written."""
     folder = out / STATE_FOLDER
     created = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:

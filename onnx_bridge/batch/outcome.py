@@ -50,7 +50,7 @@ class Result:
 
     @property
     def reason(self) -> str:
-        """Why it failed, in one line; empty if it did not."""
+        """The error in one line; empty if it did not fail."""
         if self.error is None:
             return ""
         where, what, hint = self.error.where, self.error.what, self.error.hint

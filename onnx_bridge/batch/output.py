@@ -44,11 +44,7 @@ Digest = Callable[[Path], str]
 
 
 class Output(abc.ABC):
-    """The folder of the bundles of a batch.
-
-    Attributes:
-        location: the location of the folder.
-    """
+    """The folder of the bundles of a batch."""
 
     location: Location
 
@@ -101,11 +97,7 @@ class Output(abc.ABC):
 
 
 def output_at(out: Location) -> Output:
-    """Return the output folder at a location; the state of a remote one is kept in the cache folder.
-
-    Raises:
-        InputError: it is a file.
-    """
+    """Return the output folder at a location, a remote one with its state in the cache; raises InputError for files."""
     if isinstance(out, Path):
         return LocalOutput(out)
     digest = hashlib.sha256(out.url.encode()).hexdigest()[:16]
@@ -180,12 +172,7 @@ class LocalOutput(Output):
 
 
 class RemoteOutput(Output):
-    """A remote folder.
-
-    Args:
-        out: the location of the folder.
-        state: the local folder for its state.
-    """
+    """A remote folder, whose state is kept in a local one."""
 
     location: RemotePath
 

@@ -28,12 +28,7 @@ _COPY_SECONDS = 2.0
 
 
 class RemoteJournal:
-    """A local journal and its copies in a remote folder.
-
-    Args:
-        remote: the folder of the copies.
-        local: the folder, for this OUT alone, of the local journal.
-    """
+    """A journal in a local folder, for this OUT alone, and its copies in a remote folder."""
 
     def __init__(self, remote: RemotePath, local: Path) -> None:
         self._remote, self._local = remote, local

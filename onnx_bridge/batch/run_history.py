@@ -121,15 +121,7 @@ class RunHistory:
                 continue
 
     def add(self, entry: _Entry, *, durable: bool = True) -> None:
-        """Record something in the journal, and remember it.
-
-        Args:
-            entry: the record.
-            durable: whether to wait until it is on the disk.
-
-        Raises:
-            InputError: the journal cannot be written.
-        """
+        """Record something in the journal, and remember it; raises like `onnx_bridge.batch.journal.Journal.add`."""
         if self._journal is not None:
             self._journal.add(durable=durable, **msgspec.to_builtins(entry))
         self._note(entry)

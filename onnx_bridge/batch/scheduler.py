@@ -47,7 +47,7 @@ from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
 
 _ATTEMPTS = 3
-"""How often a job is tried whose failures may be transient."""
+"""The number of attempts at a job whose failures may be transient."""
 
 Machines = Mapping[str, tuple[Machine, str]]
 """By target: the machine that its jobs run on, and the resolved target."""
@@ -143,11 +143,7 @@ class _ModelRead(Event, frozen=True, tag="model"):
 
 
 class Scheduler:
-    """Runs the jobs of a batch; everything but `_read_models` and `_publish` happens in the thread of `run`.
-
-    Attributes:
-        notes: sentences for the user.
-    """
+    """Runs the jobs of a batch; everything but `_read_models` and `_publish` happens in the thread of `run`."""
 
     def __init__(
         self,

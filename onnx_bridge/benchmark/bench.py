@@ -96,10 +96,10 @@ class _Benchmark:
     Attributes:
         request: what to measure.
         subject: the model or bundle.
-        folder: for bundles.
+        folder: the folder for bundles.
         tell: called with each stage.
         rows: what was measured so far.
-        notes: of conversions.
+        notes: the notes of conversions.
         unavailable: the engines that cannot run here.
     """
 
@@ -112,11 +112,7 @@ class _Benchmark:
     unavailable: dict[str, Unavailable] = field(default_factory=dict)
 
     def measure(self, batch: int | None, sizes: Mapping[str, int]) -> None:
-        """Measure all engines and precisions at one batch size, in the same rounds.
-
-        Raises:
-            InputError: no engine is available.
-        """
+        """Measure all engines and precisions at a batch size, in the same rounds; raises InputError if none can run."""
         request = self.request
         rounds = Rounds(request.iterations, request.warmup, request.seconds, request.seed)
         sample: Sample | None = None

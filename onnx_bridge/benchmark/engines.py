@@ -52,7 +52,7 @@ _SERVER = "onnx_bridge.benchmark.session_server"
 
 @dataclass(frozen=True)
 class Start:
-    """What loading an engine and its first call took.
+    """The cost of loading an engine and of its first call.
 
     Attributes:
         load: seconds until it could be called.
@@ -94,11 +94,7 @@ class Unavailable(InputError):
 
 
 def check_names(names: tuple[str, ...], factory: str | None) -> None:
-    """Check that engines exist, and that there is a module for those that run one.
-
-    Raises:
-        InputError: an engine does not exist, or has no module.
-    """
+    """Check that engines exist, and that those that run a module have one; raises InputError otherwise."""
     if not names:
         raise InputError("there is nothing to measure: no engine is named", where="engines")
     for name in names:
@@ -162,12 +158,7 @@ def _worker_pid(bundle: Bundle) -> int | None:
 
 
 def _call_module(engine: str, loaded: _Loaded, sample: Sample, factory: str) -> None:
-    """Call a module for the first time, when ``torch.compile`` compiles.
-
-    Raises:
-        Unavailable: it cannot be compiled here.
-        InputError: it cannot be called with the model's inputs.
-    """
+    """Call a module for the first time, when ``torch.compile`` compiles; raises Unavailable or InputError."""
     try:
         loaded.call(sample)
     except Exception as error:  # raised by the user's module, or torch's compiler
@@ -179,11 +170,7 @@ def _call_module(engine: str, loaded: _Loaded, sample: Sample, factory: str) -> 
 
 
 class _Session:
-    """A model on ONNX Runtime, in a process of its own, which is started.
-
-    Raises:
-        Unavailable: ONNX Runtime lacks the provider.
-    """
+    """A started ONNX Runtime process with a model; raises Unavailable if ONNX Runtime lacks the provider."""
 
     def __init__(self, path: Path, engine: str) -> None:
         if PROVIDERS[engine] not in onnxruntime.get_available_providers():

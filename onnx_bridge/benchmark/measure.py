@@ -34,13 +34,13 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Rounds:
-    """How much is measured.
+    """The amount of measurement.
 
     Attributes:
         iterations: the maximum number of rounds.
         warmup: the number of calls before, which are not measured.
         seconds: no round begins after this time, except for the first `LEAST`; None is no limit.
-        seed: of the order of the engines.
+        seed: the seed for the order of the engines.
     """
 
     iterations: int = 50

@@ -73,9 +73,9 @@ class Instruction:
     """One instruction of one run.
 
     Attributes:
-        name: in the program ("@2").
-        operator: of MIGraphX ("dot", "gpu::gemm"); the name of a compiled kernel; `HOST` for a host partition.
-        seconds: without the time of its subgraphs.
+        name: the name in the program ("@2").
+        operator: MIGraphX's operator ("dot", "gpu::gemm"); the name of a compiled kernel; `HOST` for a host partition.
+        seconds: the time without that of its subgraphs.
     """
 
     name: str
@@ -88,11 +88,11 @@ class OperatorTime(JsonRecord):
     """The time of all instructions of one operator.
 
     Attributes:
-        operator: of MIGraphX, or `HOST`.
+        operator: MIGraphX's operator, or `HOST`.
         onnx: the operators of the model that it may come from.
         count: the number of its instructions in one call.
-        seconds: of all of them in one call; the median of `CALLS`.
-        share: of the time of all operators.
+        seconds: the time of all of them in one call; the median of `CALLS`.
+        share: the share in the time of all operators.
         slowest: the name of the slowest instruction.
         longest: its seconds.
     """
@@ -182,10 +182,10 @@ def _operator(text: str) -> str:
 def summarize(
     runs: Sequence[Sequence[Instruction]], model: Iterable[str], host: tuple[str, ...] = ()
 ) -> tuple[OperatorTime, ...]:
-    """Times by operator, the slowest first, without parameters and literals.
+    """Return times by operator, the slowest first, without parameters and literals.
 
     Args:
-        runs: the instructions of calls of the same program.
+        runs: the instructions of each call of the same program.
         model: the operators of the ONNX model.
         host: the operators that made host partitions.
     """

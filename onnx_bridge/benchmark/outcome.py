@@ -25,7 +25,7 @@ class Row(JsonRecord):
     """The measurements of one engine in one setting.
 
     Attributes:
-        engine: of `onnx_bridge.benchmark.engines.ENGINES`.
+        engine: one of `onnx_bridge.benchmark.engines.ENGINES`.
         target: what MIGraphX compiled for; empty for other engines.
         precision: what it computes in.
         batch: samples per call; None if the model has no batch dimension.
@@ -76,13 +76,7 @@ class Row(JsonRecord):
 
 @dataclass(frozen=True)
 class Gate:
-    """A row compared with that of a baseline.
-
-    Attributes:
-        row: the name of the row.
-        ratio: of the latencies.
-        change: what the ratio shows.
-    """
+    """A row compared with that of a baseline: its name, the ratio of the latencies, and what the ratio shows."""
 
     row: str
     ratio: Ratio
@@ -94,10 +88,10 @@ class BenchResult(JsonRecord):
     """The results of a benchmark.
 
     Attributes:
-        model: its name.
+        model: the name of the model.
         digest: the sha256 of the model; None for one in memory.
-        rows: by batch size, in the order of the engines.
-        versions: of the machine and libraries.
+        rows: the rows by batch size, in the order of the engines.
+        versions: the versions of the machine and libraries.
         notes: what the user should know, in sentences.
         unavailable: why requested engines are missing.
         gates: the comparison with a baseline; empty without one.
@@ -117,7 +111,7 @@ class BenchResult(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether no row is slower than the baseline allows."""
+        """Return whether no row is slower than the baseline allows."""
         return all(gate.change is not Change.SLOWER for gate in self.gates)
 
     def ratios(self) -> dict[Row, Ratio]:
@@ -181,11 +175,7 @@ class BenchResult(JsonRecord):
         return [*sentences, *self.notes]
 
     def against(self, baseline: Baseline, max_slowdown: float) -> BenchResult:
-        """Return the results with a comparison with a baseline.
-
-        Raises:
-            InputError: the baseline is of another model, or has none of the rows.
-        """
+        """Return the results compared with a baseline; raises InputError if it has another model or no common row."""
         if self.digest is None or baseline.digest != self.digest:
             what = f"the baseline is of another model ({baseline.model}), or of another version of it"
             raise InputError(what, where=str(baseline.path), hint="make one with `bench MODEL -o baseline.json`")

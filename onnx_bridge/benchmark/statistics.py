@@ -82,14 +82,14 @@ class Ratio(JsonRecord):
 
 
 def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) -> Ratio:
-    """Return the ratio of the latencies of two series.
+    """Return the ratio of the latencies of two series, each in the order of measurement.
 
     Args:
-        series: the numerator, in the order of measurement.
-        base: the denominator, likewise.
+        series: the numerator.
+        base: the denominator.
         paired: whether they were measured in the same rounds, under the same load: their blocks are then drawn
             together.
-        seed: of the bootstrap.
+        seed: the seed of the bootstrap.
     """
     random = np.random.default_rng(seed)
     upper, lower = np.asarray(series, np.float64), np.asarray(base, np.float64)
@@ -118,7 +118,7 @@ def _blocks(size: int, random: np.random.Generator) -> np.ndarray[Any, np.dtype[
 
 
 class Change(enum.Enum):
-    """What a comparison with a baseline shows."""
+    """The outcome of a comparison with a baseline."""
 
     SLOWER = "slower"
     """Significantly slower than allowed."""
@@ -129,12 +129,7 @@ class Change(enum.Enum):
 
 
 def change(measured: Ratio, max_slowdown: float) -> Change:
-    """Return whether a ratio of the present to a baseline is a regression.
-
-    Args:
-        found: the ratio.
-        max_slowdown: the allowed slowdown, as a share (0.05).
-    """
+    """Return whether a ratio of the present to a baseline exceeds ``max_slowdown``, a share such as 0.05."""
     limit = 1 + max_slowdown
     if measured.low > limit:
         return Change.SLOWER
@@ -142,11 +137,6 @@ def change(measured: Ratio, max_slowdown: float) -> Change:
 
 
 def knee(throughputs: dict[int, float], share: float = 0.9) -> tuple[int, int]:
-    """Return the best batch size, and the knee: the smallest with ``share`` of the best throughput.
-
-    Args:
-        throughputs: samples a second by batch size.
-        share: of the best.
-    """
+    """Return the best batch size by samples per second, and the smallest size with ``share`` of that throughput."""
     best = max(throughputs, key=lambda size: throughputs[size])
     return best, min(size for size, throughput in throughputs.items() if throughput >= share * throughputs[best])

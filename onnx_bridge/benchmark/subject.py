@@ -27,7 +27,7 @@ class Subject:
     Attributes:
         bundle: None for a model.
         path: the model's file; for a bundle the original model if it still exists unchanged, else the cleaned one.
-        name: of the model.
+        name: the name of the model.
         digest: the sha256 of the model; None for a model in memory.
     """
 
@@ -64,11 +64,7 @@ class Subject:
         return self.bundle.specs if self.bundle is not None else samplers.specs(models.load(self.path))
 
     def batch_dimension(self) -> str:
-        """Return the name of the symbolic first dimension of the inputs.
-
-        Raises:
-            InputError: there is none, or there are several.
-        """
+        """Return the name of the inputs' symbolic first dimension; raises InputError if there is not exactly one."""
         dims = {spec.shape[0] for spec in self.specs() if spec.shape and isinstance(spec.shape[0], str)}
         if len(dims) != 1:
             has = f"there are {', '.join(sorted(dims))}" if dims else "the first dimensions of its inputs are fixed"

@@ -15,16 +15,16 @@ _SAYS = {
     SymptomKind.MEMORY: "runs out of memory",
 }
 _LINES = 20
-"""How many lines are kept of what MIGraphX printed."""
+"""The number of lines that are kept of what MIGraphX printed."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a leg has no outputs.
+    """The reason why a leg has no outputs.
 
     Attributes:
         step: the step that failed.
-        error: as it was raised.
+        error: the error, as it was raised.
         sample: the number of the sample that was run; None if it shows before any is.
     """
 
@@ -49,7 +49,7 @@ class Failure:
 
     @property
     def summary(self) -> str:
-        """What happened, without MIGraphX's message."""
+        """The failure without MIGraphX's message."""
         return f"{_SAYS[self.kind]} in the step {self.step}"
 
     @property

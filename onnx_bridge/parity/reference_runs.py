@@ -41,14 +41,7 @@ def versions(migraphx: str) -> dict[str, str]:
 
 
 def failed_on(error: BridgeError, model: str, sample: int, samples: int | None) -> BridgeError:
-    """Return an error of ONNX Runtime that says how many samples were run before.
-
-    Args:
-        error: the error, which is changed.
-        model: the name of the model in the message.
-        sample: the number of the sample that fails.
-        samples: the number of samples; None if it is unknown.
-    """
+    """Return the error, changed to say which sample of ``samples`` (None: unknown) failed, and of which model."""
     of = "" if samples is None else f" of {samples}"
     error.what = f"the {model} fails on sample {sample}, after {sample}{of} were run: {error.what}"
     error.details |= {"model": model, "sample": sample, "samples": samples}
@@ -56,17 +49,11 @@ def failed_on(error: BridgeError, model: str, sample: int, samples: int | None) 
 
 
 def run_samples(session: Reference, samples: Sequence[Sample], model: str, tell: Progress) -> list[Mapping[str, Value]]:
-    """Return the outputs of each sample.
-
-    Args:
-        session: the model.
-        samples: the inputs of the model.
-        model: the name of the model in messages.
-        tell: called with each sample, and the time that is left.
+    """Return the outputs of each sample, and tell the time that is left before each.
 
     Raises:
         InputError: ONNX Runtime does not run a sample.
-        NativeFailure: it exceeded a limit, or crashed.
+        NativeFailure: a sample exceeded a limit, or ONNX Runtime crashed.
     """
     outputs: list[Mapping[str, Value]] = []
     countdown = Countdown(tell, model, len(samples))

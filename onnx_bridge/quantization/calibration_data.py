@@ -26,7 +26,7 @@ def calibration_samples(
         own: samples that come with the model, such as a module's arguments; used if none are given.
 
     Raises:
-        InputError: there are none, and the scheme measures ranges; or they do not fit the model.
+        InputError: the scheme measures ranges and there are no samples, or they do not fit the model.
     """
     if given is not None:
         return load_calibration(given, specs)
@@ -53,11 +53,7 @@ class CalibrationReader:
 
 
 def as_arrays(sample: Sample) -> dict[str, Array]:
-    """Return a sample of arrays only.
-
-    Raises:
-        InputError: an input is a sequence or an optional, which quantizers do not support.
-    """
+    """Return a sample of arrays only; raises InputError if an input is a sequence or an optional."""
     for name, value in sample.items():
         if not isinstance(value, np.ndarray):
             kind = Kind.SEQUENCE if isinstance(value, list) else Kind.OPTIONAL

@@ -22,19 +22,16 @@ _TYPES = {
 
 
 def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
-    """Quantize a file.
+    """Quantize the first file of ``source`` into the second, and return what the user should know, in sentences.
 
     Args:
         source: the file to read, and the one to write.
-        scheme: one that it supports.
+        scheme: a scheme that ONNX Runtime supports.
         reader: the calibration data.
         per_channel: whether weights get a scale for each output channel.
 
-    Returns:
-        What the user should know, in sentences.
-
     Raises:
-        InputError: it fails, with its message.
+        InputError: ONNX Runtime fails, with its message.
     """
     softmax = _softmax(source) if scheme.name == "fp8" else []
     try:

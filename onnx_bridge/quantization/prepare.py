@@ -45,14 +45,7 @@ class Source:
     large: bool
 
     def result(self, by: str) -> ir.Model:
-        """Return the quantizer's model, without opset imports that are not used.
-
-        Args:
-            by: the name of the quantizer.
-
-        Raises:
-            InputError: it wrote none.
-        """
+        """Return the model of the named quantizer, without unused opset imports; raises InputError if it wrote none."""
         if not self.target.is_file():  # quantizers only log some failures
             raise InputError(f"{by} wrote no model, and raised no error", where=str(self.path.name))
         model = models.load(self.target)
@@ -73,7 +66,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
         exclude: names of nodes, or of operators, that stay in float.
 
     Raises:
-        InputError: it is quantized already, or has no such node.
+        InputError: the model is quantized already, or has no such node.
     """
     refuse_quantized(model)
     model = model.clone()  # whose nodes are named
@@ -95,11 +88,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
 
 
 def refuse_quantized(model: ir.Model) -> None:
-    """Check that a model is not quantized.
-
-    Raises:
-        InputError: it is; the error names the first quantized node.
-    """
+    """Check that a model is not quantized; raises an InputError that names the first quantized node."""
     if (node := quantized_node(model)) is not None:
         where, hint = f"{node.op_type} {node.name}".strip(), "quantize the original model, in float"
         raise InputError("the model is quantized already", where=where, hint=hint)

@@ -76,15 +76,7 @@ def run(
     progress: Progress | None = None,
     **call: Any,
 ) -> Quantized:
-    """Quantize a model as a request says; errors are those of `quantize`.
-
-    Args:
-        src: the model, or the module.
-        out: the file to write.
-        request: how to quantize.
-        progress: called with each stage as it begins.
-        call: the arguments of a module, and its open dimensions.
-    """
+    """Quantize a model as a request says; ``call`` has the arguments of a module. Raises like `quantize`."""
     request, tell = replace(request, out=output_path(out)), progress or silent
     with limited(Limits.of(request.timeout, request.memory)):
         if isinstance(src, (str, os.PathLike, ir.Model)):

@@ -27,13 +27,9 @@ _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxrunt
 def quantize_graph(
     model: ir.Model, request: QuantizeRequest, progress: Progress, own: Sequence[Sample] = ()
 ) -> Quantized:
-    """Quantize a graph; raises like `onnx_bridge.quantize`.
+    """Quantize a graph in float, which is not changed; raises like `onnx_bridge.quantize`.
 
-    Args:
-        model: the model in float; it is not changed.
-        request: how to quantize it.
-        progress: called with each stage.
-        own: samples that come with the model, for calibration if none are given.
+    ``own`` samples come with the model, for calibration if none are given.
     """
     scheme = request.format
     with prepared(model, scheme, request.exclude) as source:
@@ -63,12 +59,7 @@ def quantize_graph(
 
 
 def _quantize_file(request: QuantizeRequest, source: Source, samples: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
-    """Quantize a file in the process of a quantizer, and return what the user should know, in sentences.
-
-    Raises:
-        InputError: the quantizer is not installed, or it fails, with its message.
-        NativeFailure: a limit was exceeded, or it has crashed.
-    """
+    """Quantize a file in a quantizer's process; return sentences for the user. Raises InputError or NativeFailure."""
     entries, arrays = value_messages.pack(samples)
     message = {
         "quantizer": request.with_,

@@ -33,7 +33,7 @@ Run = Callable[[Sample], Mapping[str, Value]]
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one output is from that of the float model.
+    """The distance of one output from that of the float model.
 
     Attributes:
         name: the name of the output.
@@ -101,11 +101,7 @@ def versioned(name: str, package: str) -> str:
 
 
 def require_quantized(model: ir.Model, scheme: Scheme) -> None:
-    """Check that a quantizer has quantized something.
-
-    Raises:
-        InputError: nothing was quantized.
-    """
+    """Check that a quantizer has quantized something; raises InputError if not."""
     if is_quantized(model):
         return
     if scheme.name == "int4-weights":

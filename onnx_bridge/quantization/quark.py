@@ -38,15 +38,9 @@ _FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, 
 
 
 def load(module: str) -> Any:
-    """Import a module of Quark.
+    """Import a module of Quark, such as ``quark.onnx``; raises InputError if that fails, or its build is locked.
 
     The first import takes seconds: Quark reads the sources of all models of transformers, if that is installed.
-
-    Args:
-        module: the name of the module, such as ``quark.onnx``.
-
-    Raises:
-        InputError: Quark, or a package that it needs, is not installed or broken, or its build is locked.
     """
     try:
         with suppressed_output(), _without_collector(), bounded_waits():
@@ -64,11 +58,7 @@ def load(module: str) -> Any:
 
 
 def require_torchao() -> None:
-    """Check that torchao is installed, without which Quark's graph mode fails late.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Check that torchao is installed, without which Quark's graph mode fails late; raises InputError otherwise."""
     try:
         with suppressed_output():
             importlib.import_module("torchao")
@@ -103,16 +93,16 @@ def _without_collector() -> Iterator[None]:
 
 
 def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
-    """Quantize a file; returns no notes.
+    """Quantize the first file of ``source`` into the second; return no notes.
 
     Args:
         source: the file to read, and the one to write.
-        scheme: one that it supports.
+        scheme: a scheme that Quark supports.
         reader: the calibration data.
         per_channel: whether weights get a scale for each output channel.
 
     Raises:
-        InputError: Quark is not installed, or it fails, with its message.
+        InputError: Quark is not installed, or fails, with its message.
     """
     library = load("quark.onnx")
     config = _config(scheme, source, per_channel)

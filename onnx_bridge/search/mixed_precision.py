@@ -126,11 +126,8 @@ class _Trials:
     """Converts a model with some nodes in float32, and compares it with its reference.
 
     Attributes:
-        file: the model.
-        request: the precision, and how to compare.
         out: the bundle to write.
         candidates: the number of nodes that may stay in float32.
-        tell: called with each trial.
         results: whether the model agrees, by the nodes that stay in float32.
     """
 

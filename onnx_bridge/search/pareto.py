@@ -16,7 +16,7 @@ class Candidate(JsonRecord):
     """A way to convert the model.
 
     Attributes:
-        precision: of `onnx_bridge.conversion.precision.precision.PRECISIONS`.
+        precision: one of `onnx_bridge.conversion.precision.precision.PRECISIONS`.
         options: compile options.
         pipeline: the passes.
         keep_fp32: the nodes that stay in float32.
@@ -61,9 +61,9 @@ class Trial(JsonRecord):
         seconds: the duration of the trial.
         failure: why it failed: it does not convert, or differs from the reference; None if it passed.
         latency: the median, in seconds.
-        ratio: of its latency to that of the first trial, measured in the same rounds.
+        ratio: the ratio of its latency to that of the first trial, measured in the same rounds.
         memory: bytes of its programs, weights included.
-        error: of the worst output, the root of the mean squared error relative to that of the reference.
+        error: the error of the worst output: the root of the mean squared error relative to the reference's.
         differs: whether it failed because it differs from the reference.
     """
 
@@ -78,7 +78,7 @@ class Trial(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether it converted and agrees with the reference."""
+        """Return whether it converted and agrees with the reference."""
         return self.failure is None
 
 
@@ -95,10 +95,7 @@ def _dominates(trial: Trial, other: Trial) -> bool:
 
 
 def winner(trials: Sequence[Trial]) -> Trial | None:
-    """Return the fastest trial, or, of those that are as fast within the measured noise, the one with the least error.
-
-    None if none passed.
-    """
+    """Return the fastest trial, or the most exact of those as fast within the measured noise; None if none passed."""
     passed = [trial for trial in trials if trial.passed]
     if not passed:
         return None

@@ -31,14 +31,7 @@ from onnx_bridge.search.pareto import Candidate, Trial
 
 
 class Trials:
-    """Runs trials of one model.
-
-    Args:
-        model: its file.
-        folder: for bundles.
-        request: what is searched.
-        first: the candidate that the others are measured against.
-    """
+    """Runs trials of a model file, with bundles in ``folder``, and measures them against the candidate ``first``."""
 
     def __init__(self, model: Path, folder: Path, request: TuneRequest, first: Candidate) -> None:
         self._model, self._folder, self._request, self._first = model, folder, request, first
@@ -47,11 +40,7 @@ class Trials:
         self._base: Bundle | None = None
 
     def run(self, candidate: Candidate) -> Trial:
-        """Convert, compare and measure.
-
-        Raises:
-            InputError, RuntimeFailure: the first candidate cannot be converted.
-        """
+        """Convert, compare and measure; raises InputError or RuntimeFailure if the first candidate does not convert."""
         started = time.perf_counter()
         if self._base is None:
             self._base = self._convert(self._first, self._folder / "first")
@@ -114,7 +103,7 @@ class Trials:
         return conversion.run(self._model, folder, request)
 
     def _workload(self, bundle: Bundle) -> list[Sample]:
-        """One input of each size."""
+        """Return one input of each size."""
         combined = itertools.product(*self._sizes.values())
         dims = [dict(zip(self._sizes, bound, strict=True)) for bound in combined]
         return [samplers.generate(bundle.specs, seed=self._request.seed, dims=dim)[0] for dim in dims]

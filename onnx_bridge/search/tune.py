@@ -156,12 +156,9 @@ class _Search:
     """Runs trials until no candidate is left, or the budget is spent.
 
     Attributes:
-        trials: runs them.
-        journal: of earlier trials.
+        journal: the journal of earlier trials.
         queue: the candidates that are left.
         budget: seconds.
-        clock: the time in seconds.
-        tell: called with each trial.
         done: the trials so far.
         resumed: how many of them are from the journal.
     """
@@ -178,11 +175,7 @@ class _Search:
     _started: float = 0.0
 
     def run(self) -> None:
-        """Run the search.
-
-        Raises:
-            InputError: the budget is too short for one trial.
-        """
+        """Run the search; raises InputError if the budget is too short for one trial."""
         self._started = self.clock()
         while self.queue:
             candidate = self.queue[0]

@@ -16,13 +16,13 @@ class Tuning(JsonRecord):
     """The result of `tune`.
 
     Attributes:
-        model: its file.
+        model: the model's file.
         target: what was compiled for.
-        trials: in the order in which they were run.
+        trials: the trials, in the order in which they were run.
         resumed: the number of trials that are from the journal.
         left: the candidates that were not tried within the budget.
         job: the job file of the winner; None if no trial passed.
-        sizes: that inputs have, by dimension; empty without buckets.
+        sizes: the sizes of inputs, by dimension; empty without buckets.
     """
 
     in_json = ("winner", "passed")

@@ -20,7 +20,7 @@ class Journal:
 
     Args:
         path: the file; created with its folder.
-        key: of the search; lines with another key are ignored.
+        key: the key of the search; lines with another key are ignored.
         resume: whether to read the file, or to replace it.
     """
 

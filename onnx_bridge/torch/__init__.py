@@ -10,11 +10,7 @@ from onnx_bridge.core.errors import InputError
 
 
 def require_torch() -> None:
-    """Check that PyTorch can be imported.
-
-    Raises:
-        InputError: it is not installed, or broken.
-    """
+    """Check that PyTorch can be imported; raises InputError otherwise."""
     try:
         import torch  # noqa: F401
     except ImportError as error:

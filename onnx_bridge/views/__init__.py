@@ -1,1 +1,1 @@
-"""What people see: HTML and JUnit."""
+"""The views that people see: terminal, HTML and JUnit."""

@@ -20,12 +20,9 @@ _FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
-    """Write the results of a check.
+    """Write the results of a check; raises InputError if the file cannot be written.
 
     A leg that could not be run is an error, and so is one that compared nothing.
-
-    Raises:
-        InputError: the file cannot be written.
     """
     suites = []
     for leg in report.legs or (Leg("check"),):
@@ -43,8 +40,7 @@ def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
 def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -> None:
     """Write the scores of `check --data`: a suite for each side, a case for each output and metric.
 
-    Raises:
-        InputError: the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     suites = []
     for side in dict.fromkeys((*(score.side for score in report.scores), *report.failures)):

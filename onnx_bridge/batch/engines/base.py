@@ -31,11 +31,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def machine(self, target: str) -> tuple[Machine, str]:
-        """Return the machine that jobs for a target (``auto``, ``gpu``, ``ref``) run on, and the resolved target.
-
-        Raises:
-            RuntimeNotFound: there is no MIGraphX, or none for the target.
-        """
+        """Return the machine for jobs of a target, and the resolved target; raises RuntimeNotFound if there is none."""
 
     @abc.abstractmethod
     def open(self, journal: Journal, publish: Publish) -> None:
@@ -43,27 +39,17 @@ class Engine(abc.ABC):
 
         Args:
             journal: the journal of the batch.
-            publish: called with each job that was converted, before `wait` returns the event, in a thread of the
-                engine; it may take long, and its exception is the failure of the job.
+            publish: called with each converted job before `wait` returns its event, in a thread of the engine; it may
+                take long, and its exception is the failure of the job.
         """
 
     @abc.abstractmethod
     def choose(self, sizes: Sequence[int]) -> int | None:
-        """Return the index of the job to submit now; None means to wait.
-
-        Args:
-            sizes: the predicted memory of the ready jobs in bytes, ascending.
-        """
+        """Return the index of the job to submit now, given their predicted bytes, ascending; None means to wait."""
 
     @abc.abstractmethod
     def submit(self, job: Any, task: Task, size: int) -> None:
-        """Start a job.
-
-        Args:
-            job: the job, which `wait` returns with each event.
-            task: what to do.
-            size: the predicted memory in bytes.
-        """
+        """Start a job of a predicted ``size`` in bytes; `wait` returns the job with each event."""
 
     @abc.abstractmethod
     def close(self) -> None:

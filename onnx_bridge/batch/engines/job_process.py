@@ -39,12 +39,7 @@ Emit = Callable[[Event], None]
 
 
 def perform(task: Task, emit: Emit) -> None:
-    """Convert a model, compare its bundle with the reference, or both.
-
-    Args:
-        task: what to do.
-        emit: receives the events.
-    """
+    """Convert a model, compare its bundle with the reference, or both, and emit the events."""
     _Attempt(task, emit).run()
 
 

@@ -91,11 +91,7 @@ class JobProcess:
 
 
 class Pool(Engine):
-    """Job processes on this machine.
-
-    Args:
-        jobs: how many jobs at a time, if their memory allows it; default: one for each core.
-    """
+    """Job processes on this machine, at most ``jobs`` at a time as memory allows; default: one for each core."""
 
     remote = False
 

@@ -40,7 +40,7 @@ GPU = "AMD_GPU"
 _CONNECT_SECONDS = 5.0
 _LOCALHOST = ("localhost", "127.0.0.1", "[::1]")
 _FACTS_SECONDS = 120.0
-"""How long nodes may take to report their facts, which may be the first task that they run at all."""
+"""Seconds that nodes may take to report their facts, which may be the first task that they run at all."""
 _GONE = "the node is gone"
 _START = "start it with ray start --resources='{\"AMD_GPU\": 1}'"
 
@@ -242,12 +242,7 @@ def _problem(reported: Mapping[str, Any], target: str) -> str | None:
 
 
 def _connect(address: str) -> bool:
-    """Connect to a cluster; False if the program was connected before.
-
-    Raises:
-        InputError: the kind of address is not supported.
-        Unreachable: no cluster responds.
-    """
+    """Connect to a cluster; False if the program was connected before. Raises InputError or Unreachable."""
     import ray
 
     if ray.is_initialized():

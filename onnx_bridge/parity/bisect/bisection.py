@@ -19,11 +19,11 @@ from passes.graphs import lineage
 NOT_DETERMINED = 4
 """The exit code if nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 4
-"""How many nodes a sentence names."""
+"""The number of nodes that a sentence names."""
 
 
 class Component(enum.Enum):
-    """What can be at fault, in order; the results of each are compared with those of the one before it."""
+    """A component that can be at fault, in order; its results are compared with those of the one before it."""
 
     EXPORT = "export"
     """The exporter: the model does not compute the expected outputs that were given."""
@@ -44,8 +44,8 @@ class Culprit:
     """A node that is at fault.
 
     Attributes:
-        name: of the node.
-        operator: of the node.
+        name: the name of the node.
+        operator: the operator of the node.
         module: the PyTorch module that it comes from; empty if the model does not record it.
         made_by: the pass that made it; empty for a node of the original.
         origin: the nodes of the original that it was made from.
@@ -90,7 +90,7 @@ class Fault(JsonRecord):
         applications: how many there are.
         before: the nodes that this application removed or changed.
         after: the nodes that it added.
-        group: of a rehearsal, the first group of the gpu target's passes after which it shows.
+        group: the first group of the gpu target's passes after which it shows, in a rehearsal.
     """
 
     component: Component
@@ -147,18 +147,18 @@ class Fault(JsonRecord):
 
 @dataclass(frozen=True)
 class Bisection(JsonRecord):
-    """What `onnx_bridge.bisect` found.
+    """The result of `onnx_bridge.bisect`.
 
     Attributes:
         model: the name of the model.
         fault: what is wrong; None if nothing diverges.
         runs: for each component that was examined, how often ONNX Runtime and MIGraphX were run.
         samples: how many there were.
-        seed: of generated samples; None if samples were given.
-        versions: of ONNX Runtime and MIGraphX, by name.
+        seed: the seed of generated samples; None if samples were given.
+        versions: the versions of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
-        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None if
-            no output differs.
+        undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None if no output
+            differs.
     """
 
     in_json = ("passed", "summary")
@@ -174,12 +174,12 @@ class Bisection(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is at fault, and every output is determined."""
+        """Return whether nothing is at fault, and every output is determined."""
         return self.fault is None and self.undetermined is None
 
     @property
     def exit_code(self) -> int:
-        """That of the command line: 0 if it passed, 1 with a fault, 4 if outputs are not determined."""
+        """The exit code of the command line: 0 if it passed, 1 with a fault, 4 if outputs are not determined."""
         return 1 if self.fault is not None else 0 if self.passed else NOT_DETERMINED
 
     @property

@@ -73,7 +73,7 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
 
 
 def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:
-    """The precision that MIGraphX quantized the programs to; None for that of the cleaned model."""
+    """Return the precision that MIGraphX quantized the programs to; None for that of the cleaned model."""
     precision = bundle.manifest.request.precision
     return cast(LowPrecision, precision) if precision in BY_CALIBRATION else None
 

@@ -22,7 +22,7 @@ from passes.isolation.failure import NativeFailure
 from passes.probing.partition import boundary
 
 _MAX_DIFFERING = 6
-"""How many values that differ are examined."""
+"""The number of differing values that are examined."""
 
 
 def first_divergence(

@@ -49,7 +49,7 @@ class FaultLocalizer:
     """A model, its samples, and the reference's outputs. Each component has a method that returns its fault, or None.
 
     Attributes:
-        name: of the model.
+        name: the name of the model.
         rehearsal: the passes of the gpu target, if they are to be rehearsed.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
@@ -173,8 +173,8 @@ class FaultLocalizer:
 
         Args:
             host: whether nodes that MIGraphX cannot run are left out.
-            precision: what it computes in.
-            passes: those of the gpu target that it runs first.
+            precision: what MIGraphX computes in.
+            passes: the passes of the gpu target that run first.
         """
         component = Component.MIGRAPHX if precision is None else Component.PRECISION
         component = component if passes is None else Component.REHEARSAL

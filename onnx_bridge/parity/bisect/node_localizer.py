@@ -22,19 +22,12 @@ from onnx_bridge.reference.comparison.compare import compare
 from passes.graphs.traversal import ancestors_of_last
 
 _MAX_EXCLUDED = 8
-"""How often the search continues after nodes whose wrong outputs do not matter."""
+"""The number of times that the search continues after nodes whose wrong outputs do not matter."""
 
 
 @dataclass
 class NodeLocalizer:
-    """Tests submodels of a model for one symptom, each at most once.
-
-    Args:
-        extractor: of the model.
-        detector: tests the submodels.
-        symptom: of the whole model.
-        whole: the submodels that showed it.
-    """
+    """Tests submodels of a model for the symptom that the ``whole`` model shows, each at most once."""
 
     extractor: SubmodelExtractor
     detector: SymptomDetector
@@ -44,11 +37,7 @@ class NodeLocalizer:
     _countdown: Countdown | None = field(default=None, init=False)
 
     def shows(self, nodes: Sequence[ir.Node]) -> Symptom | bool | None:
-        """Return the symptom of the submodel of these nodes.
-
-        Returns:
-            False if nothing is wrong with it; None if something else is wrong, or if it cannot be extracted.
-        """
+        """Return the symptom of the submodel of these nodes; False without one, None if it differs or cannot be cut."""
         key = tuple(nodes)
         if key not in self._known:
             submodels = self.extractor.extract(key)
@@ -62,13 +51,10 @@ class NodeLocalizer:
         return self._known[key]
 
     def localize(self, tell: Progress) -> tuple[list[ir.Node], Symptom | None]:
-        """Return the shortest run of nodes that shows the symptom, without those that nothing in it depends on.
+        """Return the shortest run of nodes that shows the symptom, and its symptom; all nodes and None if none does.
 
-        Args:
-            tell: is called before each submodel, with the time that is left if a single node is at fault.
-
-        Returns:
-            The nodes, in order, and their symptom; all nodes, and None, if no submodel shows it.
+        Nodes that nothing in the run depends on are left out. ``tell`` is called before each submodel, with the time
+        that is left if a single node is at fault.
         """
         steps = (len(self.extractor.groups) - 1).bit_length() + 1
         self._countdown = Countdown(tell, "which nodes", steps, step_name="submodel")

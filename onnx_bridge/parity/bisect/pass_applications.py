@@ -20,7 +20,7 @@ class Application:
 
     Attributes:
         name: the pass.
-        number: of the application, from 1; 0 for a pass that cannot be stopped between its applications.
+        number: the number of the application, from 1; 0 for a pass that cannot be stopped between its applications.
         count: how many applications of the pass there are.
         before: the nodes that it removed or changed, as the pass reports.
         after: the nodes that it added, as the pass reports.
@@ -38,14 +38,7 @@ class Application:
 
 
 class PassApplications:
-    """The applications of a cleaning, in order; a pass that reports no rewrites counts as one application.
-
-    Args:
-        model: it is not modified.
-        target: the verdicts of the runtime.
-        request: the pipeline, sizes and frozen inputs.
-        progress: called with each step.
-    """
+    """The applications of a cleaning, in order; a pass that reports no rewrites counts as one application."""
 
     def __init__(
         self,

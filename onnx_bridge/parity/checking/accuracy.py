@@ -1,4 +1,4 @@
-"""What `check_data` measures: metrics over a dataset, of the reference, the cleaned model and the bundle."""
+"""The results of `check_data`: metrics over a dataset, of the reference, the cleaned model and the bundle."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Score(JsonRecord):
 
     Attributes:
         side: what computes it: the reference, or what is compared with it.
-        output: its name.
-        metric: its name.
+        output: the name of the output.
+        metric: the name of the metric.
         value: NaN if one side is NaN.
-        unit: of the value; empty for a share.
+        unit: the unit of the value; empty for a share.
         against: what it was computed against: ``labels`` or ``reference``.
         least: what it must be; None if nothing was asked for, and for the reference.
     """
@@ -49,14 +49,14 @@ class Score(JsonRecord):
 
 @dataclass(frozen=True)
 class AccuracyReport(JsonRecord):
-    """What `onnx_bridge.check_data` found.
+    """The result of `onnx_bridge.check_data`.
 
     Attributes:
         model: the name of the model.
-        scores: by side, output and metric.
+        scores: the scores by side, output and metric.
         samples: how many were run.
-        failures: of the sides that did not run all of them.
-        versions: of ONNX Runtime and MIGraphX, by name.
+        failures: the failures of the sides that did not run all samples.
+        versions: the versions of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
     """
 
@@ -71,7 +71,7 @@ class AccuracyReport(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether everything ran, and no score is below its minimum."""
+        """Return whether everything ran, and no score is below its minimum."""
         return bool(self.scores) and not self.failures and all(score.passed for score in self.scores)
 
     @property
@@ -113,13 +113,7 @@ class AccuracyReport(JsonRecord):
 
 
 class Scores:
-    """Collects metrics, sample by sample.
-
-    Args:
-        names: of the metrics.
-        least: minimums by metric.
-        reference: the name of the reference's side, which has scores against labels alone.
-    """
+    """Collects metrics, sample by sample; the side named ``reference`` has scores against labels alone."""
 
     def __init__(self, names: Sequence[str], least: Mapping[str, float], reference: str) -> None:
         self._kinds = {name: metric_of(name) for name in dict.fromkeys((*names, *least))}
@@ -157,11 +151,7 @@ class Scores:
                 given = None
 
     def result(self) -> tuple[Score, ...]:
-        """Return the scores of each side, output and metric.
-
-        Raises:
-            InputError: a metric applies to no output.
-        """
+        """Return the scores of each side, output and metric; raises InputError if a metric applies to no output."""
         for name in self._kinds:
             if all(metric != name for _, _, metric in self._found):
                 what = "it applies to no output of the model"

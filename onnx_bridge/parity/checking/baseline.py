@@ -55,13 +55,13 @@ class Baseline:
         samples: the inputs of the cleaned model.
         original_samples: the inputs of the original, frozen ones included.
         truth: the reference's outputs.
-        cleaning_tolerances: of what passes compute.
-        device_tolerances: of what MIGraphX computes.
+        cleaning_tolerances: the tolerances of what passes compute.
+        device_tolerances: the tolerances of what MIGraphX computes.
         passes: what each pass did (`passes.rewriting.pipeline.Step.to_json`).
         device_name: the leg of the bundle.
         notes: sentences for the user.
         legs: what was compared so far.
-        inside: the values inside the bundle; None if there are none to be fetched.
+        inside: the values inside the bundle; None if none can be fetched.
         reference: the session of the original, if one is open.
     """
 
@@ -84,11 +84,7 @@ class Baseline:
 
     @classmethod
     def of_bundle(cls, request: CheckRequest, bundle: Bundle, tell: Progress) -> Baseline:
-        """Run the original of a bundle.
-
-        Raises:
-            InputError: the original is gone or was changed, or the samples do not fit.
-        """
+        """Run the original of a bundle; raises InputError if it is gone or was changed, or the samples do not fit."""
         original, notes = original_of(bundle, request.reference)
         tell("reference")
         reference = Reference(original)
@@ -208,15 +204,7 @@ class Baseline:
         layers: LayerReport | None,
         bisection: Bisection | None,
     ) -> CheckReport:
-        """Return the report of the legs so far.
-
-        Args:
-            model: the name of the model.
-            migraphx: the version of MIGraphX.
-            notes: sentences for the user.
-            layers: the comparison of every layer, if requested.
-            bisection: the nodes that MIGraphX fails on, if it fails.
-        """
+        """Return the report of the legs so far, with the version of MIGraphX and what else was requested."""
         return CheckReport(
             model=model,
             legs=tuple(self.legs),

@@ -28,14 +28,9 @@ from passes.graphs.quantization import is_quantized
 def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
 
-    Args:
-        bundle: what `onnx_bridge.convert` made.
-        request: the reference, seed, number of samples for each size, tolerances, and ``rehearse``.
-        tell: called with each bucket.
-
     Raises:
         InputError: the request has inputs or layers, or the original was changed.
-        RuntimeNotFound: no MIGraphX here runs it.
+        RuntimeNotFound: no MIGraphX here runs the bundle.
     """
     if request.inputs is not None or request.layers:
         what = "buckets are compared on generated samples of their sizes, and without their layers"

@@ -34,13 +34,7 @@ Side = Callable[[Sample], Mapping[str, Value]]
 
 @dataclass
 class _Sides:
-    """What is measured, in the order of columns; a side that fails is not run again.
-
-    Attributes:
-        cleaned: the cleaned model on ONNX Runtime, if a bundle has it.
-        device: the bundle, and what a GPU would compute.
-        failures: of the sides that failed.
-    """
+    """The columns of the table, in order; a side that fails is not run again."""
 
     cleaned: Mapping[str, Side]
     device: Mapping[str, Side]

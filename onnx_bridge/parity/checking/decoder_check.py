@@ -23,20 +23,15 @@ from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.requests.parity import CheckRequest
 
 STEPS = 8
-"""How many tokens are generated behind each prompt."""
+"""The number of tokens that are generated behind each prompt."""
 
 
 def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare the logits of a decoder with those of the original on ONNX Runtime, token by token.
 
-    Args:
-        bundle: what `onnx_bridge.convert` made.
-        request: the reference, seed and tolerances.
-        tell: called with each prompt.
-
     Raises:
         InputError: the request has inputs or layers, or the original is gone or was changed.
-        RuntimeNotFound: no MIGraphX here runs it.
+        RuntimeNotFound: no MIGraphX here runs the bundle.
     """
     if request.inputs is not None or request.layers or request.rehearse is not None:
         what = "decoders are compared on generated prompts, without their layers, and as they are"

@@ -23,10 +23,10 @@ _LARGEST = 1.7e308
 
 @dataclass(frozen=True)
 class Sketch(JsonRecord):
-    """How a tensor compares with its reference, for plots.
+    """The comparison of a tensor with its reference, for plots.
 
     Attributes:
-        low: of the differences (actual − expected), the left edge of the first bin.
+        low: the left edge of the first bin of differences (actual − expected).
         high: the right edge of the last bin.
         counts: the number of elements in each bin.
         expected: some of the expected elements.

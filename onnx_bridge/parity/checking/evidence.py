@@ -24,8 +24,8 @@ class NetworkNode:
     """A node without its weights and attributes.
 
     Attributes:
-        name: of the node.
-        operator: with its domain, unless that is ONNX's own.
+        name: the name of the node.
+        operator: the operator, with its domain unless that is ONNX's own.
         inputs: its operands, those that its subgraphs capture included; without constants.
         outputs: its outputs.
         made_by: the pass that made it; empty if none did.
@@ -86,7 +86,7 @@ class Evidence:
         before: the original's network.
         after: the cleaned model's network.
         passes: what each pass did (`passes.rewriting.pipeline.Step.to_json`).
-        sketches: of MIGraphX's layers against the reference's, by tensor.
+        sketches: the sketches of MIGraphX's layers against the reference's, by tensor.
     """
 
     results: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)

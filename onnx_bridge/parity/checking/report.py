@@ -39,11 +39,7 @@ class Leg(JsonRecord):
 
     @classmethod
     def of_bundle(cls, name: str, comparisons: Iterable[Comparison]) -> Leg:
-        """Return the leg of comparisons that are made as they are drawn, up to a failure of MIGraphX.
-
-        Raises:
-            RuntimeNotFound: no MIGraphX here runs the bundle.
-        """
+        """Return the leg of lazy comparisons, up to a failure of MIGraphX; raises RuntimeNotFound without MIGraphX."""
         made: list[Comparison] = []
         try:
             for comparison in comparisons:
@@ -56,12 +52,12 @@ class Leg(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether it ran and every output of every sample agrees; False without a sample."""
+        """Return whether it ran and every output of every sample agrees; False without a sample."""
         return self.failure is None and self.compared and all(comparison.passed for comparison in self.comparisons)
 
     @property
     def compared(self) -> bool:
-        """Whether there is an output of every sample that was run; False without a sample."""
+        """Return whether there is an output of every sample that was run; False without a sample."""
         return bool(self.comparisons) and all(comparison.outputs for comparison in self.comparisons)
 
     @property
@@ -72,7 +68,7 @@ class Leg(JsonRecord):
 
     @property
     def differs(self) -> bool:
-        """Whether it ran and an output is wrong, or nothing was compared."""
+        """Return whether it ran and an output is wrong, or nothing was compared."""
         differs = any(comparison.differs for comparison in self.comparisons)
         return self.failure is None and (not self.compared or differs)
 
@@ -88,13 +84,13 @@ class Leg(JsonRecord):
 
 @dataclass(frozen=True)
 class CheckReport(JsonRecord):
-    """What `onnx_bridge.check` found.
+    """The result of `onnx_bridge.check`.
 
     Attributes:
         model: the name of the model.
         legs: what was compared with the reference.
-        seed: of the generated samples; None if samples were given.
-        versions: of ONNX Runtime and MIGraphX, by name.
+        seed: the seed of the generated samples; None if samples were given.
+        versions: the versions of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user ("the reference is the cleaned model").
         samples: the inputs, in order; not part of the JSON.
         layers: the comparison of every layer, if requested. The verdict is that of the outputs.
@@ -125,12 +121,12 @@ class CheckReport(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether every leg passed; False without any leg."""
+        """Return whether every leg passed; False without any leg."""
         return bool(self.legs) and all(leg.passed for leg in self.legs)
 
     @property
     def exit_code(self) -> int:
-        """That of the command line: 0 if it passed, 1 if numbers differ, 3 if MIGraphX failed, else 4."""
+        """The exit code of the command line: 0 if it passed, 1 if numbers differ, 3 if MIGraphX failed, else 4."""
         if self.not_determined:
             return NOT_DETERMINED
         failed = any(leg.failure is not None for leg in self.legs)
@@ -138,7 +134,7 @@ class CheckReport(JsonRecord):
 
     @property
     def not_determined(self) -> bool:
-        """Whether nothing is known to be wrong, but the reference does not determine an output."""
+        """Return whether nothing is known to be wrong, but the reference does not determine an output."""
         ran = bool(self.legs) and all(leg.failure is None and not leg.differs for leg in self.legs)
         return ran and not self.passed
 
@@ -150,11 +146,7 @@ class CheckReport(JsonRecord):
         return "agrees" if self.passed else "not determined" if self.not_determined else "differs"
 
     def raise_failure(self) -> None:
-        """Raise the first failure of a leg.
-
-        Raises:
-            RuntimeFailure: MIGraphX failed.
-        """
+        """Raise the first failure of a leg, a RuntimeFailure."""
         for leg in self.legs:
             if leg.failure is not None:
                 raise leg.failure.error

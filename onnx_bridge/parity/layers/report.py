@@ -15,14 +15,14 @@ class Layer(JsonRecord):
 
     Attributes:
         node: the node whose output it is.
-        operator: with its domain, unless that is ONNX's own.
+        operator: the operator, with its domain unless that is ONNX's own.
         module: the PyTorch module that the node comes from, if the exporter recorded it.
-        tensor: its name.
+        tensor: the name of the value.
         inputs: the names of the node's inputs.
         runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
         cleaning: the cleaned model against the original, on ONNX Runtime; None if the original has no such value.
         accumulated: MIGraphX, from the model's inputs, against ONNX Runtime; None if it could not be computed.
-        local: MIGraphX against ONNX Runtime, fed with the same values; likewise.
+        local: MIGraphX against ONNX Runtime, fed with the same values; None if it could not be computed.
         reason: why ``accumulated`` or ``local`` is missing.
         by: the pass that made the node; empty for a node of the original.
         origins: the nodes of the original that it was made from.
@@ -45,7 +45,7 @@ class Layer(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether each of its known errors is within the tolerance."""
+        """Return whether each of its known errors is within the tolerance."""
         return all(error is None or error.passed for error in (self.cleaning, self.accumulated, self.local))
 
     @property
@@ -87,7 +87,7 @@ class LayerReport(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether every value agrees; False without any value, since nothing was compared."""
+        """Return whether every value agrees; False without any value, since nothing was compared."""
         return bool(self.rows) and all(row.passed for row in self.rows)
 
     @property

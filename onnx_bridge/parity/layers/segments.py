@@ -26,18 +26,13 @@ from passes.operators import is_quantizer
 from passes.probing.partition import Partitioning, Side, extract, is_constant, needed
 
 COPIES = 4
-"""How many copies of a segment's values exist at a time: of the original, the reference, in context, in isolation."""
+"""The copies of a segment's values at a time: of the original, the reference, in context, in isolation."""
 _ISOLATED = "/isolated"
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes that are run together.
-
-    Attributes:
-        side: the side that runs them.
-        nodes: in topological order, without constants.
-    """
+    """Nodes that one side runs together, in topological order, without constants."""
 
     side: Side
     nodes: tuple[ir.Node, ...]
@@ -45,12 +40,7 @@ class Segment:
 
 @dataclass
 class SegmentedModel:
-    """A model to be cut into segments.
-
-    Args:
-        model: names of its values are unique; it is not changed.
-        plan: its partitions.
-    """
+    """A model to be cut into segments; it is not changed, and the names of its values are unique."""
 
     model: ir.Model
     plan: Partitioning

@@ -20,7 +20,7 @@ class LayerSubject:
     """The model whose values are compared.
 
     Attributes:
-        model: cleaned; not modified.
+        model: the cleaned model; it is not modified.
         sample: its inputs.
         original: the model before cleaning; None leaves the errors of cleaning out.
         original_sample: the inputs of the original; None is ``sample``.
@@ -39,7 +39,7 @@ class OriginalModel:
     """The model before cleaning, with its inputs.
 
     Attributes:
-        values: the names of the values that its nodes make.
+        values: the names of the values that its nodes compute.
         modules: the PyTorch module of each node.
     """
 

@@ -46,10 +46,10 @@ class MigraphxRunnerArgs(BaseRunnerArgs):  # type: ignore[misc]
         add("--migraphx-memory", type=float, metavar="GiB", help="Memory limit of MIGraphX's process.")
 
     def parse_impl(self, args: Any) -> None:
-        """Read the options.
+        """Read the options that were given.
 
         Attributes:
-            options: of `onnx_bridge.parity.polygraphy.runner.MigraphxRunner`, those that were given.
+            options: the given arguments of `onnx_bridge.parity.polygraphy.runner.MigraphxRunner`.
         """
         names = ("target", "pipeline", "timeout", "memory")
         given = {name: args_util.get(args, f"migraphx_{name}") for name in names}

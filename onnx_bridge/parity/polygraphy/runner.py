@@ -149,11 +149,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
 
 
 def run_results(runs: Mapping[str, Iterable[Mapping[str, Value]]]) -> Any:
-    """Outputs as Polygraphy's ``RunResults``.
-
-    Args:
-        runs: the outputs of each sample, by the name of the runner.
-    """
+    """Return the outputs of each sample, by the name of the runner, as Polygraphy's ``RunResults``."""
     results = RunResults()
     for name, samples in runs.items():
         results.add([plain(sample) for sample in samples], runner_name=name)
@@ -161,15 +157,9 @@ def run_results(runs: Mapping[str, Iterable[Mapping[str, Value]]]) -> Any:
 
 
 def save_results(path: str | os.PathLike[str], runs: Mapping[str, Sequence[Mapping[str, Value]]]) -> None:
-    """Write outputs as the JSON that ``polygraphy inspect data``, ``polygraphy run --load-outputs`` and
-    ``RunResults.load`` read.
+    """Write outputs, as for `run_results`, as the JSON that Polygraphy reads; raises InputError if that fails.
 
-    Args:
-        path: the file.
-        runs: as for `run_results`.
-
-    Raises:
-        InputError: the file cannot be written.
+    ``polygraphy inspect data``, ``polygraphy run --load-outputs`` and ``RunResults.load`` read it.
     """
     write_text(path, run_results(runs).to_json())
 

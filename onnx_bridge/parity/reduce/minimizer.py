@@ -33,14 +33,7 @@ _MAX_SIMPLIFIED = 16
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A model and a sample of it that show a symptom.
-
-    Attributes:
-        model: the model.
-        sample: its inputs.
-        expected: the reference's outputs.
-        symptom: what is wrong on MIGraphX.
-    """
+    """A model, a sample of its inputs, and the reference's outputs, which show a symptom on MIGraphX."""
 
     model: ir.Model
     sample: Mapping[str, Array]
@@ -50,13 +43,7 @@ class Reproduction:
 
 @dataclass
 class Minimizer:
-    """Makes a reproduction smaller.
-
-    Args:
-        detector: tests the attempts.
-        runs: counts the runs of the reference.
-        tell: called with each attempt.
-    """
+    """Makes a reproduction smaller, and tells each attempt."""
 
     detector: SymptomDetector
     runs: RunCounts
@@ -170,7 +157,7 @@ def _constants(model: ir.Model) -> dict[str, Array]:
 def _resized(reproduction: Reproduction, size: int, smaller: int) -> Iterator[tuple[ir.Model, Sample]]:
     """Yield the model with a size made smaller wherever it occurs.
 
-    Short lists of integers may be shapes, in which the size is an element; or indices, whose number is the size; or
+    Short lists of integers may be shapes, in which the size is an element; indices, whose number is the size; or
     neither (pads). Each is tried.
     """
     constants = _constants(reproduction.model)

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduction(JsonRecord):
-    """What `onnx_bridge.reduce` made.
+    """The result of `onnx_bridge.reduce`.
 
     Attributes:
         model: the name of the model.
         path: the folder of the reproduction; None if nothing is wrong.
-        reproduction: the smallest model that was found; likewise.
+        reproduction: the smallest model with the symptom; None if nothing is wrong.
         nodes_before: how many nodes the cleaned model has.
         runs: how often ONNX Runtime and MIGraphX were run.
         notes: sentences for the user.
-        group: of a rehearsal, the group of the gpu target's passes at fault.
+        group: the group of the gpu target's passes at fault, in a rehearsal.
     """
 
     in_json = ("summary",)

@@ -40,12 +40,12 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a reproduction shows its symptom.
+    """The circumstances in which a reproduction shows its symptom.
 
     Attributes:
         target: what MIGraphX compiles for.
         precision: what MIGraphX is asked to compute in; None is the model's own dtypes.
-        version: of MIGraphX.
+        version: the version of MIGraphX.
         checks_heap: whether the symptom shows only if glibc checks the heap.
         groups: the groups of passes of the gpu target that run before compiling for ``ref``; the last is at fault.
     """
@@ -69,15 +69,9 @@ def title(reproduction: Reproduction) -> str:
 
 
 def write(reproduction: Reproduction, folder: Path, environment: Environment) -> None:
-    """Write model, inputs, expected outputs and a README.
+    """Write model, inputs, expected outputs and a README; raises InputError if they cannot be written.
 
-    Args:
-        reproduction: the reproduction.
-        folder: created if needed, and removed again if nothing can be written; files of the same names are replaced.
-        environment: where it shows its symptom.
-
-    Raises:
-        InputError: it cannot be written.
+    The folder is created if needed, and removed again if nothing can be written; files of the same names are replaced.
     """
     existed = folder.exists()
     try:

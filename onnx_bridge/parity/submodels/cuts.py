@@ -44,12 +44,7 @@ def estimated_bytes(value: ir.Value) -> int:
 
 
 def dependents(nodes: Iterable[ir.Node], sources: Collection[ir.Node]) -> set[str]:
-    """Return the names of the outputs of ``nodes`` that depend on ``sources``.
-
-    Args:
-        nodes: in topological order.
-        sources: some of them.
-    """
+    """Return the names of the outputs of ``nodes``, in topological order, that depend on ``sources`` among them."""
     values: set[ir.Value] = set()
     for node in nodes:
         if node in sources or any(value in values for value in operands_of(node)):
@@ -67,10 +62,10 @@ def submodel(
     """Return the submodel that computes some values of a model from others.
 
     Args:
-        model: it is not changed.
-        inputs: names of values of the main graph.
-        outputs: likewise.
-        values: of all inputs.
+        model: the model, which is not changed.
+        inputs: the names of values of the main graph to compute from.
+        outputs: the names of values of the main graph to compute.
+        values: the values of all inputs.
         constant: the names of the values that depend on shapes and constants alone.
     """
     part = extract(model, inputs, outputs)
@@ -79,12 +74,9 @@ def submodel(
 
 
 def fix_inputs(model: ir.Model, values: Mapping[str, Value], constant: Collection[str]) -> None:
-    """Give the inputs of a submodel the types and shapes of their arrays, and turn some into initializers.
+    """Give a submodel's inputs the types and shapes of their arrays, in place, and make ``constant`` ones initializers.
 
-    Args:
-        model: the submodel, which is changed.
-        values: of all of its inputs; sequences, optionals and strings keep the types that they have.
-        constant: the names of those that become initializers.
+    Sequences, optionals and strings keep the types that they have.
     """
     graph = model.graph
     for value in list(graph.inputs):

@@ -33,7 +33,7 @@ class Device:
     Attributes:
         worker: the process.
         target: what MIGraphX compiles for.
-        limits: of each step.
+        limits: the limits of each step.
         rehearsal: passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
     """
 
@@ -43,40 +43,22 @@ class Device:
     rehearsal: Rehearsal | None = None
 
     def parse(self, model: ir.Model, inputs: Mapping[str, Value]) -> RemoteProgram:
-        """Parse a model in memory.
-
-        Args:
-            model: its inputs have fixed shapes.
-            inputs: a sample.
-
-        Raises:
-            RuntimeFailure: MIGraphX fails.
-        """
+        """Parse a model in memory, for the shapes of a sample; raises RuntimeFailure if MIGraphX fails."""
         with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
             path = Path(folder) / "model.onnx"
             models.save(model, path)
             return parse(self.worker, path, {name: np.shape(array) for name, array in flat(inputs).items()})
 
     def compile(self, program: RemoteProgram) -> None:
-        """Compile a program, after the passes that are rehearsed.
-
-        Raises:
-            RuntimeFailure: MIGraphX fails.
-        """
+        """Compile a program, after the passes that are rehearsed; raises RuntimeFailure if MIGraphX fails."""
         if self.rehearsal is not None:
             program.run_gpu_passes(self.rehearsal.library, len(self.rehearsal.groups))
         program.compile(self.target)
 
     def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
-        """Parse, compile and run a model in memory.
+        """Parse, compile and run a model in memory, with a sample; raises RuntimeFailure if MIGraphX fails.
 
-        Args:
-            model: its outputs are the expected ones, in this order.
-            inputs: a sample.
-            expected: the reference's outputs.
-
-        Raises:
-            RuntimeFailure: MIGraphX fails.
+        The outputs of the model are those of ``expected``, the reference's outputs, in this order.
         """
         with self.worker.limited(self.limits):
             program = self.parse(model, inputs)
@@ -89,12 +71,7 @@ class Device:
 
 @dataclass(frozen=True)
 class InsideDevice:
-    """The values inside a model on MIGraphX.
-
-    Attributes:
-        model: its inputs have fixed shapes.
-        device: where it runs.
-    """
+    """The values inside a model, whose inputs have fixed shapes, on MIGraphX."""
 
     model: ir.Model
     device: Device
@@ -106,11 +83,7 @@ class InsideDevice:
         return frozenset(str(value.name) for value in outputs if can_feed(value))
 
     def values(self, sample: Mapping[str, Value], names: Sequence[str]) -> Sample:
-        """Return some of its values, and its outputs.
-
-        Raises:
-            RuntimeFailure: MIGraphX does not take the model with them as outputs.
-        """
+        """Return some values and the outputs; raises RuntimeFailure if MIGraphX does not take the model with them."""
         outputs = [str(value.name) for value in self.model.graph.outputs]
         part = cut(self.model, {}, [*outputs, *names])
         given = {str(value.name): sample[str(value.name)] for value in part.graph.inputs if not value.is_initializer()}
@@ -118,12 +91,12 @@ class InsideDevice:
 
 
 def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
-    """Run a compiled program, and undo what MIGraphX represents otherwise than ONNX: scalars and int4.
+    """Run a compiled program, and undo how MIGraphX represents scalars (rank 1) and int4 (bytes).
 
     Args:
-        program: with the outputs of ``expected``, in this order.
+        program: the program, with the outputs of ``expected``, in this order.
         inputs: arrays alone.
-        expected: likewise. A scalar is of rank 1 in MIGraphX, and int4 is in bytes there.
+        expected: the reference's outputs.
 
     Raises:
         RuntimeFailure: MIGraphX fails, or has no type for an input.
@@ -145,7 +118,7 @@ def to_tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str,
     """Return the parameters of a program; it has none for inputs that nothing uses.
 
     Raises:
-        MigraphxError: there is no array for a parameter, or MIGraphX has no type for it.
+        MigraphxError: a parameter has no array, or its array has no type in MIGraphX.
     """
     arrays, tensors = flat(inputs), {}
     for name, shape in program.get_parameter_shapes().items():

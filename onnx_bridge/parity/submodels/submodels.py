@@ -32,7 +32,7 @@ _CACHE_BYTES = 1 << 30
 
 @dataclass
 class RunCounts:
-    """How often a model or submodel was run, whatever the number of samples."""
+    """The numbers of runs of a model or submodel, whatever the number of samples."""
 
     reference: int = 0
     migraphx: int = 0
@@ -43,9 +43,9 @@ class Submodel:
     """A model, its inputs and its expected outputs; the shapes of its inputs are fixed.
 
     Attributes:
-        model: the nodes.
+        model: the model.
         inputs: one sample or more.
-        expected: the outputs of each.
+        expected: the outputs for each sample.
         numbers: the numbers of these samples among those of the whole model.
         quantized: the outputs that depend on a quantizer in it: rounding may move them by a step.
     """
@@ -59,11 +59,10 @@ class Submodel:
 
 @dataclass
 class SubmodelExtractor:
-    """Cuts submodels out of a model.
+    """Cuts submodels out of a model, which is not changed; the names of its nodes and values are unique.
 
     Args:
-        model: names of its nodes and values are unique; it is not changed.
-        samples: its inputs.
+        samples: the inputs of the model.
         runs: counts the runs of the reference.
         nodes: the nodes of its main graph that submodels are made of; default: all that its outputs depend on.
     """
@@ -121,15 +120,7 @@ class SubmodelExtractor:
         return submodels
 
     def outputs_with(self, values: Sample, number: int) -> Sample | None:
-        """Return the reference's outputs of the model if some of its values are replaced.
-
-        Args:
-            values: the replacements, by name.
-            number: of the sample.
-
-        Returns:
-            The outputs; None if the reference cannot run the rest.
-        """
+        """Return the reference's outputs for a sample if some values are replaced; None if it cannot run the rest."""
         inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
         outputs = [str(value.name) for value in self.model.graph.outputs]
         self.runs.reference += 1

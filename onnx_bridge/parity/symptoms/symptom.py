@@ -16,7 +16,7 @@ from passes.isolation.process import Reason
 
 
 class SymptomKind(enum.Enum):
-    """What can be wrong with a model on a runtime."""
+    """A kind of defect of a model on a runtime."""
 
     WRONG = "wrong"
     """Numbers, shapes, dtypes or the number of outputs differ."""
@@ -35,7 +35,7 @@ class SymptomKind(enum.Enum):
 
     @property
     def is_limit(self) -> bool:
-        """Whether a limit was exceeded, so that each further attempt may take as long, or as much memory."""
+        """Return whether a limit was exceeded, so that each further attempt may take as long, or as much memory."""
         return self in (SymptomKind.TIMEOUT, SymptomKind.MEMORY)
 
 
@@ -49,15 +49,15 @@ KIND_OF: Mapping[type[RuntimeFailure], SymptomKind] = {
 
 @dataclass(frozen=True)
 class Symptom:
-    """What is wrong with a model or a submodel.
+    """A defect of a model or a submodel on a runtime.
 
     Attributes:
         kind: what is wrong.
         step: the step of MIGraphX in which it shows; None on ONNX Runtime.
         message: MIGraphX's or ONNX Runtime's message, or how outputs differ.
         sample: the number of the first sample that shows it; None if it shows before any is run.
-        comparison: of that sample's outputs, if they are wrong.
-        outputs: those outputs.
+        comparison: the comparison of that sample's outputs, if they are wrong.
+        outputs: that sample's outputs.
     """
 
     kind: SymptomKind
@@ -85,7 +85,7 @@ class Symptom:
 
     @property
     def _has_wrong_elements(self) -> bool:
-        """Whether elements are wrong, rather than shapes, dtypes or the number of outputs."""
+        """Return whether elements are wrong, rather than shapes, dtypes or the number of outputs."""
         outputs = self.comparison.outputs if self.comparison else ()
         return any(output.mismatched for output in outputs)
 

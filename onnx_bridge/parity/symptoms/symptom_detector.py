@@ -24,11 +24,11 @@ class SymptomDetector:
     """Runs submodels on MIGraphX and compares their outputs with the reference's.
 
     Attributes:
-        device: where they run.
-        tolerances: of what it computes.
+        device: MIGraphX.
+        tolerances: the tolerances of what MIGraphX computes.
         runs: counts its runs.
-        precision: what it computes in; None is the model's own dtypes.
-        undetermined: why outputs that differed are no symptom, of those that were tested.
+        precision: what MIGraphX computes in; None is the model's own dtypes.
+        undetermined: why outputs of tested submodels that differed are no symptom.
     """
 
     device: Device
@@ -38,11 +38,7 @@ class SymptomDetector:
     undetermined: list[str] = field(default_factory=list)
 
     def detect(self, submodels: Iterable[Submodel]) -> Symptom | None:
-        """Return the symptom of the first submodel that has one: of its samples, the one with the largest error.
-
-        Raises:
-            RuntimeFailure: MIGraphX cannot be loaded.
-        """
+        """Return the worst symptom of the first submodel with one; raises RuntimeFailure if MIGraphX does not load."""
         return next((symptom for submodel in submodels if (symptom := self._test(submodel)) is not None), None)
 
     def _test(self, submodel: Submodel) -> Symptom | None:
@@ -98,12 +94,7 @@ class SymptomDetector:
 
 
 def first_group(detector: SymptomDetector, submodels: Sequence[Submodel]) -> str:
-    """Return the first group of passes of the gpu target after which submodels have a symptom.
-
-    Args:
-        detector: its device rehearses the passes.
-        submodels: they have a symptom after all groups.
-    """
+    """Return the first group of rehearsed passes of the gpu target after which submodels have their symptom."""
     passes = detector.device.rehearsal
     assert passes is not None
 

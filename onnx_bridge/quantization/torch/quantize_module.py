@@ -51,14 +51,7 @@ _WIDE = 21
 
 
 def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
-    """Quantize a module; raises like `onnx_bridge.quantize`.
-
-    Args:
-        module: it is not changed.
-        call: its arguments and open dimensions.
-        request: how to quantize it.
-        progress: called with each stage.
-    """
+    """Quantize a module, which is not changed, for its arguments and open dimensions; raises like `quantize`."""
     scheme, mode = request.format, request.module_mode
     request.check_route(mode)
     _check_mode(request, call)
@@ -160,11 +153,7 @@ def _export(
     dims: Dims,
     request: QuantizeRequest,
 ) -> ir.Model:
-    """Return the graph, sorted, with integer weights.
-
-    Raises:
-        InputError: torch.onnx cannot export it, or it quantizes values that no runtime can quantize.
-    """
+    """Return the graph, sorted, with integer weights; raises InputError if torch.onnx or runtimes cannot express it."""
     scheme, path = request.format, request.out
     fixed = {
         size

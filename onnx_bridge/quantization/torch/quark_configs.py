@@ -16,16 +16,10 @@ _WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
 
 
 def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str]) -> Any:
-    """Return a configuration of Quark.
+    """Return a configuration of Quark for a scheme and mode; ``exclude`` names layers, for the eager mode.
 
-    Biases stay in float: as integers they would need the scale of the product, which neither Quark nor MIGraphX
-    enforces.
-
-    Args:
-        scheme: one that the mode supports.
-        mode: ``fx`` also quantizes operators between layers, such as additions.
-        per_channel: whether weights get a scale for each output channel.
-        exclude: names of layers, for the eager mode.
+    The mode ``fx`` also quantizes operators between layers, such as additions. Biases stay in float: as integers they
+    would need the scale of the product, which neither Quark nor MIGraphX enforces.
     """
     configs, types = quark.load(f"{_CONFIG}.config"), quark.load(f"{_CONFIG}.type")
     weight = _weight(scheme, configs, per_channel)

@@ -102,17 +102,7 @@ class Quantizer:
         samples: Sequence[Mapping[str, Array]],
         progress: Progress,
     ) -> nn.Module:
-        """Return a copy of a module with calibrated quantizers.
-
-        Args:
-            flat: the module in evaluation mode; it is not changed.
-            tensors: its arguments by name.
-            samples: the calibration data.
-            progress: called with each sample.
-
-        Raises:
-            InputError: Quark fails, with its message.
-        """
+        """Return a copy of a module in evaluation mode with calibrated quantizers; raises InputError if Quark fails."""
         try:
             listed: nn.Module = copy.deepcopy(ListModule(flat))
         except Exception as error:  # raised by any attribute that cannot be copied
@@ -129,11 +119,7 @@ class Quantizer:
         return quantized
 
     def freeze(self, quantized: nn.Module) -> nn.Module:
-        """Return the module with fixed scales; its weights are still floats, followed by quantizers.
-
-        Raises:
-            InputError: Quark fails, with its message.
-        """
+        """Return the module with fixed scales, its weights floats with quantizers; raises InputError if Quark fails."""
         options = {} if self._mode == "fx" or quark_configs.storage_notes(self._scheme) else {"quantize": False}
         with self._errors(), uncompiled(), suppressed_output():
             frozen: nn.Module = self._quantizer.freeze(quantized.eval(), **options)

@@ -53,7 +53,7 @@ def compile_graph(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to run the graph for arguments of certain shapes.
+    """The way to run the graph for arguments of certain shapes.
 
     Attributes:
         outcome: the values that are returned.
@@ -85,11 +85,7 @@ class CompiledGraph:
             self._fall_back(InputError(self.reason))
 
     def __call__(self, *given: Any) -> Any:
-        """Return the result of the graph.
-
-        Raises:
-            BridgeError: it cannot be lowered, and ``strict`` is set.
-        """
+        """Return the result of the graph; raises BridgeError if it cannot be lowered, and ``strict`` is set."""
         if self.reason is not None or is_fake(given):
             return self._graph(*given)
         try:

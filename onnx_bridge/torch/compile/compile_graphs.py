@@ -117,7 +117,7 @@ def predict_outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
     """Predict the values that a graph returns for arguments of these types and shapes.
 
     Raises:
-        InputError: it writes to its arguments, or returns a view of one, which no program can do.
+        InputError: the graph writes to its arguments, or returns a view of one, which no program can do.
     """
     try:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -232,14 +232,9 @@ class GraphCall:
 
 
 class Bound(nn.Module):
-    """A graph as a function of its input tensors.
+    """A graph as a function of its input tensors, with its weights and constants, by position, bound.
 
-    Args:
-        graph: the graph.
-        names: the names of its arguments.
-        owned: its parameters and buffers, by position.
-        constants: the arguments that are not tensors, by position.
-        wanted: the positions of the outputs to compute.
+    ``names`` are those of all arguments, ``wanted`` the positions of the outputs to compute.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ def run_exporter(
         folder: for temporary files; None is the system's default.
 
     Raises:
-        ExporterError: it failed, or made an open dimension constant.
+        ExporterError: the exporter failed, or made an open dimension constant.
     """
     tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # a module may write to them
     try:

@@ -24,15 +24,9 @@ _PREFIX = f"{WRAPPER}."
 
 
 def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], modules: Container[str]) -> None:
-    """Name inputs and outputs by position, initializers like parameters, and nodes after their module.
+    """Name inputs and outputs by position, initializers like parameters, and nodes after their module, in place.
 
     An output that is also an input, or another output, becomes a separate value.
-
-    Args:
-        model: the exporter's model; changed in place.
-        inputs: names, in order.
-        outputs: names, in order.
-        modules: the names of all submodules.
     """
     graph = model.graph
     seen: set[ir.Value] = set(graph.inputs) | set(graph.initializers.values())
@@ -63,11 +57,7 @@ def name_graph(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str], m
 
 
 def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -> str | None:
-    """Give open dimensions their own names instead of the exporter's (``s77``).
-
-    Returns:
-        Why a dimension cannot be named: it has become a constant; None if all were named.
-    """
+    """Name open dimensions as given, not as exported (``s77``); return why one that is now constant cannot be named."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     names: dict[str, str] = {}
     for name, dims in dynamic.items():
@@ -92,10 +82,10 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
 def correct_output_shapes(
     model: ir.Model, sizes: Sequence[Mapping[str, int]], shapes: Sequence[Mapping[str, Sequence[int]]]
 ) -> None:
-    """Correct the shapes of outputs by observed ones: TorchScript infers some wrongly.
+    """Correct the shapes of outputs, in place, by observed ones, as TorchScript infers some wrongly.
 
     Args:
-        model: changed in place.
+        model: the model.
         sizes: the sizes of symbols, for each sample.
         shapes: the observed shapes of outputs by name, for each sample.
     """

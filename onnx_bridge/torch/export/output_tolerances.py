@@ -19,12 +19,7 @@ from passes.operators import is_quantizer
 
 
 def output_tolerances(model: ir.Model, expected: Mapping[str, Array]) -> dict[str, Tolerance]:
-    """Return the tolerances of outputs that depend on quantized activations, by name.
-
-    Args:
-        model: an export.
-        expected: PyTorch's outputs by name.
-    """
+    """Return the tolerances of an export's outputs that depend on quantized activations, by name."""
     presets = _presets(model)
     return {name: preset_tolerance(expected[name], preset) for name, preset in presets.items() if name in expected}
 

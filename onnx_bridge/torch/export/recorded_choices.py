@@ -49,13 +49,9 @@ class RecordedChoices:
     def of(
         cls, model: ir.Model, flat: FlatModule, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, Value]
     ) -> RecordedChoices | None:
-        """Run a module and record its choices; None if they are not those of the graph.
+        """Run a module on ``inputs`` and record its choices; None if they are not those of the graph.
 
-        Args:
-            model: the export.
-            flat: the module.
-            inputs: the inputs by name.
-            outputs: the module's outputs for these inputs, by their names in the graph.
+        ``outputs`` are the module's, by their names in the graph.
         """
         with _Recorder() as recorder:
             recorder.read(run_module(flat, inputs).tensors)

@@ -21,11 +21,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) -> Dims:
-    """Return the open dimensions, with non-negative axes.
-
-    Raises:
-        InputError: there is no such input or axis, or a symbol is not a valid name or expression.
-    """
+    """Return the open dimensions, with non-negative axes; raises InputError for an unknown input, axis or symbol."""
     checked: dict[str, dict[int, str]] = {}
     if not isinstance(dynamic, Mapping):
         hint = "name them by input and axis: {'input_ids': {0: 'batch'}}"
@@ -49,11 +45,7 @@ def check_dynamic(tensors: Tensors, dynamic: Mapping[str, Mapping[int, str]]) ->
 
 
 def symbol_sizes(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
-    """Return the size of each symbol.
-
-    Raises:
-        InputError: a symbol occurs only in expressions, or with two different sizes.
-    """
+    """Return the size of each symbol; raises InputError if one has none (only expressions) or two."""
     sizes: dict[str, int] = {}
     places = [(name, axis, symbol) for name, dims in dynamic.items() for axis, symbol in dims.items()]
     for name, axis, symbol in places:
@@ -70,13 +62,9 @@ def symbol_sizes(tensors: Tensors, dynamic: Dims) -> dict[str, int]:
 
 
 def distinct_sizes(sizes: Mapping[str, int], taken: Sequence[int] = ()) -> dict[str, int]:
-    """Return sizes near the given ones, at least 2 and all different.
+    """Return sizes by symbol near the given ones, at least 2, all different and none of them ``taken``.
 
     Exporters specialize a size of 1 as broadcast, and may unify equal sizes.
-
-    Args:
-        sizes: the sizes by symbol.
-        taken: sizes that must not be used.
     """
     used = set(taken)
     chosen: dict[str, int] = {}
@@ -107,13 +95,8 @@ def resized(tensors: Tensors, dynamic: Dims, sizes: Mapping[str, int]) -> dict[s
 def other_values(model: ir.Model, tensors: Tensors, how: Literal["roles", "shuffled"]) -> dict[str, torch.Tensor]:
     """Return other values in the same shapes, deterministically.
 
-    An input's role in the graph decides (token ids stay below the number of embeddings, masks are ones, then zeros);
-    inputs without a role get the given values in another order.
-
-    Args:
-        model: the exported graph.
-        tensors: the given values.
-        how: ``roles`` as above; ``shuffled`` ignores roles.
+    If ``how`` is ``roles``, an input's role in the graph decides (token ids stay below the number of embeddings, masks
+    are ones, then zeros); inputs without a role, or all if it is ``shuffled``, get the given values in another order.
     """
     wanted, sizes = samplers.with_shapes(
         samplers.specs(model), {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -111,13 +111,9 @@ class _Attempt:
     """The export of one call of a module.
 
     Attributes:
-        flat: the module.
-        call: the call.
-        request: how to export.
         given: the module's run on the given arguments.
-        dims: open dimensions.
-        tell: called with each stage.
-        notes: for the user.
+        dims: the open dimensions.
+        notes: sentences for the user.
         branches_on_data: whether an exporter failed because Python branches on the elements of tensors.
     """
 
@@ -144,11 +140,7 @@ class _Attempt:
         self.effects = side_effects.write_effects(self.flat, self.given.inputs, outputs, writes)
 
     def export(self, exporter: Exporter) -> _Checked:
-        """Export by one exporter, and compare the graph with the module.
-
-        Raises:
-            ExporterError: it fails, or the graph differs from the module.
-        """
+        """Export by one exporter, and compare the graph with the module; raises ExporterError if that fails."""
         self.tell(f"export by {exporter}")
         out, opset = self.request.out, self.request.opset
         folder = None if out is None else out.absolute().parent
@@ -162,11 +154,7 @@ class _Attempt:
         return _Checked(model, runs, self._compare(model, runs))
 
     def _compare(self, model: ir.Model, runs: Sequence[_Run]) -> list[Comparison]:
-        """Compare ONNX Runtime with PyTorch.
-
-        Raises:
-            ExporterError: ONNX Runtime cannot run the graph, or they differ.
-        """
+        """Compare ONNX Runtime with PyTorch; raises ExporterError if it cannot run the graph, or they differ."""
         try:
             reference = Reference(model)
             results = [reference.run({name: to_array(value) for name, value in run.inputs.items()}) for run in runs]

@@ -57,22 +57,14 @@ class LoweringCall:
     def of(
         cls, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], request: LowerRequest
     ) -> LoweringCall:
-        """Check the arguments and the buckets.
-
-        Raises:
-            InputError: they do not fit.
-        """
+        """Check the arguments and the buckets; raises InputError if they do not fit."""
         call, tensors = Call.of(module, args, kwargs)
         dims = check_dynamic(tensors, request.export.dynamic)
         _check_buckets(dims, request.convert.buckets, request.convert.pad_before)
         return cls(module, args, kwargs, call, tensors, dims, request)
 
     def build(self, folder: Folder, progress: Progress) -> Structure:
-        """Build the programs into a folder.
-
-        Returns:
-            How the value that the module returns is built from the outputs.
-        """
+        """Build the programs into a folder, and return how the module's result is built from the outputs."""
         request = self.request
         how = replace(request.export, args=self.args, kwargs=self.kwargs)
         exported = try_exporters(self.module, how, progress)
@@ -90,11 +82,7 @@ class LoweringCall:
         return exported.result
 
     def _check_padding(self, exported: Exported) -> None:
-        """Check that padding changes no output.
-
-        Raises:
-            InputError: it does; the error names the output.
-        """
+        """Check that padding changes no output; raises an InputError that names an output otherwise."""
         if not self.request.convert.buckets:
             return
         graph = exported.model.graph

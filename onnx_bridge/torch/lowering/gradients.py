@@ -24,7 +24,7 @@ class _Computed(torch.autograd.Function):
 
 
 def without_gradients(outputs: Mapping[str, torch.Tensor], inputs: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Outputs whose ``backward()`` is an error, if an input requires gradients."""
+    """Return outputs whose ``backward()`` is an error if an input requires gradients."""
     anchor = next((tensor for tensor in inputs if tensor.requires_grad), None) if torch.is_grad_enabled() else None
     if anchor is None:
         return dict(outputs)

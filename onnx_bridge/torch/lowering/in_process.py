@@ -27,11 +27,7 @@ _HINT = "omit it: programs then run in a worker process"
 
 
 def require_in_process(runtime: str | None, target: str) -> None:
-    """Check that programs can run in this process.
-
-    Args:
-        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        target: what programs are compiled for.
+    """Check that programs for a target can run in this process, on a runtime (see `onnx_bridge.migraphx.runtime.find`).
 
     Raises:
         InputError: the runtime is not AMD's own Python module, or the target is the GPU and PyTorch has none.
@@ -67,14 +63,10 @@ class InProcess:
         self._device = "cuda" if program.manifest.target == "gpu" else "cpu"
 
     def run(self, tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
-        """Compute the outputs by name, on the current stream.
-
-        Args:
-            tensors: by name, of the program's shapes.
-            dtypes: the dtype of each output.
+        """Compute the outputs by name, in their ``dtypes``, on the current stream.
 
         Raises:
-            InputError: the tensors are not where the program runs.
+            InputError: the tensors are on another device than the program.
         """
         device = next(iter(tensors.values())).device
         if device.type != self._device:

@@ -26,9 +26,9 @@ class Interface:
     """The signature of a lowered module.
 
     Attributes:
-        name: of its class.
-        signature: of its ``forward``, without annotations.
-        call: of the sample, with defaults applied.
+        name: the name of its class.
+        signature: the signature of its ``forward``, without annotations.
+        call: the call of the sample, with defaults applied.
         result: how the returned value is built from the outputs.
         dtype: what it computes in; None for its own dtypes.
         inputs: the dtype of each input tensor.
@@ -87,12 +87,12 @@ class Lowered(nn.Module):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the lowering, in sentences."""
+        """Sentences for the user about the lowering."""
         return tuple(self._programs.bundle.manifest.notes)
 
     @property
     def proof(self) -> BundleProof:
-        """How far the numbers of its programs are known: what was compared with the reference, and how."""
+        """The extent to which the programs' numbers are known: what was compared with the reference, and how."""
         return self._programs.bundle.proof
 
     @property
@@ -138,11 +138,7 @@ class Lowered(nn.Module):
         return pack(self._programs.folder.path)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
-        """Load programs from a ``state_dict``.
-
-        Raises:
-            InputError: they are damaged, or have other inputs or outputs.
-        """
+        """Load programs from a ``state_dict``; raises InputError if they are damaged, or have another signature."""
         other = Programs(unpack(state), self._programs.request)
         bundle = self._programs.bundle
         if (other.bundle.inputs, other.bundle.outputs) != (bundle.inputs, bundle.outputs):
@@ -183,17 +179,7 @@ def without_annotations(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> None:
-    """Check that a call has the structure and constants of the sample.
-
-    Args:
-        call: to check.
-        sample: the one that the module was lowered for.
-        parameters: the names of positional arguments.
-        name: of the module.
-
-    Raises:
-        InputError: an argument differs.
-    """
+    """Check that a call of the module ``name`` has the sample's structure and constants; raises InputError if not."""
     # further arguments belong to ``*args``
     places = [*parameters, *range(len(call.positional) + len(sample.positional))]
     given: dict[Any, Structure] = {**dict(zip(places, call.positional, strict=False)), **call.keywords}

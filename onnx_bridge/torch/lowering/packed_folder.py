@@ -18,14 +18,10 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Folder:
-    """A folder; a temporary one is removed when the object is garbage-collected.
-
-    Attributes:
-        path: of the folder.
-    """
+    """A folder; a temporary one is removed when the object is garbage-collected."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """An existing folder, or a new temporary one."""
+        """Hold an existing folder, or a new temporary one."""
         if path is None:
             temporary = tempfile.TemporaryDirectory(prefix="onnx-bridge-")
             weakref.finalize(self, temporary.cleanup)
@@ -34,11 +30,7 @@ class Folder:
 
 
 def pack(folder: Path) -> torch.Tensor:
-    """Return the files below a folder as uint8[n]: the SHA-256 of a zip archive, and the archive.
-
-    Raises:
-        InputError: the folder no longer exists.
-    """
+    """Return the files below a folder as uint8[n], a SHA-256 and a zip archive; raises InputError if it is gone."""
     if not folder.is_dir():
         raise InputError("the programs no longer exist on disk", where=str(folder), hint="lower the module again")
     buffer = io.BytesIO()
@@ -54,11 +46,7 @@ def pack(folder: Path) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor) -> Folder:
-    """Return a temporary folder with the packed files.
-
-    Raises:
-        InputError: the tensor is not a packed folder, or it is damaged.
-    """
+    """Return a temporary folder with the packed files; raises InputError if the tensor is damaged or nothing packed."""
     if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
         raise InputError("it is not a packed bundle", where="the state", hint="take it from `state_dict()`")
     data = packed.cpu().contiguous().numpy().data

@@ -27,7 +27,7 @@ def padded(tensor: torch.Tensor, dims: Dims, small: Sizes, large: Sizes, before:
 
 
 def padded_by(tensor: torch.Tensor, widths: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """Return a tensor with zeros at the start and at the end of each axis; the tensor itself if there are none."""
+    """Return a tensor with zeros at the start and at the end of each axis; the tensor itself without any."""
     if not any(map(any, widths)):
         return tensor
     pairs = list(zip(tensor.shape, widths, strict=True))
@@ -54,7 +54,9 @@ def changed_output(
     large: Sizes,
     before: Collection[str] = (),
 ) -> str | None:
-    """Return the first output that padding changes, and by how much.
+    """Return the first output that padding changes, and by how much; None if all agree.
+
+    They must agree for the given values and for others: the given ones in reverse order, floats negated.
 
     Args:
         run: runs the module on tensors of some sizes.
@@ -63,10 +65,6 @@ def changed_output(
         small: sizes of symbols.
         large: the sizes to pad to.
         before: the symbols that are padded at their start.
-
-    Returns:
-        None if all outputs agree, for the given values and for others (the given ones in reverse order, floats
-        negated).
     """
     for inverted in (False, True):
         given = {name: _inverted(tensor) if inverted else tensor for name, tensor in tensors.items()}

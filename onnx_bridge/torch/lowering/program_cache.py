@@ -46,12 +46,7 @@ _LIBRARIES = ("torch", "onnxscript")
 
 @dataclass(frozen=True)
 class Obtained:
-    """The programs of a module.
-
-    Attributes:
-        programs: loaded.
-        result: how the value that the module returns is built from the outputs.
-    """
+    """The loaded programs of a module, and how the value that it returns is built from the outputs."""
 
     programs: Programs
     result: Structure
@@ -136,7 +131,7 @@ def _key(call: LoweringCall) -> str | None:
 
 
 def _cached(call: LoweringCall, folder: Folder, progress: Progress) -> Obtained | None:
-    """The programs in a folder; None if they are damaged or not proven, or the module has changed its results."""
+    """Return the programs in a folder; None if they are damaged or not proven, or the module's results have changed."""
     try:
         samples = read_samples(folder.path)
         with inference_copy(call.module) as copied, suppressed_output():

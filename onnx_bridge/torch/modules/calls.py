@@ -56,14 +56,9 @@ class Call:
         *,
         defaults: bool = False,
     ) -> tuple[Call, dict[str, torch.Tensor]]:
-        """Return the call of a module of which only the name and the signature of ``forward`` are known.
+        """Return the call of a module of which only the class's name and the signature of ``forward`` are known.
 
-        Args:
-            name: the name of its class.
-            signature: the signature of ``forward``.
-            args: the arguments by position.
-            kwargs: the arguments by name.
-            defaults: whether arguments that are not given have their defaults.
+        ``defaults`` says whether arguments that are not given have their defaults.
         """
         kinds = [parameter.kind for parameter in signature.parameters.values()]
         if kinds == [inspect.Parameter.VAR_POSITIONAL] and kwargs and not args:

@@ -43,10 +43,9 @@ def is_factory(model: object) -> bool:
 
 
 def load(name: str) -> tuple[Any, Arguments | None]:
-    """Return the module that a factory returns, and its arguments if it returns them.
+    """Return the module that a named factory returns, and its arguments if it returns them.
 
-    Args:
-        name: the name of the factory. Its modules are also looked for in the current directory.
+    The factory's modules are also looked for in the current directory.
 
     Raises:
         InputError: PyTorch is not installed, there is no such factory, it fails, or it returns something else.
@@ -66,10 +65,6 @@ def load(name: str) -> tuple[Any, Arguments | None]:
 def load_with_arguments(name: str, texts: Sequence[str] = ()) -> tuple[Any, Arguments]:
     """Return the module that a factory returns, and its arguments: those of ``texts``, or else those of the factory.
 
-    Args:
-        name: the name of the factory.
-        texts: see `arguments`.
-
     Raises:
         InputError: like `load` and `arguments`; or there are no arguments.
     """
@@ -82,14 +77,10 @@ def load_with_arguments(name: str, texts: Sequence[str] = ()) -> tuple[Any, Argu
 
 
 def arguments(texts: Sequence[str]) -> Arguments | None:
-    """Return the arguments that ``--args`` describes; None if there are none.
+    """Return the arguments that ``--args`` describes; None without any. Raises InputError for an invalid text.
 
-    Args:
-        texts: the name of a function that returns them, or ``KEY=SHAPE:DTYPE`` for each: values are generated, float32
-            by default. Integers are 0 or 1, unless the name says that they are positions or a mask.
-
-    Raises:
-        InputError: a text is neither, or the function fails.
+    A text is the name of a function that returns them, or ``KEY=SHAPE:DTYPE`` for each: values are generated, float32
+    by default. Integers are 0 or 1, unless the name says that they are positions or a mask.
     """
     if not texts:
         return None

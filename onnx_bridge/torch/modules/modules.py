@@ -22,11 +22,7 @@ _REPLACEMENTS: tuple[tuple[Callable[[nn.Module], bool], Callable[..., nn.Module]
 
 
 def check_module(module: object) -> None:
-    """Check that something is a module written in Python.
-
-    Raises:
-        InputError: it is something else, or a TorchScript module.
-    """
+    """Check that something is a module written in Python, not TorchScript; raises InputError otherwise."""
     where = "the module"
     if not isinstance(module, nn.Module):
         what = f"the module is a {type(module).__name__}, not a torch.nn.Module"
@@ -37,11 +33,7 @@ def check_module(module: object) -> None:
 
 
 def check_devices(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Check that all tensors of a module and its arguments are on the CPU.
-
-    Raises:
-        InputError: one is not; the error names the first such parameter, buffer or argument.
-    """
+    """Check that all tensors of a module and its arguments are on the CPU; raises an InputError that names one."""
     kinds = (("parameter", module.named_parameters()), ("buffer", module.named_buffers()), ("input", tensors.items()))
     for kind, named in kinds:
         for name, tensor in named:
@@ -106,11 +98,7 @@ _without_fast_path = ProcessState(_attention_without_fast_path)
 
 @contextlib.contextmanager
 def restored_buffers(module: nn.Module) -> Iterator[list[str]]:
-    """Restore, at the end, the buffers that are written to: a copy shares them with the user's module.
-
-    Yields:
-        A list that holds the names of these buffers after the context is left.
-    """
+    """Restore at the end the buffers that are written to, which copies share; yield a list that then names them."""
     kept = []
     for name, buffer in module.named_buffers():
         owner, _, attribute = name.rpartition(".")
@@ -136,11 +124,7 @@ def write_count(tensor: torch.Tensor) -> int:
 
 
 def traceable(module: nn.Module) -> nn.Module:
-    """Return a module with replacements for what cannot be exported; the module itself if there is nothing to replace.
-
-    Args:
-        module: it is not changed.
-    """
+    """Return a copy of a module with replacements for what cannot be exported; the module itself without any."""
     replacement = _replacement(module)
     if replacement is not None:
         return replacement

@@ -38,14 +38,7 @@ class Effects:
 
 
 def write_effects(flat: FlatModule, tensors: Tensors, expected: Mapping[str, Array], result: Result) -> Effects:
-    """Return the effects of in-place writes.
-
-    Args:
-        flat: the module.
-        tensors: its arguments.
-        expected: its outputs for them, in order.
-        result: the result of this call, with the names of what it wrote to.
-    """
+    """Return the effects of in-place writes of a call; ``expected`` are the outputs of an earlier one, in order."""
     inputs, buffers = result.written_inputs, result.written_buffers
     notes = [f"the module writes to {_listed('input', inputs)}, and the graph does not"] if inputs else []
     if not buffers:

@@ -93,13 +93,7 @@ Structure = Leaf | Constant | Items | Entries | Fields | Registered
 
 
 def flatten(value: Any, name: str, leaves: dict[str, torch.Tensor]) -> Structure:
-    """Flatten a value.
-
-    Args:
-        value: anything.
-        name: the name of the value.
-        leaves: receives the tensors by name.
-    """
+    """Flatten a value with a name; ``leaves`` receives the tensors by name."""
     if isinstance(value, torch.Tensor):
         unique, count = name, 1
         while unique in leaves:
@@ -149,12 +143,7 @@ def flatten_result(value: Any) -> tuple[Structure, dict[str, torch.Tensor]]:
 
 
 def rebuild(structure: Structure, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Rebuild a value from tensors.
-
-    Args:
-        structure: the structure that `flatten` returned.
-        tensors: the tensors by name, one for each leaf.
-    """
+    """Rebuild a value from tensors by name, one for each leaf of a structure that `flatten` returned."""
 
     def children() -> Iterator[Any]:
         return (rebuild(child, tensors) for child in structure.children)  # type: ignore[union-attr]

@@ -30,11 +30,7 @@ def _without_numpy() -> dict[torch.dtype, tuple[torch.dtype, Any]]:
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """Return a tensor as an array, which shares its memory if the tensor is dense and on the CPU.
-
-    Raises:
-        InputError: the tensor is sparse, nested or of a quantized dtype.
-    """
+    """Return a tensor as an array, shared if dense and on the CPU; raises InputError if sparse, nested or quantized."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:

@@ -27,15 +27,7 @@ _COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
 
 
 def write_report(path: str | os.PathLike[str], bench: BenchResult) -> None:
-    """Write the page of a benchmark.
-
-    Args:
-        path: the file.
-        bench: the measurements.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the page of a benchmark; raises InputError if the file cannot be written."""
     page_of(bench).write(path)
 
 

@@ -19,11 +19,7 @@ _HEADLINES = {
 
 
 def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> None:
-    """Write the page of a bundle.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the page of a bundle; raises InputError if the file cannot be written."""
     bundle_page(bundle.manifest).write(path)
 
 

@@ -71,9 +71,9 @@ class Chart:
         vertical: what the axis on the left says; empty if there is none.
         traces: the series.
         across: places and labels of the lines that rise from the axis below.
-        up: likewise from the axis on the left.
+        up: places and labels of the lines from the axis on the left.
         height: pixels.
-        left: where the plot begins.
+        left: the left edge of the plot, in pixels.
     """
 
     id: str
@@ -90,7 +90,7 @@ class Chart:
 
     @property
     def floor(self) -> int:
-        """Where the axis below lies."""
+        """The height of the axis below."""
         return self.height - BOTTOM
 
     @property
@@ -108,12 +108,7 @@ def bands(
 ) -> Chart:
     """Return distributions, one below the other.
 
-    Args:
-        id_: the anchor.
-        title: the caption.
-        note: how to read it.
-        horizontal: what the values are.
-        series: name, kind (those of the same kind have the same colour), values (> 0), and values to mark by name.
+    A series has a name, a kind (those of the same kind have the same colour), values (> 0), and values to mark by name.
     """
     axis = _Axis([number for _, _, values, _ in series for number in values], LEFT, WIDTH - RIGHT, at_least=1.5)
     edges = np.geomspace(axis.low, axis.high, _BINS + 1)
@@ -154,13 +149,7 @@ def lines(
 ) -> Chart:
     """Return values over whole numbers.
 
-    Args:
-        id_: the anchor.
-        title: the caption.
-        note: how to read it.
-        horizontal: what the numbers are.
-        vertical: what the values are.
-        series: name, values (> 0) by number, and remarks on some numbers, which get a ring.
+    A series has a name, values (> 0) by number, and remarks on some numbers, which get a ring.
     """
     left, height = 70, TOP + _LINES + BOTTOM
     numbers = sorted({number for _, points, _ in series for number in points})
@@ -195,7 +184,7 @@ class _Axis:
         return round(self._start + share * (self._end - self._start), 1)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Round values within it: 1, 2 and 5 of each power of ten, or powers alone if these are many."""
+        """Return round values within it: 1, 2 and 5 of each power of ten, or powers alone if these are many."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1,) if len(powers) > 4 else (1, 2, 5)
         candidates = [step * 10.0**power for power in powers for step in steps]

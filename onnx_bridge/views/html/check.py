@@ -51,16 +51,9 @@ def write_report(
     evidence: Evidence | None = None,
     bisection: Bisection | None = None,
 ) -> None:
-    """Write the page of a check.
+    """Write the page of a check; raises InputError if the file cannot be written.
 
-    Args:
-        path: the file.
-        report: the result of the check.
-        evidence: what the check recorded; needed for graphs, passes, and plots of tensors.
-        bisection: the result of `bisect`, if there is one.
-
-    Raises:
-        InputError: the file cannot be written.
+    Without ``evidence`` the page has no graphs, passes, or plots of tensors.
     """
     page_of(report, evidence=evidence, bisection=bisection).write(path)
 

@@ -18,11 +18,7 @@ _COLOURS = {
 
 
 def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
-    """Write the page of a diagnosis.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the page of a diagnosis; raises InputError if the file cannot be written."""
     diagnosis_page(diagnosis).write(path)
 
 

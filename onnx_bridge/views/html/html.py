@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_ROWS = 1000
-"""How many rows of a table are shown before the reader asks for more: laying out tens of thousands takes long."""
+"""The number of rows of a table that are shown before the reader asks for more: laying out tens of thousands takes long."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,10 @@ class Share:
 
 @dataclass
 class Page:
-    """What is on a page.
+    """The content of a page.
 
     Attributes:
-        kind: of the report ("parity", "doctor", "benchmark").
+        kind: the kind of the report ("parity", "doctor", "benchmark").
         model: the name of the model.
         passed: whether the result is positive.
         headline: the verdict, in a few words.
@@ -146,9 +146,9 @@ class Page:
         error_profile: the error of each node, in graph order.
         tensors: the tensors that can be plotted, by key: a title and an error histogram.
         graphs: around the node in question.
-        shares: the nodes by planned action, or by where they run.
+        shares: the nodes by planned action, or by the side that runs them.
         shares_title: what the shares are by.
-        partitions: of the bundle, in order.
+        partitions: the partitions of the bundle, in order.
         charts: static plots, above the tables.
     """
 
@@ -212,11 +212,7 @@ class Page:
         )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the page; raises InputError if the file cannot be written."""
         write_text(path, self.html())
 
 
@@ -234,7 +230,7 @@ def text_cell(value: object, colour: str = "") -> Cell:
 
 
 def unfolding(lines: Iterable[str], title: str) -> Cell:
-    """Return lines that unfold under a title; an empty cell if there are none."""
+    """Return lines that unfold under a title; an empty cell without any."""
     cells = list(lines)
     return Cell(title, len(cells), more=cells) if cells else Cell("")
 

@@ -67,12 +67,9 @@ def around(network: Network, names: Collection[str], *, radius: int = 4, limit: 
 
 
 def draw(network: Network, names: Collection[str], status: Mapping[str, str] | None = None) -> Drawing | None:
-    """Draw the graph around nodes; None if the network has none of them.
+    """Draw the graph around named nodes; None if the network has none of them.
 
-    Args:
-        network: the model's.
-        names: the nodes in the middle.
-        status: a word for some nodes, which becomes the class of their box.
+    ``status`` has a word for some nodes, which becomes the class of their box.
     """
     nodes = around(network, names)
     if not nodes:

@@ -26,11 +26,7 @@ _STAGES = list(Stage)
 
 @contextlib.contextmanager
 def observer(quiet: bool) -> Iterator[Observer]:
-    """Yield the observer for standard error.
-
-    Args:
-        quiet: whether to print nothing.
-    """
+    """Yield the observer for standard error; if ``quiet``, one that prints nothing."""
     if quiet:
         yield Observer()
     elif not sys.stderr.isatty():
@@ -42,11 +38,7 @@ def observer(quiet: bool) -> Iterator[Observer]:
 
 
 class Lines(Observer):
-    """Prints a line for each job that ends.
-
-    Args:
-        stream: the file to print to.
-    """
+    """Prints a line for each job that ends to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -31,9 +31,6 @@ def console(**options: Any) -> Console:
     """Return a console on which strings have no markup, and neither strings nor texts have control characters.
 
     The end of a line in a string is escaped like any other control character: several lines are a group of lines.
-
-    Args:
-        options: the options of rich's Console.
     """
     return _EscapingConsole(markup=False, emoji=False, highlight=False, **options)
 
@@ -46,10 +43,7 @@ def unbroken(text: str) -> RenderableType:
 def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -> Table:
     """Return a table without lines, for eighty columns as well: texts are folded if it is too wide, numbers are not.
 
-    Args:
-        headings: the headings of all columns.
-        numbers: the headings of the columns with numbers, which are aligned at the right.
-        options: the options of rich's Table.
+    Columns whose headings are in ``numbers`` are aligned at the right.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
     for heading in headings:

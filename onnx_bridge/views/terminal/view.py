@@ -20,12 +20,7 @@ def view(result: object, verbose: bool) -> RenderableType:
 
 
 def render(result: object, *, verbose: bool = False) -> RenderableType:
-    """Return the view of a result.
-
-    Args:
-        result: the result of a function of the API.
-        verbose: whether to show all of a result that has a shorter form.
-    """
+    """Return the view of a result of the API, in full if ``verbose``."""
     packages = type(result).__module__.split(".")[1:-1]
     files = (f"{__package__}.{package}" for package in reversed(packages))
     import_module(next(filter(find_spec, files)))
