@@ -130,7 +130,7 @@ def _check_keys(values: Mapping[str, Any], names: Sequence[str], where: str) -> 
     for key in values:
         if key not in names:
             hint = nearest(str(key), names) or f"one of: {', '.join(names)}"
-            raise InputError(f"there is no setting {key!r}", where=where, hint=hint)
+            raise InputError(f"the setting {key!r} does not exist", where=where, hint=hint)
 
 
 def _override(base: JobRequest, values: Mapping[str, Any], where: str, file: Location) -> JobRequest:

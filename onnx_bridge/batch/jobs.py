@@ -127,7 +127,7 @@ def _follow(source: Location, origin: _Origin) -> Iterator[Job]:
     if is_folder:
         models = list(_models(source, origin.out))
         if not models:
-            raise InputError("there is no .onnx file in this folder", where=str(source))
+            raise InputError("the folder has no .onnx file", where=str(source))
         for model in models:
             inner = model.relative_to(source).with_suffix("").as_posix()  # type: ignore[arg-type]  # of one kind
             yield origin.job(model, f"{name}/{inner}" if name else inner)

@@ -96,14 +96,16 @@ class Unavailable(InputError):
 def check_names(names: tuple[str, ...], factory: str | None) -> None:
     """Check that engines exist, and that those that run a module have one; raises InputError otherwise."""
     if not names:
-        raise InputError("there is nothing to measure: no engine is named", where="engines")
+        raise InputError("no engine is named, so nothing can be measured", where="engines")
     for name in names:
         where = f"engine {name!r}"
         if name not in ENGINES:
-            raise InputError("there is no such engine", where=where, hint=nearest(name, ENGINES) or ", ".join(ENGINES))
+            raise InputError(
+                "the engine does not exist", where=where, hint=nearest(name, ENGINES) or ", ".join(ENGINES)
+            )
         if name in TORCH and factory is None:
             hint = "--module FACTORY, or bench the factory itself: package.module:name or file.py:name"
-            raise InputError("it needs a factory of the module", where=where, hint=hint)
+            raise InputError("the engine needs a factory of the module", where=where, hint=hint)
 
 
 def open_engine(engine: str, bundle: Bundle | None, path: Path, module: str | None, sample: Sample) -> Engine:

@@ -217,5 +217,5 @@ class Baseline:
         try:
             return replace(read_as(cls, parse_json(read_regular(path))), path=path)
         except (OSError, ValueError) as error:
-            what = f"it is not a baseline: {error}"
+            what = f"the file is not a baseline: {error}"
             raise InputError(what, where=str(path), hint="make one with `bench MODEL -o baseline.json`") from None

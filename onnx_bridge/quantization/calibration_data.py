@@ -35,7 +35,7 @@ def calibration_samples(
         note = f"calibrated on the arguments alone ({many}): give representative data"
         return Calibration(tuple(own), "the arguments", (note,) if scheme.calibrated else ())
     if scheme.calibrated:
-        what = f"there is no calibration data, and {scheme.name} measures the ranges of activations on it"
+        what = f"calibration data is missing, and {scheme.name} measures the ranges of activations on it"
         raise InputError(what, where="--calibration", hint="give an .npz, an .npy, a folder of images, or a script")
     return Calibration(tuple(generate(specs, seed=0, samples=2)), "seeded samples")
 

@@ -51,7 +51,7 @@ class Trials:
         except (InputError, RuntimeFailure) as error:
             return Trial(candidate, time.perf_counter() - started, f"it does not convert: {error.what}")
         if not report.passed:
-            reason = f"it differs from the reference: {report.summary}"
+            reason = f"the model differs from the reference: {report.summary}"
             return Trial(candidate, time.perf_counter() - started, reason, differs=True)
         bucketed = bool(bundle.manifest.dims)
         samples = self._workload(bundle) if bucketed else report.samples[:1]

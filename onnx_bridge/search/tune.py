@@ -114,7 +114,7 @@ def _candidates(request: TuneRequest) -> list[Candidate]:
         )
     ]
     if not candidates:
-        raise InputError("there is nothing to try", where="precisions, options and pipelines")
+        raise InputError("no candidate is left to try", where="precisions, options and pipelines")
     return candidates
 
 

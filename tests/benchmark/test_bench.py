@@ -290,7 +290,7 @@ def test_a_baseline_of_other_settings_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "rows": [{}]}'])
 def test_invalid_baselines(tmp_path: Path, text: str) -> None:
     (tmp_path / "base.json").write_text(text)
-    with pytest.raises(InputError, match="it is not a baseline"):
+    with pytest.raises(InputError, match="the file is not a baseline"):
         Baseline.read(tmp_path / "base.json")
 
 

@@ -36,7 +36,7 @@ def test_unknown_names(source: Path, data: Data) -> None:
 
 
 def test_data_that_is_missing_or_does_not_fit(source: Path, data: Data, tmp_path: Path) -> None:
-    assert "there is no calibration data" in refused(source, with_="ort")
+    assert "calibration data is missing" in refused(source, with_="ort")
     assert "has no such input" in refused(source, with_="ort", calibration=[{**data[0], "z": data[0]["x"]}])
     assert "none of its arrays (z)" in refused(source, with_="ort", calibration=[{"z": data[0]["x"]}])
     assert "the shape is [2, 3, 8, 9]" in refused(

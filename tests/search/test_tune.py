@@ -136,7 +136,7 @@ def trial(
 def test_the_pareto_front() -> None:
     exact, fast, small = trial("fp32", 1, 100, 0), trial("fp16", 0.5, 50, 0.01), trial("int8", 0.7, 25, 0.05)
     beaten = trial("bf16", 0.6, 50, 0.08)
-    broken = trial("fp8", 0.1, 10, 0, failure="it differs from the reference: y")
+    broken = trial("fp8", 0.1, 10, 0, failure="the model differs from the reference: y")
     trials = [exact, fast, small, beaten, broken]
     assert pareto_front(trials) == [exact, fast, small]
     assert winner(trials) is fast
@@ -145,7 +145,7 @@ def test_the_pareto_front() -> None:
     assert said[1].startswith("fp16: chosen, the fastest that agrees")
     assert said[2].startswith("int8: on the Pareto front, smaller")
     assert said[3].startswith("bf16: dominated by fp16")
-    assert said[4] == "fp8: failed, it differs from the reference: y"
+    assert said[4] == "fp8: failed, the model differs from the reference: y"
 
 
 def test_of_equally_fast_trials_the_most_accurate_is_chosen() -> None:
@@ -155,7 +155,7 @@ def test_of_equally_fast_trials_the_most_accurate_is_chosen() -> None:
 
 
 def test_no_winner_if_no_trial_passed() -> None:
-    assert winner([trial("fp32", 1, 1, 0, failure="it differs from the reference: y")]) is None
+    assert winner([trial("fp32", 1, 1, 0, failure="the model differs from the reference: y")]) is None
 
 
 # The search

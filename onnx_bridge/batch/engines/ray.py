@@ -83,7 +83,7 @@ class Ray(Engine):
         """Return the largest group of equal nodes, among those that have what the target needs."""
         nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
         if target not in ("auto", "gpu", "ref"):
-            raise InputError("there is no such target", where=f"target {target!r}", hint="one of: auto, ref, gpu")
+            raise InputError("the target does not exist", where=f"target {target!r}", hint="one of: auto, ref, gpu")
         cards = {name for name, facts in nodes.items() if facts["Resources"].get(GPU)}
         if target == "gpu" and not cards:
             raise RuntimeNotFound(f"no node of the cluster has the resource {GPU}", where="target gpu", hint=_START)

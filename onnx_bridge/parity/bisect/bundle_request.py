@@ -35,7 +35,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     scripts = [str(step) for step in recorded if isinstance(step, Surgeon)]
     _require_defaults(bundle, replace(request.conversion, pipeline="default") if scripts else request.conversion)
     if scripts and given is None:
-        what = f"it was made by a script, and no script that a bundle names is run: {scripts[0]}"
+        what = f"the bundle was made by a script, and no script that a bundle names is run: {scripts[0]}"
         raise InputError(what, where=str(bundle.path), hint="give the pipeline again, if you trust the script")
     made_by, precision = bundle.manifest.request, bundle.manifest.request.precision
     # samples depend on sizes and frozen inputs, so these are settings of their own rather than passes
@@ -65,7 +65,7 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
     """
     _require_defaults(bundle, request.conversion)
     if bundle.model_path is None:
-        what = "it keeps no cleaned model"
+        what = "the bundle keeps no cleaned model"
         raise InputError(what, where=str(bundle.path), hint="name the ONNX file, or convert into a folder")
     conversion = replace(request.conversion, pipeline="none", target=bundle.manifest.target)
     precision = request.precision or _calibrated_precision(bundle)
@@ -84,7 +84,7 @@ def _source(bundle: Bundle) -> Path:
     if bundle.model_path is not None:
         hint += f"; or bisect MIGraphX alone: {bundle.model_path} with --pipeline none"
     if path is None:
-        raise InputError("it was converted from a model in memory", where=str(bundle.path), hint=hint)
+        raise InputError("the bundle was converted from a model in memory", where=str(bundle.path), hint=hint)
     if not Path(path).exists():
         raise InputError("the model that it was converted from is gone", where=path, hint=hint)
     if models.digest(path) != digest:

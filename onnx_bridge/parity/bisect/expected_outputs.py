@@ -40,7 +40,7 @@ def read_expected_outputs(
     else:
         outputs = _unstacked(_load(Path(source), sizes), len(model), where)
     if len(outputs) != len(model):
-        what = f"there are outputs for {len(outputs)} samples, and {len(model)} samples"
+        what = f"outputs are given for {len(outputs)} samples, and {len(model)} samples"
         raise InputError(what, where=where, hint="give outputs for each sample")
     return [_named(given, flat(right), where) for given, right in zip(outputs, model, strict=True)]
 
@@ -53,7 +53,9 @@ def _named(outputs: Mapping[str, Value], model: Mapping[str, Array], where: str)
             raise InputError("the model has no such output", where=f"{where}, output {name!r}", hint=hint)
     for name in model:
         if name not in arrays:
-            raise InputError("is missing", where=f"{where}, output {name!r}", hint="give all outputs of the model")
+            raise InputError(
+                "the output is missing", where=f"{where}, output {name!r}", hint="give all outputs of the model"
+            )
     return {name: arrays[name] for name in model}
 
 
@@ -62,13 +64,13 @@ def _load(path: Path, sizes: Counter[str]) -> dict[str, Array]:
         with open_regular(path) as opened:
             return read_npz(opened, str(path), lambda name: sizes[name])
     except OSError as error:
-        what = "there is no such file" if not path.exists() else f"it cannot be read: {error}"
+        what = "the file does not exist" if not path.exists() else f"the file cannot be read: {error}"
         raise InputError(what, where=str(path), hint="outputs come as .npz; write it with numpy.savez") from error
 
 
 def _unstacked(arrays: Mapping[str, Array], count: int, where: str) -> list[Mapping[str, Value]]:
     for name, array in arrays.items():
         if array.shape[:1] != (count,):
-            what = f"its shape is {list(array.shape)}, and there are {count} samples"
+            what = f"the shape is {list(array.shape)}, for {count} samples"
             raise InputError(what, where=f"{where}, output {name!r}", hint="stack the samples along a first axis")
     return [{name: array[number] for name, array in arrays.items()} for number in range(count)]

@@ -307,7 +307,7 @@ class FaultLocalizer:
         """Samples in the shapes of the cleaned model, with the values of frozen inputs."""
         samples = samples_for(request, samplers.specs(self.cleaned), self.model)
         if not samples:
-            raise InputError("there is no sample", where="inputs", hint="give one at least")
+            raise InputError("no sample was given", where="inputs", hint="give one at least")
         self.notes += files.find_non_finite(samples)
         frozen = frozen_values(self.model, request.conversion.freeze)
         return [{**sample, **frozen} for sample in samples]

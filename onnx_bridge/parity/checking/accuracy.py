@@ -144,7 +144,7 @@ class Scores:
                     continue
                 if name not in outputs or (outputs[name].shape != array.shape and array.shape[-1:] != (4,)):
                     shape = list(outputs[name].shape) if name in outputs else "missing"
-                    what = f"it is {shape} on {side}, and {list(array.shape)} in the reference"
+                    what = f"the shape is {shape} on {side}, and {list(array.shape)} in the reference"
                     raise InputError(what, where=f"output {name!r}")
                 if side != self._reference or given is not None:
                     self._found.setdefault((side, name, metric), kind()).add(outputs[name], array, given)
@@ -154,7 +154,7 @@ class Scores:
         """Return the scores of each side, output and metric; raises InputError if a metric applies to no output."""
         for name in self._kinds:
             if all(metric != name for _, _, metric in self._found):
-                what = "it applies to no output of the model"
+                what = "the metric applies to no output of the model"
                 raise InputError(
                     what, where=f"metric {name}", hint="`onnx_bridge.reference.comparison.dataset_metrics` defines it"
                 )

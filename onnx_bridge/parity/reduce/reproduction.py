@@ -77,7 +77,7 @@ def write(reproduction: Reproduction, folder: Path, environment: Environment) ->
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"it cannot be created: {error.strerror}", where=str(folder)) from error
+        raise InputError(f"the folder cannot be created: {error.strerror}", where=str(folder)) from error
     try:
         _write_files(reproduction, folder, environment)
     except BaseException:

@@ -83,7 +83,7 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
 
 def _exporters(choice: str) -> tuple[Exporter, ...]:
     if choice not in ("auto", *EXPORTERS):
-        raise InputError(f"there is no exporter {choice!r}", hint=f"use {', '.join(('auto', *EXPORTERS))}")
+        raise InputError(f"the exporter {choice!r} does not exist", hint=f"use {', '.join(('auto', *EXPORTERS))}")
     return EXPORTERS if choice == "auto" else tuple(exporter for exporter in EXPORTERS if exporter == choice)
 
 

@@ -112,18 +112,20 @@ def _check_buckets(dims: Dims, buckets: Mapping[str, Sequence[int]], before: Seq
     """Check that each open dimension has sizes, and vice versa."""
     for symbol in before:
         if symbol not in buckets:
-            what = "it is to be padded at its start, but has no buckets"
+            what = "the dimension is to be padded at its start, but has no buckets"
             raise InputError(what, where=f"dimension {symbol!r}", hint=nearest(symbol, buckets))
     symbols = {symbol for dim in dims.values() for symbol in dim.values() if symbol.isidentifier()}
     for symbol in symbols ^ buckets.keys():
         if symbol in symbols:
             hint = f"give sizes: buckets={{{symbol!r}: […]}}"
-            raise InputError("it is open, and MIGraphX needs its sizes", where=f"dimension {symbol!r}", hint=hint)
+            raise InputError(
+                "the dimension is open, and MIGraphX needs its sizes", where=f"dimension {symbol!r}", hint=hint
+            )
         known = f"the open dimensions are {', '.join(sorted(symbols))}" if symbols else "name dimensions with `dynamic`"
-        raise InputError("it has buckets, but no input has it", where=f"dimension {symbol!r}", hint=known)
+        raise InputError("the dimension has buckets, but no input has it", where=f"dimension {symbol!r}", hint=known)
     for symbol, sizes in buckets.items():
         if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-            raise InputError(f"its sizes are {list(sizes)}", where=f"dimension {symbol!r}", hint="give positive sizes")
+            raise InputError(f"the sizes are {list(sizes)}", where=f"dimension {symbol!r}", hint="give positive sizes")
 
 
 def _samples(exported: Exported) -> Samples:

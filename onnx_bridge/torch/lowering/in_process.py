@@ -34,7 +34,7 @@ def require_in_process(runtime: str | None, target: str) -> None:
     """
     installation = runtimes.find(runtime)
     if installation.kind != "module":
-        what = f"it needs AMD's own Python module, but the runtime is {installation.path} ({installation.kind})"
+        what = f"the option needs AMD's own Python module, but the runtime is {installation.path} ({installation.kind})"
         raise InputError(what, where="in_process", hint=_HINT)
     is_gpu = resolve_target(target, installation) == "gpu"
     if is_gpu and (torch.version.hip is None or not torch.cuda.is_available()):

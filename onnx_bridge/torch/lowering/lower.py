@@ -61,5 +61,5 @@ def lower(
     request = LowerRequest.of(options)
     for symbol, sizes in request.convert.buckets.items():
         if not isinstance(sizes, tuple):
-            raise InputError(f"its sizes are {sizes!r}", where=f"dimension {symbol!r}", hint="give a list of them")
+            raise InputError(f"the sizes are {sizes!r}", where=f"dimension {symbol!r}", hint="give a list of them")
     return lower_module(module, as_arguments(sample_inputs), dict(kwargs or {}), request, progress)

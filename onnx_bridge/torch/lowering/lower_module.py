@@ -34,7 +34,7 @@ def lower_module(
     check_module(module)
     module = getattr(module, "_orig_mod", module)  # of what torch.compile returns
     if (name := training_submodule(module)) is not None:
-        what = "it is in training mode, and MIGraphX is for inference only"
+        what = "the module is in training mode, and MIGraphX is for inference only"
         raise InputError(what, where=f"module {name or type(module).__name__!r}", hint="call eval() first")
     dtype = _dtype(request.precision)
     signature = without_annotations(inspect.signature(module.forward))
@@ -53,7 +53,7 @@ def lower_module(
 
 def _dtype(precision: str | None) -> torch.dtype | None:
     if precision is not None and precision not in _PRECISIONS:
-        raise InputError(f"there is no precision {precision!r}", hint=f"use {', '.join(_PRECISIONS)}")
+        raise InputError(f"the precision {precision!r} does not exist", hint=f"use {', '.join(_PRECISIONS)}")
     return None if precision is None else _PRECISIONS[precision]
 
 

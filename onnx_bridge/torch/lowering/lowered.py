@@ -63,7 +63,7 @@ class Interface:
 
     def _cast(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != self.inputs[name]:
-            what = f"its dtype is {tensor.dtype}, but it was lowered for {self.inputs[name]}"
+            what = f"the dtype is {tensor.dtype}, but it was lowered for {self.inputs[name]}"
             raise InputError(what, where=f"input {name!r}", hint=f"cast it: .to({self.inputs[name]})")
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
@@ -118,11 +118,11 @@ class Lowered(nn.Module):
             RuntimeFailure: MIGraphX failed.
         """
         if self.training:
-            what = "it is in training mode, and MIGraphX is for inference only"
+            what = "the module is in training mode, and MIGraphX is for inference only"
             raise InputError(what, where=self._interface.name, hint="call eval(), or train the original module")
         tensors = self._interface.tensors(args, kwargs)
         if torch._C._get_tracing_state() is not None or any(map(_is_symbolic, tensors.values())):
-            what = "its programs cannot be traced, exported or transformed by torch.func"
+            what = "the programs cannot be traced, exported or transformed by torch.func"
             raise InputError(what, where=self._interface.name, hint="do that with the original module")
         return self._interface.returned(self._programs.run(tensors))
 
@@ -142,7 +142,7 @@ class Lowered(nn.Module):
         other = Programs(unpack(state), self._programs.request)
         bundle = self._programs.bundle
         if (other.bundle.inputs, other.bundle.outputs) != (bundle.inputs, bundle.outputs):
-            what = "its programs have other inputs or outputs than this module"
+            what = "the programs have other inputs or outputs than this module"
             raise InputError(what, where="the state", hint="lower that module for the same arguments first")
         self._programs = other
 
@@ -190,15 +190,15 @@ def _check_call(call: Call, sample: Call, parameters: list[str], name: str) -> N
         if isinstance(mine, Constant) and isinstance(sampled, Constant):
             if _same(mine.value, sampled.value):
                 continue
-            what = f"it is {mine.value!r}, but the programs have it fixed as {sampled.value!r}"
+            what = f"the value is {mine.value!r}, but the programs have it fixed as {sampled.value!r}"
         elif mine == sampled and _constants_agree(mine, sampled):
             continue
         elif isinstance(mine, Constant) and mine.value is None:
-            what = "it is missing, but was given when the module was lowered"
+            what = "the argument is missing, but was given when the module was lowered"
         elif isinstance(sampled, Constant) and sampled.value is None:
-            what = "it is given, but was not when the module was lowered"
+            what = "the argument is given, but was not when the module was lowered"
         else:
-            what = "it is nested differently than when the module was lowered"
+            what = "the argument is nested differently than when the module was lowered"
         raise InputError(what, where=f"{name}, argument {key!r}", hint="lower it again for such arguments")
 
 

@@ -48,7 +48,7 @@ def pack(folder: Path) -> torch.Tensor:
 def unpack(packed: torch.Tensor) -> Folder:
     """Return a temporary folder with the packed files; raises InputError if the tensor is damaged or nothing packed."""
     if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8:
-        raise InputError("it is not a packed bundle", where="the state", hint="take it from `state_dict()`")
+        raise InputError("the tensor is not a packed bundle", where="the state", hint="take it from `state_dict()`")
     data = packed.cpu().contiguous().numpy().data
     if hashlib.sha256(data[_DIGEST:]).digest() != bytes(data[:_DIGEST]):
         raise InputError("the packed bundle is damaged", where="the state", hint="lower the module again")

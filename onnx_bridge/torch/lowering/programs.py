@@ -112,14 +112,14 @@ class Programs:
             tensor, where = tensors[info.name], f"input {info.name!r}"
             if tensor.dtype != self.dtypes[info.name]:
                 dtype = self.dtypes[info.name]
-                what = f"its dtype is {tensor.dtype}, but it was lowered for {dtype}"
+                what = f"the dtype is {tensor.dtype}, but it was lowered for {dtype}"
                 raise InputError(what, where=where, hint=f"cast it: .to({dtype})")
             if tensor.device.type == "meta":
-                raise InputError("it is on the device meta, so it has no values", where=where)
+                raise InputError("the tensor is on the device meta, so it has no values", where=where)
             devices.setdefault(tensor.device, info.name)
         if len(devices) > 1:
             (first, one), (second, other), *_ = devices.items()
-            what = f"it is on {second}, and input {one!r} is on {first}"
+            what = f"the tensor is on {second}, and input {one!r} is on {first}"
             raise InputError(what, where=f"input {other!r}", hint="move all inputs to one device")
         return next(iter(devices))
 

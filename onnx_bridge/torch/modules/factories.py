@@ -134,7 +134,7 @@ def _imported(home: str, name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:  # the user's own code
         if isinstance(error, ModuleNotFoundError) and home.split(".")[0] == error.name:
-            raise InputError(f"there is no module {error.name!r}", where=name, hint=_HOW) from error
+            raise InputError(f"the module {error.name!r} does not exist", where=name, hint=_HOW) from error
         raise InputError(f"the module cannot be imported: {describe(error)}", where=name) from error
 
 
@@ -153,7 +153,9 @@ def _tensor(name: str, shape: str, dtype: str) -> Any:
     try:
         kind = np.dtype(dtype)
     except TypeError:
-        raise InputError(f"there is no dtype {dtype!r}", where=f"--args {name}", hint="use one of numpy's") from None
+        raise InputError(
+            f"the dtype {dtype!r} does not exist", where=f"--args {name}", hint="use one of numpy's"
+        ) from None
     (sample,) = samplers.generate([samplers.TensorSpec(name, kind, sizes, _role(name, kind))])
     array = sample[name]
     assert isinstance(array, np.ndarray)

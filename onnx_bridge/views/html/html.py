@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_ROWS = 1000
-"""The number of rows of a table that are shown before the reader asks for more: laying out tens of thousands takes long."""
+"""The rows of a table that are shown before the reader asks for more: laying out tens of thousands takes long."""
 
 
 @dataclass(frozen=True)

@@ -112,14 +112,17 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
     ("call", "said"),
     [
         (lambda module, x, bias: module(x), "Scorer.forward: .* missing a required argument: 'pair'"),
-        (lambda module, x, bias: module(x, bias, 3.0), "'scale': it is 3.0, but the programs have it fixed as 2.0"),
-        (lambda module, x, bias: module(x, bias, mask=bias["bias"]), "'mask': it is given, but was not"),
-        (lambda module, x, bias: module(x, None), "'pair': it is missing, but was"),
-        (lambda module, x, bias: module(x, (bias["bias"],)), "'pair': it is nested differently"),
-        (lambda module, x, bias: module(x.double(), bias), "'x': its dtype is torch.float64, but it was lowered for"),
+        (
+            lambda module, x, bias: module(x, bias, 3.0),
+            "'scale': the value is 3.0, but the programs have it fixed as 2.0",
+        ),
+        (lambda module, x, bias: module(x, bias, mask=bias["bias"]), "'mask': the argument is given, but was not"),
+        (lambda module, x, bias: module(x, None), "'pair': the argument is missing, but was"),
+        (lambda module, x, bias: module(x, (bias["bias"],)), "'pair': the argument is nested differently"),
+        (lambda module, x, bias: module(x.double(), bias), "'x': the dtype is torch.float64, but it was lowered for"),
         (lambda module, x, bias: module(x[:1], bias), r"'x': its shape is \[1, 4\] .the model takes float32\[2, 4\]"),
         (lambda module, x, bias: module(x[0], bias), r"'x': its shape is \[4\]"),
-        (lambda module, x, bias: module(x.to("meta"), bias), "'x': it is on the device meta"),
+        (lambda module, x, bias: module(x.to("meta"), bias), "'x': the tensor is on the device meta"),
     ],
 )
 def test_a_call_that_does_not_fit_names_the_argument(
@@ -134,7 +137,7 @@ def test_training_mode_is_an_error(make: Make, lowered: Lowered, sample: tuple[A
         copy.deepcopy(lowered).train()(*sample)
     half = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval()
     half[1].train()
-    with pytest.raises(InputError, match=r"module '1': it is in training mode.*eval\(\)"):
+    with pytest.raises(InputError, match=r"module '1': the module is in training mode.*eval\(\)"):
         make(half, torch.randn(1, 4))
 
 
@@ -167,26 +170,26 @@ def test_wrong_modules_and_options_are_errors(make: Make, scorer: Scorer, sample
         make(torch.relu, torch.randn(2))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no precision 'fp12'"):
         make(scorer, sample, precision="fp12")
-    with pytest.raises(InputError, match="'batch': it is open, and MIGraphX needs its sizes"):
+    with pytest.raises(InputError, match="'batch': the dimension is open, and MIGraphX needs its sizes"):
         make(scorer, sample, dynamic={"x": {0: "batch"}})
-    with pytest.raises(InputError, match="'seq': it has buckets, but no input has it"):
+    with pytest.raises(InputError, match="'seq': the dimension has buckets, but no input has it"):
         make(scorer, sample, buckets={"seq": [4]})
-    with pytest.raises(InputError, match=r"'batch': its sizes are \[0\]"):
+    with pytest.raises(InputError, match=r"'batch': the sizes are \[0\]"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": [0]})
-    with pytest.raises(InputError, match="'batch': its sizes are 4 .give a list"):
+    with pytest.raises(InputError, match="'batch': the sizes are 4 .give a list"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": 4})
     with pytest.raises(InputError, match="it is a TorchScript module"):
         make(torch.jit.trace(nn.ReLU().eval(), torch.randn(2)), torch.randn(2))
-    with pytest.raises(InputError, match="'seq': it is to be padded at its start, but has no buckets"):
+    with pytest.raises(InputError, match="'seq': the dimension is to be padded at its start, but has no buckets"):
         make(scorer, sample, pad_before=["seq"])
 
 
 def test_a_trace_or_transformation_through_it_is_an_error(make: Make) -> None:
     lowered, x = make(nn.ReLU().eval(), torch.randn(2)), torch.randn(2)
     for what in (lambda: torch.jit.trace(lowered, x), lambda: torch.vmap(lowered)(x[None])):
-        with pytest.raises(InputError, match="ReLU: its programs cannot be traced"):
+        with pytest.raises(InputError, match="ReLU: the programs cannot be traced"):
             what()
-    with pytest.raises(InputError, match="its programs cannot be traced"):
+    with pytest.raises(InputError, match="the programs cannot be traced"):
         make(nn.Sequential(lowered, nn.ReLU()).eval(), x)
 
 
@@ -320,7 +323,7 @@ except onnx_bridge.core.errors.InputError as error:
 def test_this_process_needs_amds_own_module(
     make: Make, lowered: Lowered, sample: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "in_process: it needs AMD's own Python module, but the runtime is .*private.*worker process"
+    said = "in_process: the option needs AMD's own Python module, but the runtime is .*private.*worker process"
     with pytest.raises(InputError, match=said):
         make(nn.ReLU().eval(), torch.randn(3, 4), in_process=True)
     copied = pickle.loads(pickle.dumps(lowered))
