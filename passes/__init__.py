@@ -61,7 +61,7 @@ _BUILT_IN = {
     "merge-transposes": "passes.fusion.merge_transposes:merge_transposes",
     "qoperator-to-qdq": "passes.quantization.to_qdq.qoperator_to_qdq:QOperatorToQdq",
     "remove-dead": "passes.cleanup.remove_dead:RemoveDead",
-    "remove-identity": "passes.cleanup.remove_identity:RemoveIdentity",
+    "remove-identity": "passes.cleanup.remove_identity:remove_identity",
     "requantize-weights": "passes.quantization.to_int8.requantize_weights:requantize_weights",
     "saturate-before-quantize": "passes.quantization.to_int8.saturate_before_quantize:saturate_before_quantize",
     "set-ir-version": "passes.specialize.set_ir_version:SetIrVersion",

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 
 FROM_UNIFORM = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})
@@ -24,27 +25,29 @@ _SINCE_OPSET = {"Dropout": 12, "Multinomial": 11}
 """The first supported opset: CumSum is new in 11, and the training_mode of Dropout in 12."""
 
 
-def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
-    """Why a random node cannot be written with uniform numbers; None if it can."""
+def check_supported(node: ir.Node, scope: Scope) -> None:
+    """Raise NotApplicable if a random node cannot be written with uniform numbers."""
     since = _SINCE_OPSET.get(node.op_type, 0)
     if scope.opset() < since:
-        return f"the replacement needs opset {since}, and the model has {scope.opset()}: run convert-opset first"
-    if node.op_type == "Dropout" and scope.constant(node.inputs[2]) is None:
-        return f"its training_mode is not constant: freeze {node.inputs[2].name}"  # type: ignore[union-attr]
-    return None
+        raise NotApplicable(
+            f"the replacement needs opset {since}, and the model has {scope.opset()}: run convert-opset first"
+        )
+    mode = node.inputs[2] if node.op_type == "Dropout" else None
+    if mode is not None and scope.constant(mode) is None:
+        raise NotApplicable(f"training_mode is not constant: freeze {mode.name}")
 
 
 def precision(node: ir.Node, scope: Scope) -> ir.DataType:
-    """The dtype of the uniform numbers for a node."""
+    """Return the dtype of the uniform numbers for a node."""
     given = scope.dtype(node.inputs[0]) if node.op_type != "Dropout" else None
     return ir.DataType.DOUBLE if given == ir.DataType.DOUBLE else ir.DataType.FLOAT
 
 
 def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
-    """The outputs of a random node.
+    """Return the outputs of a random node.
 
     Args:
-        node: one of `FROM_UNIFORM` without `unsupported_reason`.
+        node: one of `FROM_UNIFORM` that `check_supported` accepts.
         uniform: uniform numbers, of the shape of the first output and of the dtype `precision`.
         edit: receives the new nodes.
     """
@@ -58,12 +61,12 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
         dtype = ir.DataType(node.attributes.get_int("dtype", (scope.dtype(x) or ir.DataType.FLOAT).value))
     x = edit.cast(x, wide)
     if node.op_type == "Bernoulli":
-        return [edit.op("Cast", [edit.op("Less", [uniform, x])], {"to": dtype.value})]
+        return [edit.cast(edit.op("Less", [uniform, x]), dtype)]
     # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
     sums = edit.op("CumSum", [edit.op("Softmax", [x], {"axis": 1}), edit.constant(np.int64(1))])
     sums = _unsqueeze(edit, edit.op("Slice", [sums, *(_index(edit, each) for each in (0, -1, 1))]), 1)
     reached = edit.op("Not", [edit.op("Less", [_unsqueeze(edit, uniform, 2), sums])])
-    return [edit.op("ReduceSum", [edit.op("Cast", [reached], {"to": dtype.value}), _index(edit, 2)], {"keepdims": 0})]
+    return [edit.op("ReduceSum", [edit.cast(reached, dtype), _index(edit, 2)], {"keepdims": 0})]
 
 
 def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.operands import given, is_output_used
 from passes.graphs.replacement import can_take_name
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Match, NodeContext, NodeRewrite
+from passes.rewriting.rewrite import Replacement, rewrite
 
 _SLICE_TO_END = 2**31 - 1
 """The least end of a slice that means the end of the axis."""
@@ -42,7 +42,7 @@ def _dropout(node: ir.Node, scope: Scope) -> bool:
     opset = scope.opset()
     if opset < 7:
         return _int(node, "is_test", 0) != 0
-    if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
+    if opset < 12 or given(node, 2) is None:
         return True
     training = scope.constant(node.inputs[2])
     return training is not None and not training.numpy().item()
@@ -59,7 +59,7 @@ def _cast_like(node: ir.Node, scope: Scope) -> bool:
 
 
 def _same_shape(node: ir.Node, scope: Scope) -> bool:
-    """Whether the shape is certainly unchanged: equal in all dimensions, none of which is unknown."""
+    """Return whether the shape is certainly unchanged: equal in all dimensions, none of which is unknown."""
     before, after = scope.proven_shape(node.inputs[0]), scope.proven_shape(node.outputs[0])
     return before is not None and after is not None and before == after and not before.has_unknown_dim()
 
@@ -95,20 +95,21 @@ def _slice(node: ir.Node, scope: Scope) -> bool:
     steps = _operand(node, scope, 4, "steps", absent=[])
     if starts is None or ends is None or steps is None or any(step != 1 for step in steps):
         return False
-    return (all(start == 0 for start in starts) and all(end >= _SLICE_TO_END for end in ends)) or _same_shape(
-        node, scope
-    )
+    if not any(starts) and all(end >= _SLICE_TO_END for end in ends):
+        return True
+    return _same_shape(node, scope)
 
 
 def _expand(node: ir.Node, scope: Scope) -> bool:
     shape, wanted = scope.proven_shape(node.inputs[0]), _operand(node, scope, 1, "shape")
-    ones = shape is not None and wanted is not None and len(wanted) <= len(shape) and all(each == 1 for each in wanted)
-    return ones or _same_shape(node, scope)
+    if shape is not None and wanted is not None and len(wanted) <= len(shape) and all(size == 1 for size in wanted):
+        return True
+    return _same_shape(node, scope)
 
 
 def _tile(node: ir.Node, scope: Scope) -> bool:
     repeats = _operand(node, scope, 1, "repeats")
-    return repeats is not None and scope.opset() >= 6 and all(each == 1 for each in repeats)
+    return repeats is not None and scope.opset() >= 6 and all(count == 1 for count in repeats)
 
 
 def _flatten(node: ir.Node, scope: Scope) -> bool:
@@ -117,7 +118,7 @@ def _flatten(node: ir.Node, scope: Scope) -> bool:
 
 
 def _neutral(node: ir.Node, scope: Scope) -> bool:
-    """Whether one operand changes no element of the other, and not its shape."""
+    """Return whether one operand changes no element of the other, and not its shape."""
     if len(node.inputs) != 2:
         return False
     kept = _kept(node, scope)
@@ -134,20 +135,20 @@ def _neutral(node: ir.Node, scope: Scope) -> bool:
 
 
 def _fits_into(shape: Sequence[int], other: ir.Shape) -> bool:
-    """Whether a broadcast of a shape with another has that other shape."""
+    """Return whether a broadcast of a shape with another has that other shape."""
     return len(shape) <= len(other) and all(
         size in (1, into) for size, into in zip(reversed(shape), reversed(other), strict=False)
     )
 
 
 def _kept(node: ir.Node, scope: Scope) -> int:
-    """Which input is returned."""
+    """Return the index of the input that is returned."""
     commutative = node.op_type in ("Add", "Mul") and len(node.inputs) == 2
     return 1 if commutative and scope.constant(node.inputs[0]) is not None else 0
 
 
 def _int(node: ir.Node, name: str, default: int | None) -> int | None:
-    """An integer attribute; None if the caller of a function supplies it, or if it is none."""
+    """Return an integer attribute; None if the caller of a function supplies it, or if it is not an integer."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -155,11 +156,11 @@ def _int(node: ir.Node, name: str, default: int | None) -> int | None:
 
 
 def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[int] | None = None) -> list[int] | None:
-    """A list of integers that is an input or, in older opsets, an attribute; None if it is not constant."""
+    """Return integers that are an input or, in older opsets, an attribute; None if they are not constant."""
     attribute = node.attributes.get(name)
     if attribute is not None:
         return None if attribute.is_ref() else list(attribute.as_ints())
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = given(node, index)
     return absent if value is None else ints(scope.constant(value))
 
 
@@ -189,38 +190,18 @@ _TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Found(Match):
-    value: ir.Value
-    mask: bool = False
-    """Whether Dropout's mask is used: it is all true."""
-
-
-class RemoveIdentity(NodeRewrite[_Found]):
+@rewrite(*_TESTS, tensors_only=False, allows_references=True)
+def remove_identity(node: ir.Node, edit: Edit) -> Replacement:
     """Remove nodes that return their input unchanged."""
-
-    name = "remove-identity"
-    operators = frozenset(("", operator) for operator in _TESTS)
-    tensors_only = False
-    allows_references = True
-
-    def match(self, node: ir.Node, context: NodeContext) -> _Found | Skip | None:
-        """Apply the test of the operator; check that the output can be replaced by the input."""
-        scope = context.scope
-        value, output = (node.inputs[_kept(node, scope)] if node.inputs else None), node.outputs[0]
-        if value is None or not _TESTS[node.op_type](node, scope):
-            return None
-        mask = len(node.outputs) > 1 and bool(node.outputs[1].uses() or node.outputs[1].is_graph_output())
-        if mask and scope.opset() < 12:
-            return Skip("its mask is used, whose dtype depends on the input's before opset 12")
-        if output.is_graph_output() and not can_take_name(value, node.graph):
-            return Skip(f"{output.name} is an output of the graph, and {value.name} cannot be")
-        return _Found(node, value, mask)
-
-    def rewrite(self, match: _Found, edit: Edit) -> Sequence[ir.Value | None]:
-        """The input; for a mask, a tensor of true of its shape."""
-        outputs: list[ir.Value | None] = [match.value, *[None for _ in match.node.outputs[1:]]]
-        if match.mask:
-            true = ir.Tensor(np.array([True]))
-            outputs[1] = edit.op("ConstantOfShape", [edit.op("Shape", [match.value])], {"value": true})
-        return outputs
+    value, output = (node.inputs[_kept(node, edit.scope)] if node.inputs else None), node.outputs[0]
+    if value is None or not _TESTS[node.op_type](node, edit.scope):
+        return None
+    mask = is_output_used(node, 1)
+    if mask and edit.scope.opset() < 12:
+        return Skip("the mask is used, whose dtype depends on that of the input before opset 12")
+    if output.is_graph_output() and not can_take_name(value, node.graph):
+        return Skip(f"{output.name} is an output of the graph, and {value.name} cannot be")
+    if not mask:
+        return [value]
+    true = ir.Tensor(np.array([True]))
+    return [value, edit.op("ConstantOfShape", [edit.op("Shape", [value])], {"value": true})]

@@ -163,7 +163,7 @@ def test_shapes_become_known_round_by_round() -> None:
         ('y = com.amd.quark.MXQuantizeDequantize <element_dtype = "fp5"> (x)', "element_dtype is unknown"),
         (
             'y = com.amd.quark.BFPQuantizeDequantize <bfp_method = "to_bfp_prime", block_size = 9> (x)',
-            "not a multiple of its sub_block_size",
+            "not a multiple of the sub_block_size",
         ),
     ],
 )

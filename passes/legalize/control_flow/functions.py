@@ -24,7 +24,7 @@ from passes.cleanup.infer_shapes import InferShapes
 from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.cleanup.inline_functions import InlineFunctions
 from passes.cleanup.remove_dead import RemoveDead
-from passes.cleanup.remove_identity import RemoveIdentity
+from passes.cleanup.remove_identity import remove_identity
 from passes.core.errors import InputError
 from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
@@ -201,7 +201,7 @@ def _fold(model: ir.Model) -> None:
         FoldConstants().run(model, Context())
         if not InlineConstantIf().run(model, Context()).modified:
             break
-    for step in (RemoveIdentity(), RemoveDead(), InferShapes()):
+    for step in (remove_identity, RemoveDead(), InferShapes()):
         step.run(model, Context())
 
 

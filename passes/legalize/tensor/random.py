@@ -33,8 +33,7 @@ def draw_first(node: ir.Node, edit: Edit) -> Replacement:
     scope = edit.scope
     if not is_random(node, scope):
         return None
-    if (reason := random_numbers.unsupported_reason(node, scope)) is not None:
-        return Skip(reason)
+    random_numbers.check_supported(node, scope)
     shape, dtype = scope.proven_sizes(node.outputs[0]), scope.dtype(node.outputs[0])
     if dtype is None or (shape is None and node.op_type != "Bernoulli"):
         return Skip(UNKNOWN_SHAPE)

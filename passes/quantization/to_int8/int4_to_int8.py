@@ -1,6 +1,6 @@
 """Store 4-bit weights as 8-bit integers where an int8 kernel can take them.
 
-    DequantizeLinear(W, s, z), W of int4 or uint4   →  DequantizeLinear(W as int8 or uint8, s, z likewise)
+    DequantizeLinear(W, s, z), W of int4 or uint4   →  DequantizeLinear(W as int8 or uint8, s, z in the same dtype)
 
 The values are unchanged. MIGraphX multiplies 8-bit integers; 4-bit integers it unpacks and dequantizes for a product in
 float, and a scalar zero point of 4 bits makes it crash with a segmentation fault.

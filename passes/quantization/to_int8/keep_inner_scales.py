@@ -1,6 +1,6 @@
 """Write DequantizeLinear as arithmetic where a product sums over the axis of its scales.
 
-    MatMul(x, DQ(W, s, z)), s along the summed axis   →  MatMul(x, (Cast(W) − z)·s)      likewise Conv and Gemm
+    MatMul(x, DQ(W, s, z)), s along the summed axis   →  MatMul(x, (Cast(W) − z)·s)      also Conv and Gemm
 
 Such scales cannot be factored out of the sum, so no int8 kernel can compute the product. MIGraphX checks only the
 number of scales: for a square matrix it selects an int8 kernel, and the result is wrong. Written as arithmetic, the

@@ -114,11 +114,11 @@ class TestSkips:
 
     def test_an_unknown_shape(self) -> None:
         (reason,) = skipped("(float[n] x) => (float[n] y) { y = RandomNormalLike(x) }")
-        assert reason == "its shape is unknown: freeze the dynamic dimensions"
+        assert reason == "the shape of the output is unknown: freeze the dynamic dimensions"
 
     def test_a_mode_that_is_an_input(self) -> None:
         text = "(float[4] x, float ratio, bool training) => (float[4] y) { y = Dropout(x, ratio, training) }"
-        assert skipped(text) == ["its training_mode is not constant: freeze training"]
+        assert skipped(text) == ["training_mode is not constant: freeze training"]
 
     def test_old_opsets(self) -> None:
         (reason,) = skipped("(float[4] x) => (float[4] y) { y = Dropout(x) }", opset=6)
@@ -132,13 +132,13 @@ class TestSkips:
             " { d = Identity(c) r = RandomNormalLike(s) t = Add(s, r) }>(three, yes, x) }"
         )
         assert skipped(text, three=np.int64(3), yes=np.bool_(True)) == [
-            "it is in a loop body, which draws new numbers in each iteration"
+            "the node is in a loop body, which draws new numbers in each iteration"
         ]
 
     def test_functions(self) -> None:
         function = '<domain: "local", opset_import: ["" : 17]> f (a) => (b) { b = RandomNormalLike(a) }'
         (reason,) = skipped("(float[2] x) => (float[2] y) { y = local.f(x) }", functions=function)
-        assert reason == "it is in a function, which draws new numbers in each call: inline-functions comes first"
+        assert reason == "the node is in a function, which draws new numbers in each call: inline-functions comes first"
 
 
 @given(
