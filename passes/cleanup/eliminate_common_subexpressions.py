@@ -63,7 +63,7 @@ class EliminateCommonSubexpressions(Pass):
 
 
 def _key(node: ir.Node, scope: Scope) -> Hashable | None:
-    """A key that is equal for nodes that compute the same; None for a node that must not be merged."""
+    """Return a key that is equal for nodes that compute the same; None for a node that must not be merged."""
     if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
         return None
     attributes: list[Hashable] = []
@@ -81,7 +81,7 @@ def _key(node: ir.Node, scope: Scope) -> Hashable | None:
 
 
 def _attribute(attribute: ir.Attr) -> Hashable | None:
-    """A key of an attribute's exact value; None for graphs, types and sparse tensors."""
+    """Return a key of an attribute's exact value; None for graphs, types and sparse tensors."""
     kind = attribute.type
     if attribute.is_ref():
         return kind, "of the caller", attribute.ref_attr_name
@@ -103,7 +103,7 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
 
 
 def _obstacle(node: ir.Node, twin: ir.Node, scope: Scope) -> str | None:
-    """Why a node cannot be replaced by its twin; empty if that needs no report."""
+    """Return why a node cannot be replaced by its twin; empty if that needs no report."""
     if is_random(node, scope):
         return "it may be random"
     for old, new in zip(node.outputs, twin.outputs, strict=False):

@@ -113,7 +113,7 @@ class _Inliner:
             visible.update((value.name, value) for value in node.outputs if value.name)
 
     def _match(self, node: ir.Node, visible: Mapping[str, ir.Value]) -> _Taken | Skip | None:
-        """The branch that an If takes, and what it returns."""
+        """Return the branch that an If takes, and what it returns."""
         if (node.domain, node.op_type) != ("", "If") or node.op_identifier() in self.scope.model.functions:
             return None
         tensor = self.scope.constant(node.inputs[0]) if node.inputs else None

@@ -71,7 +71,7 @@ class InlineFunctions(Pass):
 
 
 def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
-    """Why a call cannot be replaced by the function's body."""
+    """Return why a call cannot be replaced by the function's body."""
     if len(call.inputs) > len(function.inputs):
         return f"it is given {len(call.inputs)} inputs, and its function takes {len(function.inputs)}"
     if len(call.outputs) > len(function.outputs):
@@ -90,12 +90,12 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
 
 
 def _is_defined(node: ir.Node, version: int) -> bool:
-    """Whether ONNX defines an operator."""
+    """Return whether ONNX defines an operator."""
     return onnx.defs.has(node.op_type, version, node.domain)
 
 
 def _since(node: ir.Node, version: int) -> int:
-    """The version that last changed an operator; one that ONNX does not define may change with every version."""
+    """Return the version that last changed an operator; one that ONNX does not define may change with every version."""
     try:
         return onnx.defs.get_schema(node.op_type, version, node.domain).since_version
     except onnx.defs.SchemaError:
@@ -103,7 +103,7 @@ def _since(node: ir.Node, version: int) -> int:
 
 
 def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal:
-    """A copy of the body, for the inputs and attributes of one call."""
+    """Return a copy of the body, for the inputs and attributes of one call."""
     body = function.clone()
     nodes = list(body)
     inner = list(with_nested(nodes))

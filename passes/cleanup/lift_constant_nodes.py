@@ -58,7 +58,7 @@ def lift(node: ir.Node, tensor: ir.TensorProtocol, graph: ir.Graph, scope: Scope
 
 
 def _obstacle(node: ir.Node, scope: Scope) -> str | None:
-    """Why a constant must stay a node."""
+    """Return why a constant must stay a node."""
     value = node.outputs[0]
     if value.is_graph_output():
         return f"{value.name} is an output of the graph, which must come from a node"

@@ -84,7 +84,7 @@ def _used(value: ir.Value) -> bool:
 
 
 def _needed_outputs(node: ir.Node, scope: Scope) -> int:
-    """The number of outputs that a node needs: up to the last one that is used or required."""
+    """Return the number of outputs that a node needs: up to the last one that is used or required."""
     count = len(node.outputs)
     if count == 1 or _used(node.outputs[-1]) or node.op_type == "BatchNormalization":
         return count

@@ -78,7 +78,7 @@ def _is_free(value: ir.Value, scope: Scope) -> bool:
 
 
 def _annotated(scope: Scope) -> set[str]:
-    """The names of all values that have, or are named by, a quantization annotation."""
+    """Return the names of all values that have, or are named by, a quantization annotation."""
     names: set[str] = set()
     for value in _values(scope):
         annotation: dict[str, str] | None = value.meta.get(_ANNOTATION)
@@ -96,7 +96,7 @@ def _values(scope: Scope) -> Iterable[ir.Value]:
 
 
 def _around(graph: ir.Graph | None, outer: dict[ir.Graph, ir.Graph | None]) -> Iterator[ir.Graph]:
-    """A graph and its outer graphs."""
+    """Yield a graph and its outer graphs."""
     while graph is not None:
         yield graph
         graph = outer.get(graph)

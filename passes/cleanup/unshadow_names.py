@@ -89,7 +89,7 @@ def _rename_nodes(scope: Scope, context: Context, result: Result) -> None:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values of a graph, those whose names must be kept first."""
+    """Yield the values of a graph, those whose names must be kept first."""
     yield from graph.inputs
     yield from (value for value in graph.outputs if value.graph is graph)
     yield from graph.initializers.values()
@@ -98,7 +98,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _outside(graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir.Graph]:
-    """The outer graphs of a graph, from the inside out."""
+    """Yield the outer graphs of a graph, from the inside out."""
     while graph in owners:
         outer = owners[graph].graph
         assert outer is not None
@@ -109,7 +109,7 @@ def _outside(graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir
 def _annotations(
     names: Mapping[ir.Graph, Mapping[str, ir.Value]], owners: Mapping[ir.Graph, ir.Node]
 ) -> Iterator[tuple[dict[str, str], str, ir.Value]]:
-    """The names in quantization annotations: the annotation, its key, and the value."""
+    """Yield the names in quantization annotations: the annotation, its key, and the value."""
     for graph, own in names.items():
         for value in dict.fromkeys(_values(graph)):
             annotation: dict[str, str] = value.meta.get(_ANNOTATION) or {}

@@ -120,7 +120,7 @@ class ConvertOpset(Pass):
 
 
 def _imports(graph: ir.Graph) -> dict[str, int]:
-    """The imported versions of a graph; ``ai.onnx`` is renamed to the empty domain."""
+    """Return the imported versions of a graph; ``ai.onnx`` is renamed to the empty domain."""
     imports = graph.opset_imports
     if "ai.onnx" in imports:
         imports[""] = imports.pop("ai.onnx")

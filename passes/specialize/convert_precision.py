@@ -82,7 +82,7 @@ class ConvertPrecision(Pass):
         return result
 
     def _converted(self, node: ir.Node, scope: Scope, half: _Half) -> _Converted | Skip | None:
-        """The inputs and outputs of a node to convert; a Skip or None where the node is not converted."""
+        """Return the inputs and outputs of a node to convert; a Skip or None if the node is not converted."""
         if node.domain != "" or node.op_type in _OTHERS or any(subgraphs(node)):
             return None
         if not any(_is_float(each, scope) for each in node.outputs if each.name):
@@ -130,7 +130,7 @@ class _Converted:
 
     @classmethod
     def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Converted | None:
-        """The float32 inputs and outputs whose type may be ``dtype``; None where there is no such output."""
+        """Return the float32 inputs and outputs whose type may be ``dtype``; None if there is no such output."""
         try:
             schema = onnx.defs.get_schema(node.op_type, scope.opset(), node.domain)
         except onnx.defs.SchemaError:
@@ -170,7 +170,7 @@ class _Half:
     _down: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def misfit(self, value: ir.Value | None) -> str | None:
-        """Why a constant cannot have the format; None where it can, and for other values."""
+        """Return why a constant cannot have the format; None if it can, and for other values."""
         tensor = self.scope.constant(value)
         if value is None or tensor is None:
             return None
@@ -207,7 +207,7 @@ class _Half:
                 remove_nodes(graph, [producer])
 
     def _lowered(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
-        """The value in 16 bits, created before its first consumer."""
+        """Return the value in 16 bits, created before its first consumer."""
         if value in self._down:
             return self._down[value]
         graph, tensor = self.scope.graph, self.scope.constant(value)
@@ -252,7 +252,7 @@ def _short(dtype: ir.DataType) -> str:
 
 
 def _names(node: ir.Node) -> list[str]:
-    """The name of a node, and those of its origins in the source model."""
+    """Return the name of a node, and those of its origins in the source model."""
     return [str(node.name), *lineage.origin(node)]
 
 
@@ -265,7 +265,7 @@ def _is_used(value: ir.Value) -> bool:
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:
-    """Whether a value is dequantized, directly or before being rearranged."""
+    """Return whether a value is dequantized, directly or before being rearranged."""
     while value is not None and (producer := value.producer()) is not None:
         if producer.op_type == "DequantizeLinear":
             return True
@@ -276,7 +276,7 @@ def _is_dequantized(value: ir.Value | None) -> bool:
 
 
 def _kind(formals: Iterable[Any], index: int) -> str:
-    """The type variable or type of a parameter, the last of which may be variadic; empty where there is none."""
+    """Return the type variable or type of a parameter, the last of which may be variadic; empty if there is none."""
     listed = list(formals)
     if index < len(listed):
         return str(listed[index].type_str)
@@ -306,7 +306,7 @@ def _misfit(name: str, array: np.ndarray[Any, Any], dtype: ir.DataType) -> str |
 
 
 def _rounded(tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-    """A tensor that is rounded when it is read, so that weights are not stored twice."""
+    """Return a tensor that is rounded when it is read, so that weights are not stored twice."""
 
     def read() -> ir.TensorProtocol:
         return ir.Tensor(_round(tensor.numpy(), dtype), name=name)

@@ -72,7 +72,7 @@ class FreezeInputs(Pass):
         return result
 
     def _given(self, inputs: Mapping[str, ir.Value], graph: ir.Graph, result: Result) -> dict[str, ir.TensorProtocol]:
-        """The tensors of the options, by input."""
+        """Return the tensors of the options, by input."""
         names = dict.fromkeys(self.values)
 
         def expected(name: str) -> int | None:
@@ -117,7 +117,7 @@ def _load(file: str, expected: Expected) -> dict[str, Array]:
 
 
 def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:
-    """An array of a file as a tensor; raises ValueError for another dtype."""
+    """Return an array of a file as a tensor; raises ValueError for another dtype."""
     if dtype == ir.DataType.STRING and array.dtype.kind in "US":
         return _strings(array)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.numpy().itemsize:
@@ -128,7 +128,7 @@ def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:
 
 
 def _parse(text: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.TensorProtocol:
-    """A JSON value as a tensor, a single one in the shape of an input of one element.
+    """Return a JSON value as a tensor, a single one in the shape of an input of one element.
 
     Raises:
         ValueError: it does not match the dtype.

@@ -84,7 +84,7 @@ class FreezeShapes(Pass):
         return result
 
     def _sizes(self, inputs: Mapping[str, ir.Value], before: Mapping[str, int]) -> dict[str, int]:
-        """The size of every symbol to freeze."""
+        """Return the size of every symbol to freeze."""
         tensors = [value for value in inputs.values() if _is_tensor(value)]
         symbols = {str(dim): None for value in tensors for dim in value.shape or () if _is_named(dim)}
         sizes: dict[str, int] = {}
@@ -135,7 +135,7 @@ class FreezeShapes(Pass):
                 raise InputError(what, where=self.name, hint=f"the model declares {name}: {declared}")
 
     def _shape(self, value: ir.Value, sizes: Mapping[str, int]) -> ir.Shape | None:
-        """The new shape of an input; None where it is unknown."""
+        """Return the new shape of an input; None if it is unknown."""
         if str(value.name) in self.shapes:
             return ir.Shape(self.shapes[str(value.name)])
         if value.shape is None:

@@ -77,7 +77,7 @@ class Converter:
         self._known: dict[bytes, onnx.GraphProto | None] = {}
 
     def convert(self, node: ir.Node) -> Converted | None:
-        """The conversion of a node; None if it is valid unchanged.
+        """Return the conversion of a node; None if it is valid unchanged.
 
         Raises:
             UnconvertibleError: why there is nothing that it could become.
@@ -97,7 +97,7 @@ class Converter:
         return self._build(node, found) if found is not None else None
 
     def _isolate(self, node: ir.Node) -> onnx.ModelProto:
-        """A model of the node alone, with canonical names."""
+        """Return a model of the node alone, with canonical names."""
         proto = ir.serde.serialize_node(node)
         for name in ("name", "doc_string", "metadata_props", "device_configurations"):
             proto.ClearField(name)
@@ -167,7 +167,7 @@ class Converter:
                 raise UnconvertibleError(f"opset {self.target} has no {node.op_type} of {value.type}")
 
     def _constant(self, node: ir.Node) -> Converted | None:
-        """A Constant, whose tensor may be large and is not copied; before opset 12 it must be a tensor."""
+        """Return a Constant, whose tensor may be large and is not copied; before opset 12 it must be a tensor."""
         tensor = constant_of(node)
         if tensor is None or not self._takes("Constant", ir.TensorType(tensor.dtype)):
             raise UnconvertibleError(f"opset {self.target} has no such constants")
@@ -178,7 +178,7 @@ class Converter:
         return Converted(Proposal(self.scope, node, made.outputs, [made]), made)
 
     def _takes(self, op_type: str, kind: ir.TypeProtocol) -> bool:
-        """Whether an operator has inputs or outputs of a type in the target."""
+        """Return whether an operator has inputs or outputs of a type in the target."""
         schema = schemas.schema(op_type, self.target)
         return schema is not None and any(_text(kind) in each.types for each in (*schema.inputs, *schema.outputs))
 
@@ -209,7 +209,7 @@ class Converter:
 
 
 def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
-    """Whether an operator is redefined between two opsets.
+    """Return whether an operator is redefined between two opsets.
 
     Raises:
         UnconvertibleError: it is not defined in one of them.
@@ -226,7 +226,7 @@ def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
 
 
 def stays(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
-    """Whether a node has the same meaning in another opset.
+    """Return whether a node has the same meaning in another opset.
 
     Raises:
         UnconvertibleError: its operator is not defined in one of the two.
@@ -238,7 +238,7 @@ def stays(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
 
 
 def _stays(node: onnx.NodeProto, source: int, target: int) -> bool:
-    """Whether a node has the same meaning in the next opset."""
+    """Return whether a node has the same meaning in the next opset."""
     if not schemas.is_redefined(node.op_type, source, target):
         return True
     return (
@@ -307,7 +307,7 @@ def _check_axis(node: onnx.NodeProto, graph: onnx.GraphProto, source: int) -> No
 
 
 def _inferred(model: onnx.ModelProto, version: int) -> list[onnx.ValueInfoProto]:
-    """The outputs as inferred from the inputs alone."""
+    """Return the outputs as inferred from the inputs alone."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     bare.ClearField("opset_import")
@@ -332,12 +332,12 @@ def _contradict(one: onnx.TypeProto, other: onnx.TypeProto) -> bool:
 
 
 def _inputs(node: ir.Node) -> Iterable[ir.Value]:
-    """The inputs of a node, each once."""
+    """Return the inputs of a node, each once."""
     return dict.fromkeys(value for value in node.inputs if value is not None)
 
 
 def _text(kind: ir.TypeProtocol) -> str:
-    """A type as in operator schemas."""
+    """Return a type as in operator schemas."""
     if isinstance(kind, ir.SequenceType):
         return f"seq({_text(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
@@ -347,5 +347,5 @@ def _text(kind: ir.TypeProtocol) -> str:
 
 
 def _clean(error: Exception) -> str:
-    """The converter's message without its source locations."""
+    """Return the converter's message without its source locations."""
     return first_line(error).rpartition(" failed: ")[2].rpartition(": Assertion ")[2]

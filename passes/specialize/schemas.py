@@ -41,7 +41,7 @@ _BROADCASTS = {"Max": 8, "Mean": 8, "Min": 8, "Sum": 8}
 
 @cache
 def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """The schema of a standard operator in an opset; None if it is not defined, or deprecated."""
+    """Return the schema of a standard operator in an opset; None if it is not defined, or deprecated."""
     try:
         found = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
@@ -51,7 +51,7 @@ def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
 
 @cache
 def versions(op_type: str) -> tuple[int, ...]:
-    """The opsets that redefine a standard operator; none if ONNX does not have it."""
+    """Return the opsets that redefine a standard operator; none if ONNX does not have it."""
     return tuple(sorted(_history().get(op_type, ())))
 
 
@@ -65,12 +65,12 @@ def _history() -> dict[str, set[int]]:
 
 
 def is_redefined(op_type: str, source: int, target: int) -> bool:
-    """Whether an operator is redefined between two opsets."""
+    """Return whether an operator is redefined between two opsets."""
     return any(min(source, target) < version <= max(source, target) for version in versions(op_type))
 
 
 def removable_attributes(node: onnx.NodeProto, source: int, target: int) -> list[str] | None:
-    """The attributes to remove from a node so that it has the same meaning in the next opset.
+    """Return the attributes to remove from a node so that it has the same meaning in the next opset.
 
     Args:
         node: a standard operator.
@@ -110,7 +110,7 @@ def removable_attributes(node: onnx.NodeProto, source: int, target: int) -> list
 
 
 def unsupported_value(node: onnx.NodeProto, source: int, target: int) -> str | None:
-    """The attribute of a node whose value the next opset does not support."""
+    """Return the attribute of a node whose value the next opset does not support."""
     for attribute in node.attribute:
         if target < _VALUES.get((node.op_type, attribute.name, attribute.s), 0) <= source:
             return str(attribute.name)
@@ -118,7 +118,7 @@ def unsupported_value(node: onnx.NodeProto, source: int, target: int) -> str | N
 
 
 def default_attributes(node: onnx.NodeProto, source: int, target: int) -> list[str]:
-    """The attributes of a node that the next opset removed, and that have their default values."""
+    """Return the attributes of a node that the next opset removed, and that have their default values."""
     old, new = schema(node.op_type, source), schema(node.op_type, target)
     if old is None or new is None:
         return []
@@ -132,7 +132,7 @@ def default_attributes(node: onnx.NodeProto, source: int, target: int) -> list[s
 
 
 def is_same_definition(op_type: str, source: int, target: int) -> bool:
-    """Whether two versions of an operator have the same attributes and defaults, and accept the same shapes."""
+    """Return whether two versions of an operator have the same attributes and defaults, and accept the same shapes."""
     if target < _BROADCASTS.get(op_type, 0) <= source:
         return False
     old, new = schema(op_type, source), schema(op_type, target)
@@ -147,7 +147,7 @@ def _fits(
     new: Sequence[onnx.defs.OpSchema.FormalParameter],
     least: int,
 ) -> bool:
-    """Whether the inputs or outputs of a node are of the same kinds in both: required, optional, or variadic."""
+    """Return whether the inputs or outputs of a node are of the same kinds in both: required, optional, or variadic."""
     if len(names) < least:
         return False
     for index, name in enumerate(names):

@@ -89,7 +89,7 @@ class SetIrVersion(Pass):
 
 
 def _needs(model: ir.Model) -> Iterator[Need]:
-    """The features that a model uses, and the versions that they need."""
+    """Yield the features that a model uses, and the versions that they need."""
     if model.opset_imports:
         yield 3, "opset imports"
     for configuration in model.device_configurations:

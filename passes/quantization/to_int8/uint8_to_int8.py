@@ -96,7 +96,7 @@ class Uint8ToInt8(Pass):
 
 
 def _component(start: ir.Node, scope: Scope) -> _Component | str:
-    """The integers connected with those that a DequantizeLinear takes; a reason where they must stay uint8."""
+    """Return the integers connected with those that a DequantizeLinear takes; a reason if they must stay uint8."""
     found = _Component()
     found.dequantizers[start] = None
     pending = _operands(found, start, [0], scope)
@@ -126,7 +126,7 @@ def _component(start: ir.Node, scope: Scope) -> _Component | str:
 
 
 def _operands(found: _Component, node: ir.Node, indices: Iterable[int], scope: Scope) -> list[ir.Value]:
-    """The computed inputs of a node; constant ones are added to ``found``."""
+    """Return the computed inputs of a node; constant ones are added to ``found``."""
     computed = []
     for index in indices:
         value = node.inputs[index]
@@ -139,7 +139,7 @@ def _operands(found: _Component, node: ir.Node, indices: Iterable[int], scope: S
 
 
 def _unknown_zero_point(found: _Component, scope: Scope) -> str:
-    """Why a zero point cannot be changed; empty where all can."""
+    """Return why a zero point cannot be changed; empty if all can."""
     for node in found.ends():
         zero, shape = zero_point(node), scope.shape(node.inputs[1])
         if zero is not None and scope.constant(zero) is None:
@@ -150,7 +150,7 @@ def _unknown_zero_point(found: _Component, scope: Scope) -> str:
 
 
 def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
-    """Why a node prevents the conversion; empty where it only moves ``value``."""
+    """Return why a node prevents the conversion; empty if it only moves ``value``."""
     which = f"{node.op_type} {node.name} makes or takes {value.name}"
     if not plain(node, scope, *_MOVING):
         return which

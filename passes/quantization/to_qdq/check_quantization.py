@@ -90,7 +90,7 @@ class CheckQuantization(Pass):
 
 
 def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """The problem of a QuantizeLinear or DequantizeLinear, and a hint."""
+    """Return the problem of a QuantizeLinear or DequantizeLinear, and a hint."""
     zero = zero_point(node)
     offset, scale, dtype = scope.constant(zero), scope.constant(node.inputs[1]), quantized_dtype(node, scope)
     if zero is not None and is_dequantize(node):
@@ -120,13 +120,13 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
 
 
 def _stored(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
-    """The dtype of integers, also where only the node that makes them determines it."""
+    """Return the dtype of integers, also where only the node that makes them determines it."""
     maker = value.producer() if value is not None else None
     return scope.dtype(value) or (quantized_dtype(maker, scope) if maker is not None and is_quantize(maker) else None)
 
 
 def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """The problem of the scales and zero points of an operator on integers, and a hint."""
+    """Return the problem of the scales and zero points of an operator on integers, and a hint."""
 
     def given(index: int | None) -> ir.Value | None:
         return node.inputs[index] if index is not None and index < len(node.inputs) else None
@@ -152,7 +152,7 @@ def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
 
 
 def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """The problem of the scales of weights in blocks, which may be zero or negative, and a hint."""
+    """Return the problem of the scales of weights in blocks, which may be zero or negative, and a hint."""
     scale = scope.constant(node.inputs[2])
     if scale is None:
         return None
@@ -167,7 +167,7 @@ def _blocks(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
 
 
 def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
-    """The problem of the values of scales; those at ``allowed`` may be zero."""
+    """Return the problem of the values of scales; those at ``allowed`` may be zero."""
     if np.isnan(steps).any():
         return "its scale is NaN"
     if np.isinf(steps).any():
@@ -180,7 +180,7 @@ def _values(steps: Array, allowed: Array | None, *, signed: bool) -> str:
 
 
 def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> Array | None:
-    """Where along the axis of the scales a constant is all zeros; None where that is unknown."""
+    """Return where along the axis of the scales a constant is all zeros; None if that is unknown."""
     if not (steps == 0).any():
         return None
     source = node.inputs[0]
@@ -203,7 +203,7 @@ def _zeros_only(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, s
 
 
 def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope: Scope) -> str:
-    """The problem of the number of scales and zero points."""
+    """Return the problem of the number of scales and zero points."""
     if offset is not None and offset.size != steps.size:
         return f"it has {steps.size} scales and {offset.size} zero points"
     shape, block = scope.shape(node.inputs[0]), node.attributes.get_int("block_size", 0)
@@ -227,7 +227,7 @@ def _length(node: ir.Node, steps: Array, offset: ir.TensorProtocol | None, scope
 
 
 def _outside(tensor: ir.TensorProtocol) -> int | None:
-    """A stored element that is out of range of the tensor's dtype; None where there is none."""
+    """Return a stored element that is out of range of the tensor's dtype; None if there is none."""
     stored = getattr(getattr(tensor, "raw", None), "int32_data", ())
     if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 8:
         return None
@@ -235,7 +235,7 @@ def _outside(tensor: ir.TensorProtocol) -> int | None:
 
 
 def _twice(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
-    """The problem of a weight that is quantized twice with different parameters, and a hint."""
+    """Return the problem of a weight that is quantized twice with different parameters, and a hint."""
     before = node.inputs[0].producer() if node.inputs[0] is not None else None
     if not is_quantize(node) or before is None or not is_dequantize(before):
         return None
