@@ -37,11 +37,11 @@ def emulate_bfloat16(model: ir.Model) -> ir.Model:
 
 
 def _widen(node: ir.Node, graph: ir.Graph, scope: Scope, names: Names) -> None:
-    found = [index for index, value in enumerate(node.inputs) if _is_bfloat16(value, scope)]
-    if not found:
+    indices = [index for index, value in enumerate(node.inputs) if _is_bfloat16(value, scope)]
+    if not indices:
         return
     outputs = [value for value in node.outputs if value.name and value.dtype in (ir.DataType.BFLOAT16, None)]
-    for index in found:
+    for index in indices:
         value = node.inputs[index]
         assert value is not None
         cast = _cast(value, ir.DataType.FLOAT, names, f"{node.name}/widened_{index}")

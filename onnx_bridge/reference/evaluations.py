@@ -68,12 +68,12 @@ def run_file(
     Args:
         path: the model.
         samples: inputs by name.
-        shapes: of inputs, instead of those that the model declares (`onnx_bridge.model.resized`).
+        shapes: the shapes of inputs, if they differ from the declared ones (`onnx_bridge.model.resized`).
         by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
-        limits: of loading it and of all runs.
+        limits: the limits of loading it and of all runs.
 
     Raises:
-        NoReference: it refuses the model or a sample, or a limit was exceeded.
+        NoReference: the evaluator refuses the model or a sample, or a limit was exceeded.
     """
     entries, arrays = value_messages.pack(samples)
     sizes = {name: list(shape) for name, shape in (shapes or {}).items()}

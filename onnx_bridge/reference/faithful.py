@@ -30,30 +30,29 @@ _FLOAT32 = 1
 
 
 def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, tuple[str, ...]]:
-    """Return a model that ONNX Runtime computes as it is written, and notes on changes; the same one if there are none.
+    """Return a model that ONNX Runtime computes as it is written, and notes on changes; without changes the same model.
 
     Args:
         model: it is not changed. The weights of a file stay there.
     """
     if isinstance(model, ir.Model):
-        return (model, ()) if not (_found(model) or may_saturate(model)) else _settled(model.clone())
+        return (model, ()) if not (_unfaithful(model) or may_saturate(model)) else _settled(model.clone())
     if not _mentions(model):
         return model, ()
     loaded = models.load(model) if isinstance(model, Path) else ir.from_proto(onnx.ModelProto.FromString(model))
-    return _settled(loaded) if _found(loaded) or may_saturate(loaded) else (model, ())
+    return _settled(loaded) if _unfaithful(loaded) or may_saturate(loaded) else (model, ())
 
 
 def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
     notes = []
-    found = _found(model)
-    if licensed := [node for node in found if _is_licensed(node)]:
+    nodes = _unfaithful(model)
+    if licensed := [node for node in nodes if _is_licensed(node)]:
         for node in licensed:
             node.attributes[_LEVEL] = ir.AttrInt64(_LEVEL, 0)
         kinds = ", ".join(sorted({node.op_type for node in licensed}))
-        many = "s" if len(licensed) > 1 else ""
-        what = f"{_LEVEL} of {len(licensed)} node{many} ({kinds}) is 0 in the reference: else ONNX Runtime rounds their"
-        notes.append(f"{what} inputs")
-    for node in found:
+        changed = f"{_LEVEL} of {len(licensed)} node{'s' if len(licensed) > 1 else ''} ({kinds}) is 0 in the reference"
+        notes.append(f"{changed}: else ONNX Runtime rounds their inputs")
+    for node in nodes:
         if _is_windowed(node):
             _clear_rows(node)
     avoid_saturation(model)
@@ -65,18 +64,18 @@ def _clear_rows(node: ir.Node) -> None:
     graph, past, lengths = node.graph, node.inputs[3], node.inputs[5]
     if graph is None or past is None or lengths is None or past.dtype is None:
         return
-    made: list[ir.Node] = []
+    added: list[ir.Node] = []
 
     def op(kind: str, *inputs: ir.Value | np.generic | np.ndarray | None, **attributes: int) -> ir.Value:
-        values = [each if isinstance(each, ir.Value | None) else constant(np.asarray(each)) for each in inputs]
-        made.append(ir.node(kind, values, attributes or None))
-        made[-1].outputs[0].dtype = ir.DataType.INT64
-        return made[-1].outputs[0]
+        values = [value if isinstance(value, ir.Value | None) else constant(np.asarray(value)) for value in inputs]
+        added.append(ir.node(kind, values, attributes or None))
+        added[-1].outputs[0].dtype = ir.DataType.INT64
+        return added[-1].outputs[0]
 
     def constant(array: np.ndarray) -> ir.Value:
-        made.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
-        made[-1].outputs[0].dtype = ir.DataType.from_numpy(array.dtype)
-        return made[-1].outputs[0]
+        added.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
+        added[-1].outputs[0].dtype = ir.DataType.from_numpy(array.dtype)
+        return added[-1].outputs[0]
 
     one = np.int64(1)
     capacity = op("Gather", op("Shape", past), np.int64(2), axis=0)
@@ -98,10 +97,10 @@ def _clear_rows(node: ir.Node) -> None:
         if present.is_graph_output():
             graph.outputs[:] = [cleared if value is present else value for value in graph.outputs]
             present.name, cleared.name = f"{name}_with_unspecified_rows", name
-    graph.insert_after(node, made)
+    graph.insert_after(node, added)
 
 
-def _found(model: ir.Model) -> list[ir.Node]:
+def _unfaithful(model: ir.Model) -> list[ir.Node]:
     """Return the nodes that ONNX Runtime computes unlike the model says, or leaves open."""
     every = (node for scope in scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
     return [node for node in every if _is_licensed(node) or _is_windowed(node)]
@@ -125,5 +124,5 @@ def _mentions(model: Path | bytes) -> bool:
     try:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(content.find(name) >= 0 for name in names)
-    except (OSError, ValueError):  # not there, or empty: ONNX Runtime says so
+    except (OSError, ValueError):  # missing or empty: ONNX Runtime says so
         return False

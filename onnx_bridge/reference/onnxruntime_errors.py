@@ -11,7 +11,7 @@ from passes.isolation.failure import NO_MEMORY
 
 
 class Reason(enum.Enum):
-    """Why ONNX Runtime does not run a model or a sample."""
+    """The reasons for which ONNX Runtime does not run a model or a sample."""
 
     UNKNOWN_OPERATOR = enum.auto()
     OUT_OF_MEMORY = enum.auto()
@@ -33,9 +33,9 @@ class UnknownOperator:
     """A node for which ONNX Runtime has no operator.
 
     Attributes:
-        node: its name, or that of its first output.
+        node: its name, or the name of its first output.
         operator: its operator.
-        domain: of that; ONNX's is ``ai.onnx``.
+        domain: the operator's domain; ONNX's is ``ai.onnx``.
         opset: the version of the domain that the model imports.
         newest: the newest version of the domain that ONNX Runtime knows; None if it does not know the domain.
         since: the version of the domain that introduces the operator; None if there is none.
@@ -52,31 +52,31 @@ class UnknownOperator:
 
     @property
     def what(self) -> str:
-        """What is wrong, as one sentence."""
+        """The fault, as one sentence."""
         if self.newest is None:
             return f"node {self.node}: ONNX Runtime has no operator {self.domain}::{self.operator}"
         if self.opset > self.newest:
             known = f"ONNX Runtime knows those up to {self.newest}"
-            return f"it imports the opset {self.opset} of {self.domain}, and {known}"
+            return f"the model imports the opset {self.opset} of {self.domain}, and {known}"
         return f"node {self.node}: there is no operator {self.operator} in {self.domain} {self.opset}"
 
     @property
     def hint(self) -> str | None:
-        """What to do."""
+        """The next thing to do."""
         if self.newest is None:
             return "no library of custom operators is loaded: replace it by operators of ONNX, for example with a pass"
         if self.opset > self.newest:
             return "export it with an older opset, or update onnxruntime"
-        return self.meant if self.since is None else f"it is there since opset {self.since}"
+        return self.meant if self.since is None else f"the operator exists since opset {self.since}"
 
 
 class OnnxRuntimeError(InputError):
     """ONNX Runtime does not run a model or a sample.
 
     Attributes:
-        message: that of ONNX Runtime, as it is.
-        reason: why.
-        operator: the operator of the node that the message names; None if there is none.
+        message: ONNX Runtime's message, unchanged.
+        reason: the reason.
+        operator: the operator of the node that the message names; otherwise None.
         domain: the domain of that operator; None if it is unknown.
         node: the name of that node; None is unknown.
         newest_ir_version: the newest IR version that it takes, if the model's is newer.
@@ -87,9 +87,9 @@ class OnnxRuntimeError(InputError):
         """Read a message of ONNX Runtime.
 
         Args:
-            message: with error codes and source locations, which are left out.
+            message: the message; its error codes and source locations are left out.
             where: the model or library.
-            unknown: what of the model it has no operator for; told instead of the message.
+            unknown: the node without an operator, which is told instead of the message.
         """
         self.message = message
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
@@ -154,6 +154,6 @@ _REASONS = {
         "see its inputs",
     ),
     Reason.DECLARED_SHAPE: ("attempting to re-use buffer", "a declared shape of an intermediate value is wrong"),
-    Reason.RUN_FAILED: ("while running", "do the inputs suit the model? give inputs of its real use"),
+    Reason.RUN_FAILED: ("while running", "pass representative inputs with --inputs"),
 }
 """By reason, the pattern of its messages and a hint; the first that matches holds."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,6 @@ _dropped: list[tuple[int, int]] = []
 """Sessions that nothing refers to any more, after the id of their process, which is told with the next request."""
 
 
-@dataclass(frozen=True)
-class _Session:
-    """A session that a process holds."""
-
-    process: Child
-    number: int
-
-
 class Reference:
     """A model, ready to be run by ONNX Runtime.
 
@@ -77,7 +68,7 @@ class Reference:
         notes: tuple[str, ...] = ()
         if isinstance(model, ir.Model):
             model, notes = faithful(model)
-        # what the session is made from, also again: a model in memory may have been changed meanwhile
+        # the session is opened again from this: a model in memory may have been changed meanwhile
         self._source = models.session_source(model) if isinstance(model, ir.Model) else model
         self._libraries = [str(path) for path in custom_op_libraries]
         self._quark: dict[str, Any] = {}
@@ -116,16 +107,15 @@ class Reference:
         (entries,), arrays = value_messages.pack([sample])
         while True:
             try:
-                request = {"do": "run", "session": self._session.number, "sample": entries}
-                answer, found = self._call(request, arrays, self._session.process)[0]
+                request = {"do": "run", "session": self._session, "sample": entries}
+                answer, received = self._call(request, arrays, self._process)[0]
             except Lost:
                 self._open()
                 continue
-            (outputs,) = value_messages.unpack([answer["outputs"]], found)
-            return outputs
+            return value_messages.unpack([answer["outputs"]], received)[0]
 
     def _open(self) -> dict[str, Any]:
-        """Let the process make the session; returns what it says of it."""
+        """Let the process open the session, and return its description."""
         request: dict[str, Any] = {"do": "open", "where": self._where, "libraries": self._libraries, **self._quark}
         arrays: dict[str, Array | FileRange] = {}
         if isinstance(self._source, Path):
@@ -135,11 +125,11 @@ class Reference:
         else:
             arrays["model"] = value_messages.from_bytes(self._source.model)
             weights = self._source.weights
-            request["weights"] = {name: [int(each.dtype), each.shape] for name, each in weights.items()}
-            arrays |= {f"weight {name}": _sent(each) for name, each in weights.items()}
-        (answer, _), process = self._call(request, arrays)
-        self._session = _Session(process, answer["session"])
-        weakref.finalize(self, _dropped.append, (process.pid, answer["session"]))
+            request["weights"] = {name: [int(weight.dtype), weight.shape] for name, weight in weights.items()}
+            arrays |= {f"weight {name}": _sent(weight) for name, weight in weights.items()}
+        (answer, _), self._process = self._call(request, arrays)
+        self._session: int = answer["session"]
+        weakref.finalize(self, _dropped.append, (self._process.pid, self._session))
         return answer
 
     def _call(
@@ -184,11 +174,11 @@ def called(
 
 
 def _sent(weight: models.Weight) -> Array | FileRange:
-    found = weight.elements
-    if isinstance(found, Span):
-        found.source.check()
-        return FileRange(found.source.fileno(), found.offset, found.nbytes)
-    return found.view()
+    elements = weight.elements
+    if isinstance(elements, Span):
+        elements.source.check()
+        return FileRange(elements.source.fileno(), elements.offset, elements.nbytes)
+    return elements.view()
 
 
 def _error(described: Mapping[str, Any]) -> InputError:

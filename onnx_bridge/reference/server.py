@@ -1,4 +1,4 @@
-"""What runs in the process of the reference: sessions of ONNX Runtime, and ONNX's own evaluator."""
+"""The process of the reference: sessions of ONNX Runtime, and ONNX's own evaluator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from passes.isolation import value_messages
 from passes.isolation.messages import Message
 
 _sessions: dict[int, Session] = {}
-"""Those that `onnx_bridge.reference.reference.Reference` has opened."""
+"""The sessions that `onnx_bridge.reference.reference.Reference` has opened, by number."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def answer(request: dict[str, Any], arrays: Values) -> Message:
 
 def _open(request: dict[str, Any], arrays: Values) -> Message:
     _drop(request)
-    libraries = [Path(each) for each in request["libraries"]]
+    libraries = [Path(path) for path in request["libraries"]]
     quark = request.get("quark")
     if quark is not None and quark_library.load_torch():
         libraries.append(Path(quark))
@@ -100,8 +100,8 @@ def _evaluate_samples(request: dict[str, Any], arrays: Values) -> Message:
     """Return what `onnx_bridge.reference.evaluations.run` asks for."""
     samples = [_writable(sample) for sample in value_messages.unpack(request["samples"], arrays)]
     evaluate = _evaluate_by_onnx if request["by_onnx"] else _evaluate
-    found = evaluate(arrays["model"].tobytes(), samples)
-    entries, results = value_messages.pack([outputs or {} for outputs in found])
+    computed = evaluate(arrays["model"].tobytes(), samples)
+    entries, results = value_messages.pack([outputs or {} for outputs in computed])
     return {"samples": [entry or None for entry in entries]}, results
 
 
@@ -112,22 +112,26 @@ def _run_file(request: dict[str, Any], arrays: Values) -> Message:
     if request["by_onnx"]:
         try:
             evaluator = ReferenceEvaluator(str(path))
-            found = [_named(evaluator, list(evaluator.run(None, _writable(sample)))) for sample in samples]
+            computed = [_named(evaluator, list(evaluator.run(None, _writable(sample)))) for sample in samples]
         except MemoryError:
             raise
         except Exception as error:  # it raises whatever numpy and its own operators raise
             raise InputError(f"{type(error).__name__}: {error}") from error
     else:
         session = Session(resize(models.load(path), shapes) if shapes else path)
-        found = [session.run(sample) for sample in samples]
-    entries, outputs = value_messages.pack(found)
+        computed = [session.run(sample) for sample in samples]
+    entries, outputs = value_messages.pack(computed)
     return {"samples": entries}, outputs
 
 
 def _named(evaluator: ReferenceEvaluator, outputs: Sequence[Any]) -> dict[str, Any]:
     return {
-        name: list(map(np.asarray, each)) if isinstance(each, list) else None if each is None else np.asarray(each)
-        for name, each in zip(evaluator.output_names, outputs, strict=True)
+        name: list(map(np.asarray, output))
+        if isinstance(output, list)
+        else None
+        if output is None
+        else np.asarray(output)
+        for name, output in zip(evaluator.output_names, outputs, strict=True)
     }
 
 
@@ -136,13 +140,13 @@ def _evaluate(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
     session = _session(model)
     if session is None:
         return _evaluate_by_onnx(model, samples)
-    found: list[Values | None] = []
+    computed: list[Values | None] = []
     for sample in samples:
         try:
-            found.append(_numeric(session.run(sample)))
+            computed.append(_numeric(session.run(sample)))
         except InputError:
-            found.append(None)
-    return found
+            computed.append(None)
+    return computed
 
 
 def _session(model: bytes) -> Session | None:
@@ -154,16 +158,16 @@ def _session(model: bytes) -> Session | None:
 
 
 def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | None]:
-    found: list[Values | None] = []
+    computed: list[Values | None] = []
     try:
         proto = onnx.ModelProto.FromString(model)
         evaluator = ReferenceEvaluator(proto)
         for sample in samples:
             arrays = _numeric(dict(zip(evaluator.output_names, evaluator.run(None, dict(sample)), strict=True)))
-            found.append(None if arrays is None else _as_declared(arrays, proto))
+            computed.append(None if arrays is None else _as_declared(arrays, proto))
     except Exception:  # it raises whatever numpy and its own operators raise
-        found += [None] * (len(samples) - len(found))
-    return found
+        computed += [None] * (len(samples) - len(computed))
+    return computed
 
 
 def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
@@ -178,7 +182,9 @@ def _as_declared(outputs: Values, model: onnx.ModelProto) -> Values:
 
 def _numeric(outputs: Mapping[str, Any]) -> Values | None:
     """Return the outputs, if all of them are arrays of numbers; MIGraphX has no others to compare with."""
-    arrays = {name: np.asarray(each) for name, each in outputs.items() if isinstance(each, np.ndarray | np.generic)}
+    arrays = {
+        name: np.asarray(output) for name, output in outputs.items() if isinstance(output, np.ndarray | np.generic)
+    }
     numeric = all(array.dtype.kind not in "OUST" for array in arrays.values())
     return arrays if arrays and numeric and len(arrays) == len(outputs) else None
 

@@ -32,7 +32,7 @@ _PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8
 """The types that ONNX Runtime converts to numpy arrays correctly (float8e4m3fn would become uint8)."""
 
 _Model = ir.Model | Path | bytes | models.SessionSource
-_ELEMENTS = {"float": ir.DataType.FLOAT, **{each.name.lower(): each for each in ir.DataType}}
+_ELEMENTS = {"float": ir.DataType.FLOAT, **{dtype.name.lower(): dtype for dtype in ir.DataType}}
 """Element types by ONNX Runtime's name."""
 
 
@@ -92,17 +92,17 @@ class Session:
         self._wide: Session | None = None
         for value in outputs:
             if "map(" in value.type or "sparse" in value.type:
-                what = f"the output {value.name!r} is no tensor but {value.type}"
+                what = f"the output {value.name!r} is not a tensor but {value.type}"
                 raise InputError(what, where=self._where)
 
     def output_types(self) -> dict[str, tuple[int, tuple[int | None, ...]]]:
         """Return the element types and shapes of outputs that are tensors, as ONNX Runtime infers them."""
-        found = {}
+        types = {}
         for name, (kind, dims) in self._types.items():
             element = re.fullmatch(r"tensor\((\w+)\)", kind)
             if element and (dtype := _ELEMENTS.get(element[1])) is not None:
-                found[name] = int(dtype), tuple(dim if isinstance(dim, int) else None for dim in dims)
-        return found
+                types[name] = int(dtype), tuple(dim if isinstance(dim, int) else None for dim in dims)
+        return types
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         """Compute all outputs.
@@ -180,8 +180,8 @@ class Session:
         if self._wide is None:
             widened = widen_outputs(_in_memory(self._model), self._unusual)
             self._wide = Session(widened, custom_op_libraries=self._libraries, where=self._where)
-        found = self._wide.run(sample).values()
-        pairs = zip(self.output_names, found, strict=True)
+        results = self._wide.run(sample).values()
+        pairs = zip(self.output_names, results, strict=True)
         return {name: narrow(value, self._unusual.get(name)) for name, value in pairs}
 
     def _load(self, model: _Model, libraries: Sequence[Path]) -> Any:
@@ -209,14 +209,10 @@ def _in_memory(model: _Model) -> ir.Model:
 
 
 def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
-    """Return the model in a form that ONNX Runtime runs after all; None if there is none.
+    """Return the model, which may be changed, in a form that ONNX Runtime runs after all; otherwise None.
 
     A newer IR version stores the same computation; few kernels take bfloat16, which is emulated; and the kernels that
     draw random numbers are of older opsets.
-
-    Args:
-        model: it may be changed.
-        error: why ONNX Runtime does not take it.
     """
     if error.newest_ir_version is not None:
         model.ir_version = error.newest_ir_version
@@ -248,7 +244,7 @@ def _feed(value: Value, name: str) -> Any:
 
 
 def _feed_array(array: Array, name: str) -> Any:
-    """Return an array as a session takes it: itself, or an OrtValue where numpy does not know the dtype.
+    """Return an array as a session takes it: itself, or an OrtValue if numpy does not know the dtype.
 
     An OrtValue requires contiguous memory, and sub-byte integers to be packed.
     """

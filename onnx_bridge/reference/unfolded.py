@@ -22,7 +22,7 @@ def unfolded(model: ir.Model) -> ir.Model:
     Values of the same body have the same names in whatever model it is unfolded.
 
     Args:
-        model: it is not changed; returned itself if there is nothing to do.
+        model: the model, which is not changed; it is returned itself if there is nothing to do.
     """
     if not any(True for node in model.graph for _ in subgraphs(node)):
         return model

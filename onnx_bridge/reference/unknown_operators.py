@@ -1,4 +1,4 @@
-"""What of a model ONNX Runtime has no operator for, found in the model and in ONNX Runtime's own list of operators.
+"""The nodes that ONNX Runtime has no operator for, from the model and from ONNX Runtime's own list of operators.
 
 An opset newer than those that it knows, a name that a known domain does not have (in this opset, or at all), or a
 domain whose operators come from a library.
@@ -22,7 +22,7 @@ from passes.graphs.scopes import scopes
 def explained(error: OnnxRuntimeError, model: ir.Model) -> OnnxRuntimeError:
     """Return the refusal of a model with the operator that is unknown: the one that ONNX Runtime names, if any."""
     unknown = list(_unknown_operators(model))
-    named = [each for each in unknown if error.names(each.operator, each.node)]
+    named = [operator for operator in unknown if error.names(operator.operator, operator.node)]
     return OnnxRuntimeError(error.message, where=error.where, unknown=next(iter(named or unknown), None))
 
 
@@ -52,10 +52,10 @@ def _unknown_operators(model: ir.Model) -> Iterator[UnknownOperator]:
 @cache
 def _operators() -> Mapping[str, Mapping[str, int]]:
     """Return the operators of each domain, and the versions that introduce them."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    versions: dict[str, dict[str, int]] = defaultdict(dict)
     # builds of ONNX Runtime may lack the list of their own
     listed = getattr(onnxruntime_pybind11_state, "get_all_operator_schema", onnx.defs.get_all_schemas_with_history)
     for schema in listed():
-        operators = found[schema.domain]
+        operators = versions[schema.domain]
         operators[schema.name] = min(schema.since_version, operators.get(schema.name, schema.since_version))
-    return found
+    return versions

@@ -183,7 +183,7 @@ def test_maps_are_rejected() -> None:
     )
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
-    with pytest.raises(InputError, match="'s' is no tensor but seq"):
+    with pytest.raises(InputError, match="'s' is not a tensor but seq"):
         Reference(model.SerializeToString())
 
 

@@ -23,7 +23,7 @@ from passes.graphs.scopes import Scope, name_nodes
 
 @dataclass
 class ChainJudge:
-    """ChainJudge the differences of both legs of a check.
+    """Judges the differences of both legs of a check.
 
     Args:
         original: the reference.
@@ -69,12 +69,12 @@ class ChainJudge:
             return compared
         cleaned_outputs, passes = cleaned
         judged = self._judge("cleaned", self.cleaned, tolerances).judge(actual, cleaned_outputs, sample, tested)
-        device, earlier = ({each.name: each for each in comparison.outputs} for comparison in (judged, passes))
-        outputs = []
-        for output in compared.outputs:
-            name = output.name
-            outputs.append(_merged(output, earlier.get(name), device.get(name), actual, expected))
-        return Comparison(tuple(outputs))
+        device, earlier = ({known.name: known for known in comparison.outputs} for comparison in (judged, passes))
+        merged = (
+            _merged(output, earlier.get(output.name), device.get(output.name), actual, expected)
+            for output in compared.outputs
+        )
+        return Comparison(tuple(merged))
 
     def moves(self, expected: Values, original_sample: Values) -> dict[str, OutputComparison]:
         """Return how far each output of the reference moves by itself, by name."""
@@ -82,8 +82,8 @@ class ChainJudge:
 
     @property
     def unexamined(self) -> str | None:
-        """Why choices and nodes could not be looked at, for the differences judged last; None if they were."""
-        return next((each.unexamined for each in self._judges.values() if each.unexamined is not None), None)
+        """The reason why choices and nodes could not be looked at, for the differences judged last, otherwise None."""
+        return next((judge.unexamined for judge in self._judges.values() if judge.unexamined is not None), None)
 
     def _judge(self, name: str, model: ir.Model, tolerances: Tolerances) -> Judge:
         if name not in self._judges:
@@ -107,11 +107,10 @@ def _merged(
     if device.undetermined is not None or passes.undetermined is not None:
         error = device.given_choices if device.undetermined is not None else passes.given_choices
         return replace(whole, undetermined=device.undetermined or passes.undetermined, given_choices=error)
-    both = [each.tolerance for each in (passes, device) if each.tolerance is not None]
-    if not both or whole.name not in expected:
+    name = whole.name
+    both = [judged.tolerance for judged in (passes, device) if judged.tolerance is not None]
+    if not both or name not in expected:
         return whole
     # one of them may be that of steps, if numbers next to a tie were rounded to either side
-    limit = PartialTolerance(max(each.rtol for each in both), max(each.atol for each in both))
-    name = whole.name
-    tolerances = Tolerances(named={name: limit})
-    return compare({name: actual[name]}, {name: expected[name]}, tolerances).outputs[0]
+    limit = PartialTolerance(max(tolerance.rtol for tolerance in both), max(tolerance.atol for tolerance in both))
+    return compare({name: actual[name]}, {name: expected[name]}, Tolerances(named={name: limit})).outputs[0]

@@ -1,4 +1,4 @@
-"""Chaos: the reference itself moves as far as an output differs, and every node is right by itself."""
+"""Chaos: the reference itself moves by as much as an output differs, and every node is right by itself."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def wrong_node(
         if value.name in tested.names and (value.uses() or value.is_graph_output())
     ]
     if sum(_bytes(value) for _, value in results) > _MOST_BYTES:
-        return None, "all of its values together take too much memory"
+        return None, "all values together take too much memory"
     names = [str(value.name) for _, value in results]
     try:
         values = {**sample, **tested.values(sample, names)}
         if not compare({name: values[name] for name in actual}, actual, tolerances).passed:
-            return None, "its outputs change when its values are fetched"
+            return None, "the outputs change when values inside are fetched"
         computed = opened.values([name + COMPUTED for name in names], values, names)
     except (BridgeError, KeyError) as error:
         return None, str(error)

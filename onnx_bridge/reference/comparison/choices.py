@@ -133,7 +133,7 @@ class Examination:
     def computed(self) -> list[str]:
         return [name + COMPUTED for name in self.results]
 
-    def wrong_choice(self, theirs: Values, computed: Values) -> str | None:
+    def wrong_choice(self, tested: Values, computed: Values) -> str | None:
         """Return the first choice that is not right for its own operands; None if all are.
 
         Args:
@@ -143,11 +143,11 @@ class Examination:
         for node in self.nodes:
             for value in filter(_fetched, node.outputs):
                 name = str(value.name)
-                if not same_choice(node, theirs[name], computed[name + COMPUTED]):
+                if not same_choice(node, tested[name], computed[name + COMPUTED]):
                     return f"{node.op_type} {node.name} is wrong for its own inputs"
         return None
 
-    def ties(self, theirs: Values, given: Values, inputs: Values) -> tuple[Tie, ...]:
+    def ties(self, tested: Values, given: Values, inputs: Values) -> tuple[Tie, ...]:
         """Return the choices that the reference makes differently.
 
         Args:
@@ -158,12 +158,12 @@ class Examination:
         ties = []
         for node in self.nodes:
             names = [str(value.name) for value in node.outputs if _fetched(value)]
-            count = max((_differing(theirs[name], given[name + COMPUTED], node) for name in names), default=0)
+            count = max((_differing(tested[name], given[name + COMPUTED], node) for name in names), default=0)
             if count:
-                ours = {**inputs, **given, **{name: theirs[name] for name in names}}
-                from_theirs = {**ours, **{name: theirs[name] for name in self.operands if name in theirs}}
+                ours = {**inputs, **given, **{name: tested[name] for name in names}}
+                from_theirs = {**ours, **{name: tested[name] for name in self.operands if name in tested}}
                 distances = [_distance(node, values) for values in (ours, from_theirs)]
-                distance = max((each for each in distances if each is not None), default=None)
+                distance = max((known for known in distances if known is not None), default=None)
                 ties.append(Tie(str(node.name), node.op_type, distance, count))
         return tuple(ties)
 
@@ -181,42 +181,42 @@ def rounds(operator: str) -> bool:
     return operator == "Round" or operator in operators("quantizes")
 
 
-def same_choice(node: ir.Node, found: Value, right: Value) -> bool:
+def same_choice(node: ir.Node, result: Value, right: Value) -> bool:
     """Return whether two results of a node that chooses are the same choice from the same operands.
 
     A quantizer divides, so that a number next to a border may be rounded to either side. A TopK that need not sort may
     give its results in any order.
     """
-    if not isinstance(found, np.ndarray) or not isinstance(right, np.ndarray) or found.shape != right.shape:
+    if not isinstance(result, np.ndarray) or not isinstance(right, np.ndarray) or result.shape != right.shape:
         return False
     if node.op_type == "TopK" and not node.attributes.get_int("sorted", 1):
         axis = node.attributes.get_int("axis", -1)
-        found, right = np.sort(found, axis), np.sort(right, axis)
-    if np.array_equal(found, right, equal_nan=is_float(right.dtype)):
+        result, right = np.sort(result, axis), np.sort(right, axis)
+    if np.array_equal(result, right, equal_nan=is_float(right.dtype)):
         return True
     if not rounds(node.op_type) or right.dtype.kind not in "iu":
         return False
-    apart = np.abs(found.astype(np.int64) - right.astype(np.int64))
+    apart = np.abs(result.astype(np.int64) - right.astype(np.int64))
     return bool(apart.max() <= 1 and np.count_nonzero(apart) <= max(1, _FEW * apart.size))
 
 
-def _differing(found: Value, right: Value, node: ir.Node) -> int:
+def _differing(result: Value, right: Value, node: ir.Node) -> int:
     """Return how many results differ; of the values of a TopK, which are no choices themselves, none."""
-    if not isinstance(found, np.ndarray) or not isinstance(right, np.ndarray) or found.shape != right.shape:
+    if not isinstance(result, np.ndarray) or not isinstance(right, np.ndarray) or result.shape != right.shape:
         return 1
     if is_float(right.dtype) and node.op_type in ("TopK", "Mod"):
         return 0
-    return int(np.count_nonzero(found != right))
+    return int(np.count_nonzero(result != right))
 
 
 def _distance(node: ir.Node, values: Values) -> float | None:
     """Return how far apart the numbers of one side are that a node chooses between; None if that is not known."""
     operands = [_operand(value, values) for value in node.inputs]
     results = [values.get(str(value.name) + COMPUTED) for value in node.outputs]
-    found = [values.get(str(value.name)) for value in node.outputs]
+    chosen = [values.get(str(value.name)) for value in node.outputs]
     try:
         with np.errstate(all="ignore"):
-            return _measured(node, operands, found, results)
+            return _measured(node, operands, chosen, results)
     except (TypeError, ValueError, IndexError):
         return None
 
@@ -225,13 +225,13 @@ def _operand(value: ir.Value | None, values: Values) -> Array | None:
     if value is None:
         return None
     if value.name in values:
-        each = values[str(value.name)]
-        return each if isinstance(each, np.ndarray) else None
+        array = values[str(value.name)]
+        return array if isinstance(array, np.ndarray) else None
     return None if value.const_value is None else np.asarray(value.const_value.numpy())
 
 
 def _measured(
-    node: ir.Node, operands: Sequence[Array | None], found: Sequence[Value], right: Sequence[Value]
+    node: ir.Node, operands: Sequence[Array | None], chosen: Sequence[Value], right: Sequence[Value]
 ) -> float | None:
     first = operands[0]
     if first is None:
@@ -239,19 +239,19 @@ def _measured(
     wide = np.asarray(first, np.float64)
     if node.op_type == "TopK":
         axis = node.attributes.get_int("axis", -1)
-        mine, theirs = (np.take_along_axis(wide, np.asarray(each[1]), axis) for each in (found, right))
-        return float(np.abs(mine - theirs).max())
+        taken, wanted = (np.take_along_axis(wide, np.asarray(outputs[1]), axis) for outputs in (chosen, right))
+        return float(np.abs(taken - wanted).max())
     if node.op_type in ("ArgMax", "ArgMin"):
         axis = node.attributes.get_int("axis", 0)
-        indices = [np.asarray(each[0]) for each in (found, right)]
+        indices = [np.asarray(outputs[0]) for outputs in (chosen, right)]
         if not node.attributes.get_int("keepdims", 1):
-            indices = [np.expand_dims(each, axis) for each in indices]
-        mine, theirs = (np.take_along_axis(wide, each, axis) for each in indices)
-        return float(np.abs(mine - theirs).max())
-    one, other = np.asarray(found[0]), np.asarray(right[0])
-    if one.shape != other.shape:
+            indices = [np.expand_dims(outputs, axis) for outputs in indices]
+        taken, wanted = (np.take_along_axis(wide, index, axis) for index in indices)
+        return float(np.abs(taken - wanted).max())
+    choice, other = np.asarray(chosen[0]), np.asarray(right[0])
+    if choice.shape != other.shape:
         return None
-    different = np.asarray(one != other)
+    different = np.asarray(choice != other)
     if node.op_type in operators("sides") and len(operands) == 2 and operands[1] is not None:
         return float(np.abs(wide - np.asarray(operands[1], np.float64))[different].max())
     if node.op_type == "Round":

@@ -51,9 +51,8 @@ class OutputComparison(JsonRecord):
         top1: of logits (`onnx_bridge.reference.comparison.metrics.top_k_agreement`), the share of rows with the same
             best class; None for other outputs.
         top5: of logits, the share of rows whose expected best class is among the actual best five.
-        undetermined: why the reference does not determine it, if it differs
-            (`onnx_bridge.reference.comparison.judge`).
-        given_choices: the largest error given the same choices, where these are what is not determined.
+        undetermined: why the reference does not determine it, if it differs (`onnx_bridge.reference.comparison.judge`).
+        given_choices: the largest error given the same choices, if these are what is not determined.
         moves: the largest error of the reference itself with inputs moved by one unit in the last place; None if
             that is not known.
     """
@@ -91,7 +90,7 @@ class OutputComparison(JsonRecord):
 
     @property
     def differs(self) -> bool:
-        """Whether it is wrong: it does not agree, and the reference determines it."""
+        """True if the output is wrong: it does not agree, and the reference determines it."""
         return self.reason is not None and self.undetermined is None
 
     @property
@@ -123,12 +122,12 @@ class Comparison(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether every output agrees; False without any output."""
+        """True if every output agrees; False without any output."""
         return bool(self.outputs) and all(output.passed for output in self.outputs)
 
     @property
     def differs(self) -> bool:
-        """Whether an output is wrong, or there is none."""
+        """True if an output is wrong, or there is no output."""
         return not self.outputs or any(output.differs for output in self.outputs)
 
 
@@ -144,21 +143,21 @@ def compare(
     Args:
         actual: the outputs to compare.
         expected: the reference's outputs.
-        tolerance: of all floats (integers, bools and strings stay exact), or of outputs and elements of sequences by
-            name, or both; the others have their `default_tolerance`.
+        tolerance: the tolerance of all floats (integers, bools and strings stay exact), or those of outputs and
+            elements of sequences by name, or both; the others have their `default_tolerance`.
         measured: whether to compute all metrics; else only what tells if they agree, and the largest error, in a third
             of the time.
 
     Raises:
         InputError: a tolerance names an output that neither side has.
     """
-    wanted, found = _leaves(expected), _leaves(actual)
-    names = list(dict.fromkeys((*wanted, *found)))
+    wanted, present = _leaves(expected), _leaves(actual)
+    names = list(dict.fromkeys((*wanted, *present)))
     tolerances = _tolerances(tolerance)
     tolerances.check(names)
     outputs = []
     for name in names:
-        right, got = wanted.get(name), found.get(name)
+        right, got = wanted.get(name), present.get(name)
         if isinstance(right, np.ndarray) and isinstance(got, np.ndarray):
             outputs.append(_compare(name, got, right, tolerances, measured))
         elif isinstance(right, np.ndarray) or isinstance(got, np.ndarray):
@@ -182,22 +181,22 @@ def compare_all(
     Args:
         actual: the outputs of each sample.
         expected: the reference's outputs of each sample.
-        tolerances: of all samples.
+        tolerances: the tolerances for all samples.
         layers: whether tolerances may name values that are no outputs.
 
     Raises:
         InputError: a tolerance names an output that does not exist.
     """
     comparisons = []
-    for found, right in zip(actual, expected, strict=True):
-        comparisons.append(compare(found, right, tolerances_of(tolerances, right) if layers else tolerances))
+    for outputs, right in zip(actual, expected, strict=True):
+        comparisons.append(compare(outputs, right, tolerances_of(tolerances, right) if layers else tolerances))
     return tuple(comparisons)
 
 
 def tolerances_of(tolerances: Tolerances, outputs: Mapping[str, Value]) -> Tolerances:
     """Return tolerances without those of values that are no outputs."""
     names = flat(outputs)
-    return replace(tolerances, named={name: each for name, each in tolerances.named.items() if name in names})
+    return replace(tolerances, named={name: tolerance for name, tolerance in tolerances.named.items() if name in names})
 
 
 def _leaves(outputs: Mapping[str, Value]) -> dict[str, Array | str]:
@@ -216,7 +215,9 @@ def _tolerances(given: Tolerance | Mapping[str, Tolerance] | Tolerances | None) 
         return given
     if isinstance(given, Tolerance):
         return Tolerances(general=PartialTolerance(given.rtol, given.atol))
-    return Tolerances(named={name: PartialTolerance(each.rtol, each.atol) for name, each in (given or {}).items()})
+    return Tolerances(
+        named={name: PartialTolerance(tolerance.rtol, tolerance.atol) for name, tolerance in (given or {}).items()}
+    )
 
 
 def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances, measured: bool) -> OutputComparison:

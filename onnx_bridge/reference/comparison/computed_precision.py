@@ -36,7 +36,7 @@ class Inside:
     """A precision lower than that of a dtype.
 
     Attributes:
-        preset: of `onnx_bridge.reference.comparison.tolerances.PRESETS`.
+        preset: its name in `onnx_bridge.reference.comparison.tolerances.PRESETS`.
         node: the first node that computes in it.
     """
 
@@ -49,35 +49,29 @@ class Inside:
 
 def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
     """Return the lowest precision that one of the models has for a value, by name, if it is lower than float32."""
-    found: dict[str, Inside] = {}
+    lowest: dict[str, Inside] = {}
     for model in models:
         flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs}, model)
         for node in model.graph:
             flow.visit(node)
-        for name, each in flow.inside.items():
-            found[name] = _coarsest((found[name], each)) or each if name in found else each
-    return found
+        for name, precision in flow.inside.items():
+            lowest[name] = _coarsest((lowest[name], precision)) or precision if name in lowest else precision
+    return lowest
 
 
 def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Return the presets of outputs, and notes on them."""
     chosen = {name: inside[name] for name in outputs if name in inside}
     by_reason: dict[str, list[str]] = {}
-    for name, each in chosen.items():
-        by_reason.setdefault(str(each), []).append(name)
+    for name, precision in chosen.items():
+        by_reason.setdefault(str(precision), []).append(name)
     notes = [f"tolerance of {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
-    return {name: each.preset for name, each in chosen.items()}, notes
+    return {name: precision.preset for name, precision in chosen.items()}, notes
 
 
 @dataclass
 class _Flow:
-    """Follows precisions through a graph.
-
-    Attributes:
-        dtypes: the dtypes of values by name, if they are known.
-        model: for the functions that nodes call.
-        inside: the precisions that are lower than float32.
-    """
+    """Follows precisions through a graph: dtypes by name, and in ``inside`` precisions lower than float32."""
 
     dtypes: dict[str, ir.DataType | None]
     model: ir.Model
@@ -89,11 +83,12 @@ class _Flow:
         result = self._result(node, known)
         function = self.model.functions.get(node.op_identifier())
         inside = [*subgraphs(node), *([] if function is None else [function.graph])]
-        nested = [each for graph in inside for each in with_nested(graph)]
-        own = [_of_dtype(each, str(node.name)) for each in (*known, result) if each is not None]
-        inner = [(each, self._result(each, [])) for each in nested]
-        own += [_of_dtype(dtype, str(each.name)) for each, dtype in inner if dtype is not None]
-        if any(each.op_type in operators("quantizes inside") for each in (node, *nested)):
+        nested = [inner for graph in inside for inner in with_nested(graph)]
+        own = [_of_dtype(dtype, str(node.name)) for dtype in (*known, result) if dtype is not None]
+        for inner in nested:
+            if (dtype := self._result(inner, [])) is not None:
+                own.append(_of_dtype(dtype, str(inner.name)))
+        if any(inner.op_type in operators("quantizes inside") for inner in (node, *nested)):
             own.append(Inside("int8", str(node.name)))
         before = [
             self.inside.get(str(value.name))
@@ -134,6 +129,6 @@ def _of_dtype(dtype: ir.DataType, node: str) -> Inside | None:
     return Inside(_BY_DTYPE[dtype], node) if dtype in _BY_DTYPE else None
 
 
-def _coarsest(found: Iterable[Inside | None]) -> Inside | None:
-    """Return the coarsest, the first of equal ones."""
-    return max(filter(None, found), key=lambda each: PRESETS[each.preset] or 0.0, default=None)
+def _coarsest(precisions: Iterable[Inside | None]) -> Inside | None:
+    """Return the coarsest precision, the first of equal ones."""
+    return max(filter(None, precisions), key=lambda precision: PRESETS[precision.preset] or 0.0, default=None)

@@ -1,4 +1,4 @@
-"""How far the reference itself moves when its inputs move by one unit in the last place.
+"""The error of the reference against itself when its inputs move by one unit in the last place.
 
 If a model chooses between values that are closer to each other than they can be computed (TopK, ArgMax, rounding to
 a quantization step), or amplifies rounding errors, its outputs are not determined: an error that the reference makes
@@ -25,7 +25,7 @@ by as many times as errors add up, some ten times in deep networks. A fault is f
 in float32 moves by 1e-6 of its outputs, and its tolerance is 1e-3.
 """
 SEEDS = (1, 2, 3)
-"""Of the signs by which inputs are moved."""
+"""The seeds of the signs by which inputs are moved."""
 
 Sample = Mapping[str, Value]
 
@@ -35,14 +35,14 @@ def nudged(sample: Sample, seed: int, epsilon: float = 0.0) -> dict[str, Value]:
 
     Args:
         sample: inputs by name.
-        seed: of the signs.
+        seed: the seed of the signs.
         epsilon: the unit in the last place of 1.0, if that of a narrower dtype than the input's is meant.
     """
     draw = np.random.default_rng(seed)
 
     def moved(value: Value) -> Value:
         if isinstance(value, list):
-            return [_moved(each, draw, epsilon) for each in value]
+            return [_moved(item, draw, epsilon) for item in value]
         return None if value is None else _moved(value, draw, epsilon)
 
     return {name: moved(value) for name, value in sample.items()}
@@ -66,14 +66,14 @@ def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> 
         differing: an output against the reference.
         moved: the same output of the reference with moved inputs, against the reference.
     """
-    if any(each.tolerance is None for each in moved):  # another shape, or not there
+    if any(comparison.tolerance is None for comparison in moved):  # another shape, or not there
         return True
     if differing.max_abs is None or differing.rmse is None:
         return False
     if _one_sided(differing) and not any(map(_one_sided, moved)):
         return False
-    largest = max((each.max_abs or 0.0 for each in moved), default=0.0)
-    spread = max((each.rmse or 0.0 for each in moved), default=0.0)
+    largest = max((comparison.max_abs or 0.0 for comparison in moved), default=0.0)
+    spread = max((comparison.rmse or 0.0 for comparison in moved), default=0.0)
     return differing.max_abs <= FACTOR * largest and differing.rmse <= FACTOR * spread
 
 
@@ -84,14 +84,14 @@ def undetermined(
     run: Callable[[Sequence[Sample]], Sequence[Sample]],
     epsilon: float = 0.0,
 ) -> bool:
-    """Return whether the reference itself moves as far as all outputs that differ.
+    """Return whether the reference itself moves by at least the differences of all outputs that differ.
 
     Args:
         differing: the outputs that differ, of one sample.
         sample: the sample.
         expected: the reference's outputs for it.
         run: the reference.
-        epsilon: as for `nudged`.
+        epsilon: the unit in the last place of 1.0 (`nudged`).
     """
     runs = run([nudged(sample, seed, epsilon) for seed in SEEDS])
     return explains_all(differing, [compare(outputs, expected, Tolerances()) for outputs in runs])
@@ -108,4 +108,4 @@ def explains_all(differing: Sequence[OutputComparison], moved: Sequence[Comparis
 def _one_sided(output: OutputComparison) -> bool:
     """Return whether a NaN or an infinity is on one side only."""
     worst = output.worst_actual, output.worst_expected
-    return any(isinstance(each, float) and not np.isfinite(each) for each in worst)
+    return any(isinstance(number, float) and not np.isfinite(number) for number in worst)

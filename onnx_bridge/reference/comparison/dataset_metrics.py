@@ -29,7 +29,7 @@ class Metric(ABC):
 
     Attributes:
         name: as users give it.
-        unit: of its value; empty for a share.
+        unit: the unit of its value; empty for a share.
         labelled: whether it was computed against labels.
     """
 
@@ -49,7 +49,7 @@ class Metric(ABC):
     @property
     @abstractmethod
     def value(self) -> float:
-        """Over all samples so far; NaN without any."""
+        """The value over all samples so far; NaN without any."""
 
 
 class _TopK(Metric):
@@ -76,7 +76,7 @@ class _TopK(Metric):
 
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
         classes = expected.shape[-1]
-        rows, right = (each.reshape(-1, classes).astype(np.float64) for each in (actual, expected))
+        rows, right = (array.reshape(-1, classes).astype(np.float64) for array in (actual, expected))
         if label is None:
             right = np.where(np.isnan(right), -np.inf, right)
             chosen = right == right.max(axis=1, keepdims=True)
@@ -129,9 +129,9 @@ class Cosine(Metric):
         return _is_number(expected)
 
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
-        one, two = _comparable(actual, expected)
-        lengths = math.sqrt(float(one @ one)) * math.sqrt(float(two @ two))
-        self._sum += float(one @ two) / lengths if lengths else float(not one.any() and not two.any())
+        output, wanted = _comparable(actual, expected)
+        lengths = math.sqrt(float(output @ output)) * math.sqrt(float(wanted @ wanted))
+        self._sum += float(output @ wanted) / lengths if lengths else float(not output.any() and not wanted.any())
         self._samples += 1
 
     @property
@@ -157,9 +157,9 @@ class Sqnr(Metric):
         return _is_number(expected)
 
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
-        one, two = _comparable(actual, expected)
-        self._signal += float(two @ two)
-        self._noise += float((one - two) @ (one - two))
+        output, wanted = _comparable(actual, expected)
+        self._signal += float(wanted @ wanted)
+        self._noise += float((output - wanted) @ (output - wanted))
         self._seen = True
 
     @property
@@ -205,30 +205,30 @@ class Iou(Metric):
             total, count = _box_iou(actual.reshape(-1, 4), expected.reshape(-1, 4))
             self._sum, self._boxes = self._sum + total, self._boxes + count
             return
-        found, right = _classes(actual, expected), _classes(expected, expected)
+        mask, right = _classes(actual, expected), _classes(expected, expected)
         if label is not None and label.size == right.size:
             right, self.labelled = label.reshape(right.shape), True
-        for each in np.union1d(found, right):
-            one, two = found == each, right == each
-            self._both[int(each)] += int(np.count_nonzero(one & two))
-            self._either[int(each)] += int(np.count_nonzero(one | two))
+        for kind in np.union1d(mask, right):
+            ours, wanted = mask == kind, right == kind
+            self._both[int(kind)] += int(np.count_nonzero(ours & wanted))
+            self._either[int(kind)] += int(np.count_nonzero(ours | wanted))
 
     @property
     def value(self) -> float:
         if self._either:
-            return sum(self._both[each] / total for each, total in self._either.items()) / len(self._either)
+            return sum(self._both[kind] / total for kind, total in self._either.items()) / len(self._either)
         return self._sum / self._boxes if self._boxes else math.nan
 
 
-METRICS: dict[str, type[Metric]] = {each.name: each for each in (Top1, Top5, Cosine, Sqnr, Iou)}
-"""By name."""
+METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in (Top1, Top5, Cosine, Sqnr, Iou)}
+"""The metrics by name."""
 
 
 def metric_of(name: str) -> type[Metric]:
     """Return the metric of a name; raises InputError if there is none."""
     if name not in METRICS:
         hint = nearest(name, METRICS) or f"there are {', '.join(METRICS)}"
-        raise InputError(f"there is no metric {name!r}", where="metric", hint=hint)
+        raise InputError(f"the metric {name!r} does not exist", where="metric", hint=hint)
     return METRICS[name]
 
 
@@ -238,9 +238,9 @@ def _is_number(array: Array) -> bool:
 
 def _comparable(actual: Array, expected: Array) -> tuple[Array, Array]:
     """Return both as vectors of float64, without the positions that are not finite in the same way."""
-    one, two = (each.reshape(-1).astype(np.float64) for each in (actual, expected))
-    kept = ~((np.isnan(one) & np.isnan(two)) | (np.isinf(one) & (one == two)))
-    return (one, two) if kept.all() else (one[kept], two[kept])
+    output, wanted = (array.reshape(-1).astype(np.float64) for array in (actual, expected))
+    kept = ~((np.isnan(output) & np.isnan(wanted)) | (np.isinf(output) & (output == wanted)))
+    return (output, wanted) if kept.all() else (output[kept], wanted[kept])
 
 
 def _classes(array: Array, expected: Array) -> Array:
@@ -255,20 +255,20 @@ def _classes(array: Array, expected: Array) -> Array:
 
 def _box_iou(actual: Array, expected: Array) -> tuple[float, int]:
     """Return the sum of the intersections over unions of paired boxes, and the larger number of boxes."""
-    one, two = (each.astype(np.float64) for each in (actual, expected))
-    if max(len(one), len(two)) > _MATCHED and len(one) == len(two):
-        some = (_areas(one) > 0) | (_areas(two) > 0)
-        return float(_overlaps(one[some], two[some]).sum()), int(some.sum())
-    one, two = one[_areas(one) > 0], two[_areas(two) > 0]
-    table = _overlaps(one[:, None], two[None])
+    boxes, others = actual.astype(np.float64), expected.astype(np.float64)
+    if max(len(boxes), len(others)) > _MATCHED and len(boxes) == len(others):
+        some = (_areas(boxes) > 0) | (_areas(others) > 0)
+        return float(_overlaps(boxes[some], others[some]).sum()), int(some.sum())
+    boxes, others = boxes[_areas(boxes) > 0], others[_areas(others) > 0]
+    table = _overlaps(boxes[:, None], others[None])
     total = 0.0
-    for _ in range(min(len(one), len(two))):
+    for _ in range(min(len(boxes), len(others))):
         row, column = np.unravel_index(int(table.argmax()), table.shape)
         if table[row, column] <= 0:
             break
         total += float(table[row, column])
         table[row], table[:, column] = -1, -1
-    return total, max(len(one), len(two))
+    return total, max(len(boxes), len(others))
 
 
 def _areas(boxes: Array) -> Array:
@@ -276,9 +276,9 @@ def _areas(boxes: Array) -> Array:
     return np.asarray(np.where((sides > 0).all(axis=-1), sides.prod(axis=-1), 0.0))
 
 
-def _overlaps(one: Array, two: Array) -> Array:
+def _overlaps(boxes: Array, others: Array) -> Array:
     """Return the intersection over union of boxes, which broadcast."""
-    low, high = np.maximum(one[..., :2], two[..., :2]), np.minimum(one[..., 2:], two[..., 2:])
+    low, high = np.maximum(boxes[..., :2], others[..., :2]), np.minimum(boxes[..., 2:], others[..., 2:])
     both = np.clip(high - low, 0, None).prod(axis=-1)
-    either = _areas(one) + _areas(two) - both
+    either = _areas(boxes) + _areas(others) - both
     return np.asarray(np.divide(both, either, out=np.zeros_like(both), where=either > 0))

@@ -152,6 +152,7 @@ def cut(model: ir.Model, given: Mapping[str, Value], outputs: Sequence[str]) -> 
     alive = needed(graph)
     remove_nodes(graph, [node for node in reversed(graph) if node not in alive])
     used = {value for node in with_nested(graph) for value in node.inputs}
-    for value in [each for each in graph.inputs if each not in used and not each.is_graph_output()]:
-        graph.inputs.remove(value)
+    for value in list(graph.inputs):
+        if value not in used and not value.is_graph_output():
+            graph.inputs.remove(value)
     return other

@@ -7,7 +7,7 @@ are tried in this order:
   (`onnx_bridge.reference.comparison.rounding`);
 - *ties*: given the other side's choices the reference agrees (`onnx_bridge.reference.comparison.ties`). A model that
   rounds to steps still agrees if its outputs differ by no more than steps do; otherwise they are not determined;
-- *chaos*: the reference itself moves as far when its inputs move by one unit in the last place
+- *chaos*: the reference itself moves by as much when its inputs move by one unit in the last place
   (`onnx_bridge.reference.comparison.chaos`), and every node is right by itself: fed with the other side's own values,
   the reference computes the same. Then the outputs are not determined.
 
@@ -43,7 +43,7 @@ class Judge:
     Args:
         model: the model of the reference, which is not changed.
         tolerances: the tolerances of the outputs.
-        epsilon: as for `onnx_bridge.reference.comparison.conditioning.nudged`.
+        epsilon: the unit in the last place of 1.0 (`onnx_bridge.reference.comparison.conditioning.nudged`).
         session: the model's session, if there is one.
 
     Attributes:
@@ -72,7 +72,7 @@ class Judge:
         tolerances = self._with_rounding(compared, sample)
         compared = compare(actual, expected, tolerances)
         if tested is None:
-            self.unexamined = "nothing inside of it is known"
+            self.unexamined = "no values inside the program are known"
         if compared.passed or tested is None or _differ_in_kind(actual, expected):
             return compared
         try:
@@ -88,7 +88,7 @@ class Judge:
     def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
         """Return the outputs with inputs moved by one unit in the last place, against those without, by name.
 
-        There are none if the reference fails, or if no input is a float and none is a place in a table of floats.
+        The result is empty if the reference fails, or if no input is a float or a place in a table of floats.
         """
         if not self._moved.can_move(sample):
             return {}
@@ -99,7 +99,7 @@ class Judge:
         return {output.name: output for output in moved.outputs}
 
     def _with_rounding(self, compared: Comparison, sample: Values) -> Tolerances:
-        names = [each.name for each in compared.outputs if not each.passed and each.dtype == "float32"]
+        names = [output.name for output in compared.outputs if not output.passed and output.dtype == "float32"]
         if not names:
             return self.tolerances
         try:
@@ -112,7 +112,8 @@ class Judge:
         """Return the comparison of outputs whose differences are those of ties."""
         steps = compare(actual, expected, replace(self.tolerances, preset=self.tolerances.preset or "int8"))
         in_steps = {output.name: output for output in steps.outputs if output.passed}
-        errors = {} if given.comparison is None else {each.name: each.max_abs for each in given.comparison.outputs}
+        right = () if given.comparison is None else given.comparison.outputs
+        errors = {output.name: output.max_abs for output in right}
         only_rounding = all(rounds(tie.operator) for tie in given.ties)
         outputs = []
         for output in compared.outputs:
@@ -154,11 +155,13 @@ class Judge:
 
 def _differ_in_kind(actual: Values, expected: Values) -> bool:
     """Return whether an output is missing, extra, or of another dtype, which no choice explains."""
-    dtypes, wanted = ({name: each.dtype for name, each in flat(values).items()} for values in (actual, expected))
+    dtypes, wanted = ({name: array.dtype for name, array in flat(values).items()} for values in (actual, expected))
     if actual.keys() != expected.keys():
         return True
     return any(wanted.get(name, dtype) != dtype for name, dtype in dtypes.items())
 
 
 def _not_determined(compared: Comparison, why: str) -> Comparison:
-    return Comparison(tuple(each if each.passed else replace(each, undetermined=why) for each in compared.outputs))
+    return Comparison(
+        tuple(output if output.passed else replace(output, undetermined=why) for output in compared.outputs)
+    )

@@ -36,11 +36,11 @@ class Tally:
     """The metrics of the chunks of one output so far; its dtype and shape are as expected.
 
     Attributes:
-        tolerance: of its elements.
+        tolerance: the tolerance of its elements.
         measured: whether to compute more than what tells if they agree, and the largest error.
-        nonfinite: how many elements are NaN, or the same Inf, on both sides.
-        beyond: how many errors are beyond the tolerance.
-        one_sided: how many elements are NaN, and how many Inf, on one side only.
+        nonfinite: the number of elements that are NaN, or the same Inf, on both sides.
+        beyond: the number of errors beyond the tolerance.
+        one_sided: the numbers of elements that are NaN, and that are Inf, on one side only.
         worst: the flat index of the element whose error is the largest multiple of its limit.
     """
 
@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def mismatched(self) -> int:
-        """How many elements do not agree."""
+        """The number of elements that do not agree."""
         return self.beyond + sum(self.one_sided.values())
 
     def add_strings(self, actual: Array, expected: Array, start: int) -> None:
@@ -168,11 +168,11 @@ def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, floa
     count, step = len(rows[0]), max(1, CHUNK // classes)
     first = five = 0
     for start in range(0, count, step):
-        a, b = (each[start : start + step].astype(np.float64) for each in rows)
+        a, b = (row[start : start + step].astype(np.float64) for row in rows)
         best = b.max(axis=1, keepdims=True)
         leading = np.argpartition(-a, _CLASSES - 1, axis=1)[:, :_CLASSES]
-        one = np.take_along_axis(b, a.argmax(axis=1)[:, None], axis=1)
-        first += int(np.count_nonzero(one == best))
+        chosen = np.take_along_axis(b, a.argmax(axis=1)[:, None], axis=1)
+        first += int(np.count_nonzero(chosen == best))
         five += int(np.count_nonzero((np.take_along_axis(b, leading, axis=1) == best).any(axis=1)))
     return {"top1": first / count, "top5": five / count}
 

@@ -28,7 +28,7 @@ _GIVEN, _BY_ONE, _SUMS = operators("given"), operators("unit"), operators("sums"
 _FOLLOWED = _GIVEN | _SUMS | {"Mul", "Div"}
 _PRODUCTS = frozenset(["MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"])
 _DEPTH = 32
-"""How many operators are followed back."""
+"""The most operators that are followed back."""
 
 Fetch = Callable[[Sequence[str]], Mapping[str, Value]]
 
@@ -37,45 +37,41 @@ def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, f
     """Return the error of float32 outputs that one rounding of what they are computed from causes, by name.
 
     Args:
-        model: of the reference.
+        model: the reference's model.
         outputs: names of its outputs.
-        fetch: gives values of the reference by name.
+        fetch: returns values of the reference by name.
     """
-    made = {str(value.name): value for value in model.graph.outputs}
-    chosen = [made[name] for name in outputs if name in made]
+    by_name = {str(value.name): value for value in model.graph.outputs}
+    chosen = [by_name[name] for name in outputs if name in by_name]
     wanted: dict[ir.Value, None] = {}
     for value in chosen:
         _collect(value, wanted, _DEPTH)
     names = [str(value.name) for value in wanted if value.producer() is not None]
-    magnitudes = {name: _largest(each) for name, each in fetch(names).items()} if names else {}
+    magnitudes = {name: _largest(array) for name, array in fetch(names).items()} if names else {}
     rounding = _Rounding(magnitudes)
     return {str(value.name): _SIDES * _UNIT * rounding.of(value, _DEPTH) for value in chosen}
 
 
-def _collect(value: ir.Value, found: dict[ir.Value, None], depth: int) -> None:
+def _collect(value: ir.Value, collected: dict[ir.Value, None], depth: int) -> None:
     """Collect the values whose magnitudes count."""
     node = value.producer()
-    if value in found or node is None or (value.graph is not None and node.graph is not value.graph):
+    if value in collected or node is None or (value.graph is not None and node.graph is not value.graph):
         return
-    found[value] = None
+    collected[value] = None
     if not depth or node.op_type in _BY_ONE:
         return
     followed = node.op_type in _FOLLOWED
-    for each in node.inputs:
-        if each is not None and (followed or node.op_type in _PRODUCTS):
+    for operand in node.inputs:
+        if operand is not None and (followed or node.op_type in _PRODUCTS):
             if followed:
-                _collect(each, found, depth - 1)
-            elif each.producer() is not None:
-                found[each] = None
+                _collect(operand, collected, depth - 1)
+            elif operand.producer() is not None:
+                collected[operand] = None
 
 
 @dataclass(frozen=True)
 class _Rounding:
-    """The magnitude at which values are rounded.
-
-    Attributes:
-        magnitudes: the largest magnitude of values, by name.
-    """
+    """The magnitudes at which values are rounded, from the largest magnitude of each, by name."""
 
     magnitudes: Mapping[str, float]
 
@@ -83,9 +79,9 @@ class _Rounding:
         node = None if value is None else value.producer()
         if value is None or node is None or not depth:
             return 0.0
-        inputs = [each for each in node.inputs if each is not None]
-        below = [self.of(each, depth - 1) for each in inputs] if node.op_type in _FOLLOWED else []
-        sizes = [self._size(each) for each in inputs]
+        inputs = [operand for operand in node.inputs if operand is not None]
+        below = [self.of(operand, depth - 1) for operand in inputs] if node.op_type in _FOLLOWED else []
+        sizes = [self._size(operand) for operand in inputs]
         own = self._size(value)
         if node.op_type in _BY_ONE:
             return 1.0

@@ -32,7 +32,7 @@ class GivenChoices:
     def explanation(self, error: float | None) -> str:
         """Return why an output is not determined, from its largest error given the same choices."""
         more = f", and {len(self.ties) - 1} more" if len(self.ties) > 1 else ""
-        agrees = "it agrees" if error is None else f"the largest error is {error:.2g}"
+        agrees = "the output agrees" if error is None else f"the largest error is {error:.2g}"
         right = "every node that chooses is right by itself"
         return f"{self.ties[0].sentence}{more}; {right}; given the same choices {agrees}"
 
@@ -63,23 +63,23 @@ def given_choices(
     examination = Examination(opened.unfolded, nodes)
     results = examination.results
     try:
-        theirs = {**sample, **tested.values(sample, examination.names)}
-        if not compare({name: theirs[name] for name in actual}, actual, tolerances).passed:
-            return GivenChoices(problem="its outputs change when its choices are fetched")
+        values = {**sample, **tested.values(sample, examination.names)}
+        if not compare({name: values[name] for name in actual}, actual, tolerances).passed:
+            return GivenChoices(problem="the outputs change when the choices are fetched")
         operands = [name for name in examination.operands if name not in results]
-        ours = opened.values([*opened.outputs, *operands, *examination.computed], theirs, results)
-        computed = opened.values(examination.computed, theirs, examination.names)
+        ours = opened.values([*opened.outputs, *operands, *examination.computed], values, results)
+        computed = opened.values(examination.computed, values, examination.names)
     except (BridgeError, KeyError) as error:
         return GivenChoices(problem=str(error))
     comparison = compare(actual, {name: ours[name] for name in opened.outputs}, tolerances)
-    problem = next((f"{each.name}: {each.reason}" for each in comparison.outputs if not each.passed), None)
-    problem = problem or examination.wrong_choice(theirs, computed)
+    problem = next((f"{output.name}: {output.reason}" for output in comparison.outputs if not output.passed), None)
+    problem = problem or examination.wrong_choice(values, computed)
     if problem is None:
         names = [name for name in examination.operands if name in ours]
         presets, _ = output_presets(precisions, names)
         own = replace(tolerances, inside={**presets, **tolerances.inside}, floors={})
-        problem = _disagreement(opened, moved, names, theirs, ours, results, sample, own)
-    ties = examination.ties(theirs, {**ours, **{name: theirs[name] for name in results}}, sample)
+        problem = _disagreement(opened, moved, names, values, ours, results, sample, own)
+    ties = examination.ties(values, {**ours, **{name: values[name] for name in results}}, sample)
     return GivenChoices(comparison, ties, problem or (None if ties else "no choice differs"))
 
 
@@ -87,7 +87,7 @@ def _disagreement(
     opened: OpenModel,
     moved: MovedReference,
     names: Sequence[str],
-    theirs: Values,
+    tested: Values,
     ours: Values,
     given: Sequence[str],
     sample: Values,
@@ -95,7 +95,7 @@ def _disagreement(
 ) -> str | None:
     """Return the first operand of a choice that differs by more than it can be computed; None if there is none."""
     right = {name: ours[name] for name in names}
-    compared = compare({name: theirs[name] for name in names}, right, tolerances_of(tolerances, right))
+    compared = compare({name: tested[name] for name in names}, right, tolerances_of(tolerances, right))
     differing = [operand for operand in compared.outputs if not operand.passed]
     if not differing:
         return None
@@ -104,7 +104,7 @@ def _disagreement(
     runs = []
     for seed in SEEDS:
         inputs = moved.inputs(sample, seed)
-        values = opened.values(wanted, {**theirs, **inputs}, [*given, *inputs.keys() - sample.keys()])
+        values = opened.values(wanted, {**tested, **inputs}, [*given, *inputs.keys() - sample.keys()])
         runs.append(compare(values, right, Tolerances()))
     for operand in differing:
         if not explains_all([operand], runs):

@@ -96,11 +96,11 @@ def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolera
     other integers, bools and strings are exact.
 
     Raises:
-        InputError: there is no such preset.
+        InputError: the preset does not exist.
     """
     if preset not in PRESETS:
         hint = nearest(preset, PRESETS) or f"there are {', '.join(PRESETS)}"
-        raise InputError("there is no such tolerance", where=f"tolerance {preset!r}", hint=hint)
+        raise InputError("the tolerance does not exist", where=f"tolerance {preset!r}", hint=hint)
     default, share = default_tolerance(expected, floor), PRESETS[preset]
     if share is None:
         return default
@@ -129,13 +129,13 @@ class Tolerances:
 
     Attributes:
         preset: the precision that the model is computed in, of `PRESETS`; None goes by dtype.
-        general: of all outputs but those that are exact.
-        named: by output (or element of a sequence, ``s[0]``), whatever its dtype.
+        general: the tolerance of all outputs except exact ones.
+        named: the tolerance of an output (or element of a sequence, ``s[0]``) by name, whatever its dtype.
         inside: the preset of the precision that an output is computed in, if its dtype does not show it.
         floors: by output, the rounding noise of what it is computed from.
 
     Raises:
-        InputError: there is no such preset, or a tolerance is invalid.
+        InputError: the preset does not exist, or a tolerance is invalid.
     """
 
     preset: str | None = None
@@ -145,17 +145,16 @@ class Tolerances:
     floors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        nothing = np.zeros(0, np.float32)
-        for each in (self.general, *self.named.values()):
-            each.of(EXACT)
+        for partial in (self.general, *self.named.values()):
+            partial.of(EXACT)
         if self.preset is not None:
-            preset_tolerance(nothing, self.preset)
+            preset_tolerance(np.zeros(0, np.float32), self.preset)
 
     def of(self, name: str, expected: Array) -> Tolerance:
         """Return the tolerance of one output."""
         whole = name.partition("[")[0]  # of an element of a sequence
-        presets = [each for each in (self.preset, self.inside.get(name, self.inside.get(whole))) if each is not None]
-        coarsest = max(presets, key=lambda each: PRESETS[each] or 0.0, default="float32")
+        presets = [known for known in (self.preset, self.inside.get(name, self.inside.get(whole))) if known is not None]
+        coarsest = max(presets, key=lambda known: PRESETS[known] or 0.0, default="float32")
         default = preset_tolerance(expected, coarsest, self.floors.get(name, 0.0))
         tolerance = self.general.of(default) if is_float(expected.dtype) else default
         return self.named[name].of(tolerance) if name in self.named else tolerance
@@ -185,18 +184,18 @@ def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
         InputError: ``text`` is not of this form.
     """
     name, colon, parts = text.rpartition(":")  # names may have colons of their own
-    found: dict[str, float] = {}
+    given: dict[str, float] = {}
     for part in parts.split(","):
         key, _, number = part.strip().partition("=")
         try:
             value = float(number)
         except ValueError:
             value = math.nan
-        if not colon or not name or key not in ("rtol", "atol") or key in found or not 0 <= value < math.inf:
+        if not colon or not name or key not in ("rtol", "atol") or key in given or not 0 <= value < math.inf:
             what = f"{text!r} is not NAME:rtol=NUMBER,atol=NUMBER"
             raise InputError(what, where="--tol", hint="for example --tol logits:rtol=1e-3,atol=1e-4")
-        found[key] = value
-    return name, PartialTolerance(**found)
+        given[key] = value
+    return name, PartialTolerance(**given)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -206,9 +205,9 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 def largest(array: Array) -> float:
     """Return the largest finite magnitude in an array of floats; 0 if there is none."""
-    found = 0.0
+    most = 0.0
     flat = array.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         piece = np.abs(flat[start : start + _CHUNK].astype(np.float64))
-        found = max(found, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
-    return found
+        most = max(most, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
+    return most

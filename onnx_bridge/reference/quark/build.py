@@ -1,6 +1,6 @@
 """The lock under which PyTorch compiles Quark's operators: one that a killed process has left is removed.
 
-The lock is a file, which the process that compiles keeps open. PyTorch waits for ever where such a process was killed,
+The lock is a file, which the process that compiles keeps open. PyTorch waits for ever if such a process was killed,
 and takes for compiled what another process was compiling.
 """
 
@@ -60,7 +60,7 @@ def held_lock(lock: Path) -> InputError:
 
 
 def _is_open(lock: Path) -> bool:
-    """Return whether a process has it open, as far as this user can see."""
+    """Return whether a process has it open, among those that this user can see."""
     for opened in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):
             if opened.samefile(lock):

@@ -51,7 +51,7 @@ class Emulation:
             makers = [value.producer() for value in operands_of(node)]
             before = [levels[maker] for maker in makers if maker is not None and maker in levels]
             # parts of numpy have odd numbers, parts of ONNX Runtime even ones
-            levels[node] = max((each + (each % 2 != own) for each in before), default=int(own))
+            levels[node] = max((level + (level % 2 != own) for level in before), default=int(own))
             self._parts[levels[node]].append(node)
 
     @property
@@ -68,7 +68,7 @@ class Emulation:
         for number, nodes in sorted(self._parts.items()):
             if number % 2:
                 for node in nodes:
-                    operands = [self._array(each, values) for each in node.inputs]
+                    operands = [self._array(operand, values) for operand in node.inputs]
                     values[str(node.outputs[0].name)] = np.asarray(compute(node, operands))
             else:
                 inputs, outputs = boundary(self.model.graph, nodes)
@@ -90,10 +90,10 @@ class Emulation:
         return part
 
     def _array(self, value: ir.Value | None, values: Mapping[str, Value]) -> Array:
-        found = self._result(value, values) if value is not None else None
-        if found is None or isinstance(found, list):
-            raise InputError(f"the value {value.name if value is not None else ''} is no tensor")
-        return found
+        array = self._result(value, values) if value is not None else None
+        if array is None or isinstance(array, list):
+            raise InputError(f"the value {value.name if value is not None else ''} is not a tensor")
+        return array
 
     def _result(self, value: ir.Value, values: Mapping[str, Value]) -> Value:
         tensor = self._scope.constant(value)

@@ -35,10 +35,10 @@ _NEEDED = ("libc10.so", "libtorch_cpu.so")
 
 @functools.cache
 def library() -> Path | None:
-    """Return the library's file; None where Quark is not installed or cannot compile it.
+    """Return the library's file; None if Quark is not installed or cannot compile it.
 
     Raises:
-        InputError: another process does not end compiling it.
+        InputError: another process does not finish compiling it.
     """
     try:
         version = metadata.version("amd-quark")
@@ -47,20 +47,18 @@ def library() -> Path | None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         version += f"-torch-{metadata.version('torch')}"
     cached = cache_dir() / f"quark-{version}"
-    try:
-        path = Path(cached.read_text())
-    except OSError:
-        path = None
-    if path is None or not path.is_file():
-        path = _locate()
-        if path is not None:
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            cached.write_text(str(path))
-    return path
+    with contextlib.suppress(OSError):
+        if (path := Path(cached.read_text())).is_file():
+            return path
+    located = _locate()
+    if located is not None:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.write_text(str(located))
+    return located
 
 
 def _locate() -> Path | None:
-    """Return the path that Quark reports; None where importing Quark fails."""
+    """Return the path that Quark reports; None if importing Quark fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT

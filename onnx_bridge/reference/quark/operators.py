@@ -37,11 +37,7 @@ _BFLOAT16, _FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 
 
 def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
-    """Return the output of a node of Quark's.
-
-    Args:
-        node: of one of Quark's domains.
-        inputs: its inputs.
+    """Return the output of a node of one of Quark's domains.
 
     Raises:
         InputError: its operator is not one of those above.
@@ -61,10 +57,12 @@ def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
     axis = node.attributes.get_int("axis", 1) if x.ndim > 1 else 0
     size, mode = node.attributes.get_int("block_size", 8 if block else 32), node.attributes.get_int("rounding_mode", 0)
     if not block:
-        found = mx(finite, axis=axis, element=node.attributes.get_string("element_dtype", "int8"), size=size, mode=mode)
+        rounded = mx(
+            finite, axis=axis, element=node.attributes.get_string("element_dtype", "int8"), size=size, mode=mode
+        )
     else:
-        found = _bfp(node, finite, axis, size, mode)
-    return np.where(np.isfinite(x), found, x).astype(x.dtype)
+        rounded = _bfp(node, finite, axis, size, mode)
+    return np.where(np.isfinite(x), rounded, x).astype(x.dtype)
 
 
 def _bfp(node: ir.Node, x: Array, axis: int, size: int, mode: int) -> Array:

@@ -99,7 +99,7 @@ def test_invalid_tolerance_text(text: str) -> None:
 
 
 def test_invalid_tolerances() -> None:
-    with pytest.raises(InputError, match="no such tolerance.*did you mean fp16"):
+    with pytest.raises(InputError, match="the tolerance does not exist.*did you mean fp16"):
         Tolerances("fp61")
     with pytest.raises(InputError, match="cannot be rtol -1"):
         Tolerances(general=PartialTolerance(rtol=-1))
