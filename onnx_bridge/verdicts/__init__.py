@@ -1,1 +1,1 @@
-"""What a MIGraphX runtime really does with nodes: probed, compared with the reference, and cached."""
+"""The verdicts of a MIGraphX runtime on nodes: probed, compared with the reference, and cached."""

@@ -119,7 +119,7 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bo
             for index, (name, array) in enumerate(wanted.items())
         }
         if unordered is not None:
-            wanted, actual = (_sorted(each, unordered) for each in (wanted, actual))
+            wanted, actual = (_sorted(arrays, unordered) for arrays in (wanted, actual))
         for index, (name, array) in enumerate(wanted.items()):
             reason, error = node_tolerance(request.probe, array, stands_in=stands_in).reason(actual[name], array)
             if error is not None:

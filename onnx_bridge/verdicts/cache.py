@@ -26,7 +26,7 @@ class CachedVerdict:
     """A verdict, and how far it holds.
 
     Attributes:
-        verdict: of a probe.
+        verdict: the verdict on a probe.
         budget: the seconds that there were for runs at real size.
         by_constants: whether it holds for the constants of one probe alone.
     """
@@ -79,15 +79,15 @@ class VerdictCache:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it had no verdict when it was read."""
+        """True if it had no verdict when it was read."""
         return not (self._known or self._lines)
 
     def get(self, signature: str, budget: float) -> CachedVerdict | None:
         """Return the verdict of a probe, if it holds with a budget of seconds."""
         with self._lock:
             for line in self._lines.pop(f'["{signature}"'.encode(), ()):
-                if (found := _parse(line)) is not None:
-                    self._store(*found)
+                if (parsed := _parse(line)) is not None:
+                    self._store(*parsed)
             known = self._known.get(signature)
         return known if known is not None and known.holds(budget) else None
 
@@ -116,17 +116,17 @@ class VerdictCache:
                 if line:
                     self._lines.setdefault(line.partition(b",")[0], []).append(line)
 
-    def add(self, found: Mapping[str, CachedVerdict]) -> None:
+    def add(self, verdicts: Mapping[str, CachedVerdict]) -> None:
         """Store verdicts by signature: in the file, which `refresh` reads, or else in memory."""
-        if self._path is None or not self._write(self._path, found):
+        if self._path is None or not self._write(self._path, verdicts):
             with self._lock:
-                for signature, known in found.items():
+                for signature, known in verdicts.items():
                     self._store(signature, known)
 
     @staticmethod
-    def _write(path: Path, found: Mapping[str, CachedVerdict]) -> bool:
+    def _write(path: Path, verdicts: Mapping[str, CachedVerdict]) -> bool:
         """Return whether all verdicts were written."""
-        lines = [_line(signature, known) for signature, known in found.items()]
+        lines = [_line(signature, known) for signature, known in verdicts.items()]
         data = "\n".join(["", *lines, ""]).encode()  # ends a line that another process left unfinished
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

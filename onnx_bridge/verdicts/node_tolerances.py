@@ -1,6 +1,6 @@
-"""How far the outputs of a probe may be from the reference: as far as ONNX leaves them open, by rounding.
+"""The tolerances of the outputs of a probe: ONNX leaves them open to the extent that they are rounded.
 
-    moves, compares, rounds or casts numbers    exact: there is one right result; likewise QuantizeLinear of float32
+    moves, compares, rounds or casts numbers    exact: there is one right result; also QuantizeLinear of float32
     computes each number from a few             a rounding of the number, and of intermediate numbers of at most 1
     adds many numbers                           the same, of intermediate numbers up to the largest of the output
     rounds to the steps of a scale              the same, but for some elements that are a step away
@@ -38,22 +38,17 @@ _FEW = 1 / 8
 
 @dataclass(frozen=True)
 class NodeTolerance:
-    """The tolerance of an output.
-
-    Attributes:
-        tolerance: of its elements.
-        step: of the few that are rounded to another step; None if there are no steps.
-    """
+    """The tolerance of an output's elements, and of the few that are rounded to another step; None without steps."""
 
     tolerance: Tolerance
     step: Tolerance | None = None
 
     def reason(self, actual: Array, expected: Array) -> tuple[str | None, float | None]:
         """Return how an output differs, None if it agrees; and its largest absolute error."""
-        (found,) = compare({"": actual}, {"": expected}, {"": self.tolerance}, measured=False).outputs
-        if self.step is not None and 0 < found.mismatched <= max(1, _FEW * found.elements):
-            (found,) = compare({"": actual}, {"": expected}, {"": self.step}, measured=False).outputs
-        return found.reason, found.max_abs
+        (comparison,) = compare({"": actual}, {"": expected}, {"": self.tolerance}, measured=False).outputs
+        if self.step is not None and 0 < comparison.mismatched <= max(1, _FEW * comparison.elements):
+            (comparison,) = compare({"": actual}, {"": expected}, {"": self.step}, measured=False).outputs
+        return comparison.reason, comparison.max_abs
 
 
 def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False) -> NodeTolerance:

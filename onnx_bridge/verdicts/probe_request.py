@@ -54,7 +54,7 @@ class ProbeRequest:
 
     @property
     def reload(self) -> bool:
-        """Whether its program is saved and loaded before it runs: MIGraphX 2.14 loads some control flow wrong."""
+        """True if its program is saved and loaded before it runs: MIGraphX 2.14 loads some control flow wrong."""
         return any(map(has_subgraphs, self.probe.nodes))
 
     @property
@@ -65,10 +65,10 @@ class ProbeRequest:
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Return the model as ``prefix``, and the inputs as ``prefix:sample:name``."""
-        found = {prefix: Tensor("uint8_type", np.frombuffer(self.model, np.uint8))}
+        tensors = {prefix: Tensor("uint8_type", np.frombuffer(self.model, np.uint8))}
         for number, sample in enumerate(self.samples):
-            found |= {f"{prefix}:{number}:{name}": Tensor.of(widened(array)) for name, array in sample.items()}
-        return found
+            tensors |= {f"{prefix}:{number}:{name}": Tensor.of(widened(array)) for name, array in sample.items()}
+        return tensors
 
     def to_json(self) -> dict[str, Any]:
         """Return the request without its tensors."""
@@ -82,11 +82,11 @@ def prepare(
     """Return the request for a probe.
 
     Args:
-        probe: without a problem.
-        run: whether it is not too large to run.
+        probe: a probe without a problem.
+        run: whether it is small enough to be run.
         edge_cases: whether it is run on samples of edge cases as well.
-        full: with all constants, whatever their size.
-        by_onnx: what the probe replaces is computed by ONNX's own evaluator, not by ONNX Runtime.
+        full: whether its model has all constants, whatever their size.
+        by_onnx: whether ONNX's own evaluator, and not ONNX Runtime, computes what the probe replaces.
     """
     if not run:
         model = probe.to_proto(full=full).SerializeToString()
@@ -112,15 +112,13 @@ def prepare(
 def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, by_onnx: bool) -> bool:
     """Expect the outputs of what the probe replaces, for samples that suit that; False without a reference for it."""
     original, places = request.probe.replaces, request.probe.full_input_indices
-    if original is None or original.problem is not None or places is None:
-        return False
-    if not _is_determined(original):
+    if original is None or original.problem is not None or places is None or not _is_determined(original):
         return False
     before = original.to_proto(full=True)
     given = samples(from_proto(before), original.input_ranges)
-    theirs = [[each.name for each in values] for values in (before.graph.input, before.graph.output)]
-    inputs = {ours.name: theirs[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
-    outputs = dict(zip((each.name for each in proto.graph.output), theirs[1], strict=True))
+    original_names = [[value.name for value in values] for values in (before.graph.input, before.graph.output)]
+    inputs = {ours.name: original_names[0][place] for ours, place in zip(proto.graph.input, places, strict=True)}
+    outputs = dict(zip((output.name for output in proto.graph.output), original_names[1], strict=True))
     answers = evaluations.evaluate(before.SerializeToString(), given, by_onnx=by_onnx)
     _expect(
         request,

@@ -24,20 +24,9 @@ _SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 
 """Values that a cast between floats keeps, or turns into an infinity, and those next to them."""
 _TIES = (1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 1.0625, 1.1875, 1.125, 1.375, 3e-6, 2**-25, 3 * 2**-25)
 """Halfway between two numbers of float16, bfloat16, and floats of 8 bits; subnormal numbers of float16."""
-_EXPONENTIAL = [
-    "Celu",
-    "Elu",
-    "Exp",
-    "LogSoftmax",
-    "Mish",
-    "ReduceLogSumExp",
-    "Selu",
-    "Sigmoid",
-    "Softmax",
-    "Softplus",
-    "Swish",
-    "Tanh",
-]
+_EXPONENTIAL = frozenset(
+    ("Celu", "Elu", "Exp", "LogSoftmax", "Mish", "ReduceLogSumExp", "Selu", "Sigmoid", "Softmax", "Softplus", "Swish")
+) | {"Tanh"}
 """Operators with exponentials, which overflow early in a naive implementation."""
 _LARGE = (20.0, -20.0, 95.0, -95.0)
 _ATTENTION = frozenset(("Attention", "FlexAttention", "GroupQueryAttention", "MultiHeadAttention"))
@@ -74,7 +63,7 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
     Args:
         model: the probe.
         ranges: the known ranges of its inputs; such inputs have no edge cases.
-        edge_cases: whether those are wanted.
+        edge_cases: whether samples of edge cases are wanted.
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     known = [*ranges, *[None] * (len(values) - len(ranges))]
@@ -85,8 +74,8 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
         for spec, value in zip(specs(model), values, strict=True)
     ]
     wanted = [
-        replace(spec, role=Uniform(*found)) if found is not None and isinstance(spec.role, Data) else spec
-        for spec, found in zip(wanted, known, strict=True)
+        replace(spec, role=Uniform(*bounds)) if bounds is not None and isinstance(spec.role, Data) else spec
+        for spec, bounds in zip(wanted, known, strict=True)
     ]
     (drawn,) = generate(wanted)
     ordinary = {name: array for name, array in drawn.items() if isinstance(array, np.ndarray)}
@@ -98,11 +87,10 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
         ordinary[spec.name] = array
         if edge_cases:
             edges[spec.name] = _edges(value, spec, array, place, model.opset_imports.get("", 1))
-    found = [ordinary]
-    if any(array is not ordinary[name] for name, arrays in edges.items() for array in arrays):
-        count = max(map(len, edges.values()))
-        found += [{name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in range(count)]
-    return found
+    if all(array is ordinary[name] for name, arrays in edges.items() for array in arrays):
+        return [ordinary]
+    turns = range(max(map(len, edges.values())))
+    return [ordinary, *({name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in turns)]
 
 
 def _is_scale(value: ir.Value) -> bool:
@@ -111,21 +99,16 @@ def _is_scale(value: ir.Value) -> bool:
 
 
 def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:
-    """Return the edge cases of an input.
+    """Return the edge cases of the input at ``place``, otherwise its ordinary sample ``array``.
 
-    Args:
-        value: the input.
-        spec: its description.
-        array: its ordinary sample, which is returned if there are none.
-        place: its index among the inputs: two inputs have the same numbers in another order.
-        opset: of the standard operators.
+    Two inputs have the same numbers in another order, by their places.
     """
     decides = next(_uses(value, ("If",), 0), None) or next(_uses(value, ("Loop",), 1), None)
     if decides and array.dtype == np.bool_:
         return [~array]  # the other branch; a Loop with iterations, or without
     match spec.role:
         case IntegerRange() if _only_used_by(value, _DIVISIONS):
-            return _spread([each for each in _integers(array) if each], array, place)
+            return _spread([number for number in _integers(array) if number], array, place)
         case IntegerRange():
             for node, index in value.uses():
                 extent = _extent(node, index) if (node.op_type, index) in _INDICES and opset >= 11 else None
@@ -135,7 +118,7 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
             if next((node for node in _uses(value, ("Pow",), 1) if _is_integer(node.inputs[0])), None):
                 return _spread(_EXPONENTS, array, place)
             if array.dtype.itemsize == 2 and _takes_exponentials_of_products(value):
-                return _spread([each for each in _FLOATS if abs(each) <= 1], array, place)
+                return _spread([number for number in _FLOATS if abs(number) <= 1], array, place)
             return _spread((*_FLOATS[:4], *_further(value), *_FLOATS[4:]), array, place)
         case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)
@@ -144,14 +127,14 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
             # another node may overflow on the ends of a dtype, which leaves its result undefined
             ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) and not _has_further_nodes(value) else ()
             most = 100 if next(_uses(value, _GROWING), None) else limits.max
-            return _spread([*ends, *(each for each in _integers(array) if abs(each) <= most)], array, place)
+            return _spread([*ends, *(integer for integer in _integers(array) if abs(integer) <= most)], array, place)
     return [array]
 
 
 def _integers(like: Array) -> list[int]:
     """Return the integers among the edge cases that a dtype has."""
     limits = np.iinfo(like.dtype)
-    return [each for each in _INTEGERS if limits.min <= each <= limits.max]
+    return [number for number in _INTEGERS if limits.min <= number <= limits.max]
 
 
 def _takes_exponentials_of_products(value: ir.Value) -> bool:
@@ -184,14 +167,14 @@ def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
     choices = np.asarray(numbers)
     if place:
         draw.shuffle(choices)
-    found = []
+    arrays = []
     for start in range(0, min(len(choices), max(like.size, 1) * _MOST), max(like.size, 1)):
         places = draw.integers(0, len(choices), like.size)
         given = np.arange(start, len(choices))[: like.size]
         places[: len(given)] = given
         with np.errstate(over="ignore", invalid="ignore"):  # too large for the dtype is infinity, or NaN
-            found.append(choices[places].reshape(like.shape).astype(like.dtype))
-    return found
+            arrays.append(choices[places].reshape(like.shape).astype(like.dtype))
+    return arrays
 
 
 def _is_integer(value: ir.Value | None) -> bool:
@@ -251,5 +234,5 @@ def _distinct(scatter: ir.Node, indices: Array) -> Array:
 
 def _casts_to_float(value: ir.Value) -> bool:
     """Return whether all uses of a value are casts to floats."""
-    made = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
-    return all(dtype is not None and dtype.is_floating_point() for dtype in made)
+    dtypes = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
+    return all(dtype is not None and dtype.is_floating_point() for dtype in dtypes)

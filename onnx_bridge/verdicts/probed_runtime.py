@@ -35,7 +35,7 @@ BUDGET = 2.0
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
 _UNCOMPILED = Answer(Verdict(Status.OK))
-"""Of a probe that takes too long to compile, before its witness is looked at."""
+"""The answer on a probe that takes too long to compile, before its witness is looked at."""
 _MOST_NODES = 4000
 """The most nodes of a probe, with those in subgraphs, that is compiled: MIGraphX takes 40 seconds for 5,000, and many
 minutes for 20,000."""
@@ -137,13 +137,13 @@ class ProbedRuntime:
         if not probes:
             return {}
         cases = {case.probe: case for case in self._cases(probes)}
-        small = [case.witness for case in cases.values() if not isinstance(case.witness, Skip)]
-        witnesses = {witness.signature: witness for witness in small}
+        probes_of_cases = (case.witness for case in cases.values())
+        witnesses = {small.signature: small for small in probes_of_cases if not isinstance(small, Skip)}
         known = {signature: Answer(verdict) for signature, verdict in self._known(witnesses).items()}
         slow = [case for case in cases.values() if not case.run and compile_seconds(case.probe) > self.budget]
         # the longest first, so that no core waits for the last of them; those that are only compiled take no time
         rest = sorted((case for case in cases.values() if case not in slow), key=lambda case: -case.run_seconds)
-        questions = [Question(each, run=True) for signature, each in witnesses.items() if signature not in known]
+        questions = [Question(small, run=True) for signature, small in witnesses.items() if signature not in known]
         answers = self._answers([*questions, *(case.question for case in rest)], cases, known)
         decided = {case.probe: case.answer(_UNCOMPILED, known) for case in slow if case.witness_passes(known)}
         self._store(decided)
@@ -163,7 +163,7 @@ class ProbedRuntime:
                 for probe in batch.keys() & cases.keys():
                     case = cases[probe]
                     if case.needs_edge_cases(batch[probe], known):
-                        cases[probe] = replace(case, witness=Skip("its witness proves nothing"))
+                        cases[probe] = replace(case, witness=Skip("the witness proves nothing"))
                         again.append(cases[probe].question)
                         del final[probe]
                     else:
@@ -189,7 +189,7 @@ class ProbedRuntime:
     def _case(self, probe: Probe) -> _Case:
         seconds = run_seconds(probe, self.runtime) if probe.bytes <= _RUN_BYTES else math.inf
         if seconds <= _SHORT:
-            return _Case(probe, seconds, Skip("it is small itself"), run=True)
+            return _Case(probe, seconds, Skip("the probe is small itself"), run=True)
         return _Case(probe, seconds, _witness(probe, self.runtime), run=False)
 
     def _store(self, answers: Mapping[Probe, Answer]) -> None:
@@ -245,12 +245,7 @@ class _Case:
         return not isinstance(self.witness, Skip) and known[self.witness.signature].verdict.status is Status.OK
 
     def answer(self, answer: Answer, known: Mapping[str, Answer]) -> Answer:
-        """Return the answer; if the probe was only compiled, with the proof that its witness gives.
-
-        Args:
-            answer: the answer on the probe.
-            known: the answers on witnesses, by signature.
-        """
+        """Return the answer on the probe; if it was only compiled, with the proof of its witness from ``known``."""
         if not self.run and answer.verdict.status is Status.OK:
             answer = self._witnessed(answer, known)
         return _without_untried_loop(self.probe, answer)
@@ -262,7 +257,7 @@ class _Case:
         verdict, transient = small.verdict, answer.transient or small.transient
         if verdict.status is Status.REJECTED or verdict.proof is Proof.NONE:
             why = verdict.message or str(verdict.unproven)
-            return _unproven(replace(answer, transient=transient), f"its witness: {why}")
+            return _unproven(replace(answer, transient=transient), f"the witness: {why}")
         verdict = replace(verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
         return Answer(verdict, transient, small.by_constants)
 
@@ -273,7 +268,7 @@ def _witness(probe: Probe, runtime: Runtime) -> Probe | Skip:
         return Skip("a replacement has no witness of its own")
     small = witness(probe)
     if not isinstance(small, Skip) and run_seconds(small, runtime) > _LARGEST_WITNESS:
-        return Skip("its witness is too large as well")
+        return Skip("the witness is too large as well")
     return small
 
 
@@ -283,9 +278,8 @@ def _without_untried_loop(probe: Probe, answer: Answer) -> Answer:
     tried = verdict.status is not Status.OK or verdict.proof is not Proof.NONE or verdict.unproven is None
     if tried or ("", "Loop") not in probe.operators:
         return answer
-    return replace(
-        answer, verdict=Verdict(Status.REJECTED, f"it may not run a Loop that it accepts: {verdict.unproven}")
-    )
+    message = f"MIGraphX may not run a Loop that it accepts: {verdict.unproven}"
+    return replace(answer, verdict=Verdict(Status.REJECTED, message))
 
 
 def _unproven(answer: Answer, why: str) -> Answer:

@@ -35,22 +35,16 @@ _T = TypeVar("_T")
 _BATCH, _BATCH_BYTES = 16, 24 << 20
 """The most probes, and bytes of those that are run, in one request."""
 _REHEARSED = 3.0
-"""How many times longer a probe may take with the gpu target's passes."""
+"""The factor by which a probe may take longer with the gpu target's passes."""
 _MEMORY = 4 << 30
 _SLOWER = 30
-"""How many times as long as estimated a probe may take: verdicts do not depend on the load of the machine."""
+"""The multiple of its estimated time that a probe may take: verdicts do not depend on the load of the machine."""
 _WHOLE_BYTES = 1 << 30
 """The most bytes of constants that are sent to confirm a failure."""
 
 
 class Question(NamedTuple):
-    """What is asked about a probe.
-
-    Attributes:
-        probe: the probe.
-        run: whether it is run, and not only compiled.
-        edge_cases: whether on samples of edge cases as well.
-    """
+    """A probe, whether it is run, and not only compiled, and whether on samples of edge cases as well."""
 
     probe: Probe
     run: bool
@@ -84,21 +78,22 @@ class Prober:
             return
         self.launch()
         countdown = Countdown(self.progress or silent, "judging", len(questions), step_name="kind of node")
-        with Background() as one, Background() as other:
-            sent: deque[Future[dict[Probe, Answer]]] = deque()
-            for batch in _batches(questions, lambda each: each.probe.bytes if each.run else 0):
-                requests = [prepare(each.probe, run=each.run, edge_cases=each.edge_cases) for each in batch]
-                if len(sent) == 2:
-                    yield self._told(sent.popleft().result(), countdown)
-                sent.append(one.submit(self._answers, requests))
-                one, other = other, one
-            while sent:
-                yield self._told(sent.popleft().result(), countdown)
 
-    @staticmethod
-    def _told(answers: dict[Probe, Answer], countdown: Countdown) -> dict[Probe, Answer]:
-        countdown.step(len(answers))
-        return answers
+        def told(future: Future[dict[Probe, Answer]]) -> dict[Probe, Answer]:
+            answers = future.result()
+            countdown.step(len(answers))
+            return answers
+
+        with Background() as thread, Background() as other:
+            sent: deque[Future[dict[Probe, Answer]]] = deque()
+            for batch in _batches(questions, lambda question: question.probe.bytes if question.run else 0):
+                requests = [prepare(probe, run=run, edge_cases=edge_cases) for probe, run, edge_cases in batch]
+                if len(sent) == 2:
+                    yield told(sent.popleft())
+                sent.append(thread.submit(self._answers, requests))
+                thread, other = other, thread
+            while sent:
+                yield told(sent.popleft())
 
     def launch(self) -> None:
         """Start the processes that `ask` needs, without waiting until they are ready."""
@@ -140,44 +135,41 @@ class Prober:
         together = self._send(requests, alone=False, groups=groups)
         # in a common fork another probe may be the cause; rejections are certain if all probes were answered
         certain = {Status.OK} if any(map(_ends_fork, together)) else {Status.OK, Status.REJECTED}
-        found = {
-            request.probe: each
-            for request, each in zip(requests, together, strict=True)
-            if each is not None and each.verdict.status in certain
+        answers = {
+            request.probe: answer
+            for request, answer in zip(requests, together, strict=True)
+            if answer is not None and answer.verdict.status in certain
         }
-        found |= self._alone([each for each in requests if each.probe not in found], groups)
-        return self._confirmed(requests, found, groups)
+        answers |= self._alone([request for request in requests if request.probe not in answers], groups)
+        return self._confirmed(requests, answers, groups)
 
     def _confirmed(
-        self, requests: Sequence[ProbeRequest], found: dict[Probe, Answer], groups: int
+        self, requests: Sequence[ProbeRequest], answers: dict[Probe, Answer], groups: int
     ) -> dict[Probe, Answer]:
         """Return the answers; those on failures with all constants of the probe, and with another reference."""
         failed = [
-            each.probe
-            for each in requests
-            if found[each.probe].verdict.status not in (Status.OK, Status.HANGS)
-            and not each.whole
-            and each.probe.data_bytes <= _WHOLE_BYTES
+            request.probe
+            for request in requests
+            if answers[request.probe].verdict.status not in (Status.OK, Status.HANGS)
+            and not request.whole
+            and request.probe.data_bytes <= _WHOLE_BYTES
         ]
         for batch in _batches(failed, lambda probe: probe.data_bytes):
-            found |= self._alone([prepare(probe, run=False, full=True) for probe in batch], groups)
+            answers |= self._alone([prepare(probe, run=False, full=True) for probe in batch], groups)
         # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
-        wrong = [
-            each.probe
-            for each in requests
-            if found[each.probe].verdict.status is Status.WRONG and each.probe.replaces is not None and _runs(each)
-        ]
+        replacements = [request for request in requests if request.probe.replaces is not None and _runs(request)]
+        wrong = [request.probe for request in replacements if answers[request.probe].verdict.status is Status.WRONG]
         second = self._alone([prepare(probe, run=True, by_onnx=True) for probe in wrong], groups)
-        found |= {probe: each for probe, each in second.items() if each.verdict.status is Status.OK}
+        answers |= {probe: answer for probe, answer in second.items() if answer.verdict.status is Status.OK}
         return {
-            probe: replace(each, by_constants=each.verdict.status is Status.WRONG and not probe.has_all_data)
-            for probe, each in found.items()
+            probe: replace(answer, by_constants=answer.verdict.status is Status.WRONG and not probe.has_all_data)
+            for probe, answer in answers.items()
         }
 
     def _alone(self, requests: Sequence[ProbeRequest], groups: int) -> dict[Probe, Answer]:
         """Return the answers on probes, each in a fork of its own."""
         answers = self._send(requests, alone=True, groups=groups)
-        return {request.probe: each for request, each in zip(requests, answers, strict=True) if each is not None}
+        return {request.probe: answer for request, answer in zip(requests, answers, strict=True) if answer is not None}
 
     def _send(self, requests: Sequence[ProbeRequest], *, alone: bool, groups: int) -> list[Answer | None]:
         """Return the answers on probes, each in a fork of its own, or in one, which may end before all are answered."""
@@ -186,7 +178,7 @@ class Prober:
         tensors: dict[str, Tensor] = {}
         for index, request in enumerate(requests):
             tensors |= request.tensors(str(index))
-        seconds = [longest_seconds(each.probe, self.runtime, run=bool(each.samples)) for each in requests]
+        seconds = [longest_seconds(request.probe, self.runtime, run=bool(request.samples)) for request in requests]
         message: dict[str, Any] = {
             "do": "probe",
             "timeout": self.timeout + _SLOWER * max(seconds),

@@ -1,4 +1,4 @@
-"""How far the numbers of a model's nodes are known."""
+"""Counts of a model's nodes by how far their numbers are known."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class ProofCounts:
     def of(cls, verdicts: Iterable[Verdict]) -> ProofCounts:
         """Count verdicts of nodes that the runtime accepts."""
         known = list(verdicts)
-        counts = Counter(each.proof for each in known)
-        obstacles = Counter(each.unproven.obstacle for each in known if each.proof is Proof.NONE and each.unproven)
-        reasons = {each.value: obstacles[each] for each in Obstacle if obstacles[each]}
-        return cls(counts[Proof.RUN], counts[Proof.WITNESS], reasons)
+        counts = Counter(verdict.proof for verdict in known)
+        reasons = [verdict.unproven for verdict in known if verdict.proof is Proof.NONE]
+        obstacles = Counter(reason.obstacle for reason in reasons if reason)
+        unproven = {obstacle.value: obstacles[obstacle] for obstacle in Obstacle if obstacles[obstacle]}
+        return cls(counts[Proof.RUN], counts[Proof.WITNESS], unproven)
 
     def __add__(self, other: ProofCounts) -> ProofCounts:
         unproven = dict(Counter(self.unproven) + Counter(other.unproven))

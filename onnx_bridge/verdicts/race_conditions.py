@@ -26,18 +26,12 @@ _ALWAYS_SHARED = 2
 
 
 def race_condition(probe: Probe, runtime: Runtime, target: str) -> str | None:
-    """Return the race condition that a probe is subject to; None without one.
-
-    Args:
-        probe: the probe.
-        runtime: the runtime that would run it.
-        target: the target of the whole model.
-    """
+    """Return the race condition that a probe is subject to if the whole model is for ``target``; otherwise None."""
     if target != "ref" or runtime.release >= _FIXED:
         return None
     limit = _SHARED.get(runtime.kind, _ALWAYS_SHARED)
     most = max(_rows(with_nested(probe.nodes), probe), default=0)
-    return f"its threads sort the {most} rows of TopK in the same memory" if most >= limit else None
+    return f"MIGraphX's threads sort the {most} rows of TopK in the same memory" if most >= limit else None
 
 
 def _rows(nodes: Iterable[ir.Node], probe: Probe) -> Iterable[int]:

@@ -1,4 +1,4 @@
-"""How long a runtime would take to compile and run a probe, estimated from its work.
+"""The time that a runtime would take to compile and run a probe, estimated from its work.
 
 The estimate decides which probes are run at real size, so it depends on the probe and the build of MIGraphX alone,
 never on the load of the machine. Measured on ``ref`` with one core, in millions a second: 20 multiply-adds of a
@@ -21,7 +21,7 @@ from passes.graphs.traversal import with_nested
 from passes.probing.probe import Probe
 
 _SAMPLES = 2
-"""How many samples a probe is run on, at most."""
+"""The most samples that a probe is run on."""
 _CONVOLVED, _MOVED = 15e6, 20e6
 _MULTIPLIED, _MULTIPLIED_FAST = 30e6, 2000e6
 _UNROLLED, _COMPILED = 2e-4, 1.6e-6

@@ -38,7 +38,9 @@ def old(runtime: Runtime) -> Runtime:
 
 
 def test_rows_that_threads_share(old: Runtime) -> None:
-    assert race_condition(rows("[4,4,8]"), old, "ref") == "its threads sort the 16 rows of TopK in the same memory"
+    assert (
+        race_condition(rows("[4,4,8]"), old, "ref") == "MIGraphX's threads sort the 16 rows of TopK in the same memory"
+    )
     assert race_condition(rows("[15,80]"), old, "ref") is None
     assert race_condition(rows("[80]"), old, "ref") is None
     assert race_condition(probe("(float[90,8] x) => (y) { y = Softmax(x) z = Identity(k) }"), old, "ref") is None
