@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Fails = Callable[[int, int], bool | None]
-"""Whether the interval [start, stop) fails; None if that is unknown."""
+"""A predicate: True if the interval [start, stop) fails, False if it does not, None if that is unknown."""
 
 
 def bisect_first(indices: range, holds: Callable[[int], bool]) -> int:

@@ -25,7 +25,7 @@ class Stage(StrEnum):
 
 
 QUIET_SECONDS = 2.0
-"""How long something takes before its time is told."""
+"""The seconds that something takes before its remaining time is told."""
 Progress = Callable[[str], None]
 """A progress callback. A `Stage` announces the next phase; any other text is a detail of the current one."""
 

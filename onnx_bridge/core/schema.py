@@ -31,14 +31,16 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the value is nested too deeply") from None
     level = [value]
     for _ in range(_DEEPEST + 1):
-        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list)))
+        inner = [
+            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, (dict, list))
+        ]
         level = list(chain.from_iterable(inner))
         if not level:
             return value
-    raise ValueError("it is nested too deeply")
+    raise ValueError("the value is nested too deeply")
 
 
 class JsonRecord:

@@ -1,4 +1,4 @@
-"""How a user names an installation of MIGraphX."""
+"""The ways in which a user names an installation of MIGraphX."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class SearchPlaces:
-    """Where `find` looks for runtimes.
+    """The places where `find` looks for runtimes.
 
     Attributes:
         environment: the environment variables.
@@ -231,7 +231,7 @@ def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
     path = Path(name).expanduser().absolute()
     if not path.exists():
         hint = nearest(name, KINDS) or f"give a path, or one of: {', '.join(KINDS)}"
-        raise RuntimeNotFound("no such file or folder", where=where, hint=hint)
+        raise RuntimeNotFound("the file or folder does not exist", where=where, hint=hint)
     if path.is_dir():
         if unpacked := _of_root(path, origin):
             return unpacked
@@ -248,7 +248,7 @@ def _named(name: str, by: str, places: SearchPlaces) -> Runtime:
             private = root != places.root and root / _PRIVATE_LIBRARIES == file.parent
             return (_of_root(root, origin) if private else None) or _of_file("system", file, by)
     raise RuntimeNotFound(
-        f"it is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
+        f"the path is neither MIGraphX's Python module for this Python (migraphx{EXTENSION_SUFFIXES[0]}), "
         f"nor {LIBRARY}, nor a folder with one of them, nor a private runtime",
         where=where,
         hint=_INSTALL,

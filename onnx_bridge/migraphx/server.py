@@ -170,7 +170,7 @@ def _balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
     """Return the indices of tasks in at most ``count`` groups that take about as long each, in order."""
     groups: list[list[int]] = [[] for _ in range(count)]
     taken = [0.0] * count
-    for index in sorted(range(len(seconds)), key=lambda each: -seconds[each]):
+    for index in sorted(range(len(seconds)), key=lambda index: -seconds[index]):
         least = taken.index(min(taken))
         groups[least].append(index)
         taken[least] += seconds[index] + _TASK_SECONDS

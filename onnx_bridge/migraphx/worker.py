@@ -45,8 +45,8 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(1 << 40)}
 """Saving grows a buffer to the size of the program. With large buffers on the heap instead of in mappings of their own,
 which is glibc's default, saving 430 MB takes about a second less, and the peak of memory is some 8 % higher."""
 _HUGE_PAGES = "glibc.malloc.hugetlb=1"
-"""Where the system leaves it to programs (``madvise``), the heap is in pages of 2 MB: parsing, compiling and saving
-ResNet-50 takes half the time, most of which is page faults otherwise. Elsewhere it has no effect."""
+"""If the system leaves it to programs (``madvise``), the heap is in pages of 2 MB: parsing, compiling and saving
+ResNet-50 takes half the time, most of which is page faults otherwise. Otherwise it has no effect."""
 _HEAP_CHECKER = "libc_malloc_debug.so.0"
 """glibc's library; with it and ``glibc.malloc.check=3`` a corrupted heap ends the process when memory is freed."""
 _SYSTEM_LIBRARIES = tuple(map(Path, ("/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib")))
@@ -86,7 +86,7 @@ class Worker:
 
     @property
     def generation(self) -> int:
-        """How many processes were started."""
+        """The number of processes that were started."""
         return self._child.generation
 
     @property

@@ -42,7 +42,7 @@ def keep_scores(model: onnx.ModelProto) -> None:
 def classes_of(metadata: Mapping[str, str]) -> dict[str, list[Class]]:
     """Return the classes of each output that has scores, in the order of its columns, from the metadata of a model.
 
-    What is no list of classes, which only a file says that nobody wrote with `keep_scores`, is left out.
+    Malformed lists of classes are ignored; `keep_scores` never writes them.
     """
     classes: dict[str, list[Class]] = {}
     for key, value in metadata.items():

@@ -107,7 +107,7 @@ def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] |
         nodes: the names of those that run on MIGraphX; None is all.
 
     Raises:
-        InputError: there is no such file, or it is not a model.
+        InputError: the file does not exist, or is not a model.
     """
     model = source if isinstance(source, ir.Model) else load(source)
     infer(model)

@@ -75,10 +75,10 @@ def _strings(message: Message, place: str = "") -> Iterator[tuple[str, str | byt
     for field, value in message.ListFields():
         name = f"{place}{field.name}"
         items = (
-            [(f"{name}[{index}]", each) for index, each in enumerate(value)] if field.is_repeated else [(name, value)]
+            [(f"{name}[{index}]", item) for index, item in enumerate(value)] if field.is_repeated else [(name, value)]
         )
         if field.message_type is not None:
-            for inner, each in items:
-                yield from _strings(each, f"{inner}.")
+            for inner, part in items:
+                yield from _strings(part, f"{inner}.")
         elif field.type == FieldDescriptor.TYPE_STRING:
             yield from items

@@ -47,7 +47,7 @@ class Source:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
         except FileNotFoundError:
-            raise InputError("there is no such file", where=str(path), hint=_nearest_name(path)) from None
+            raise InputError("the file does not exist", where=str(path), hint=_nearest_name(path)) from None
         except OSError as error:
             raise InputError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
         weakref.finalize(self, os.close, self._file)

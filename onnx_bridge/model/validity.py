@@ -28,8 +28,8 @@ class _Schema:
     """The schema of an operator in an opset.
 
     Attributes:
-        inputs: the least and the greatest number of them.
-        outputs: likewise.
+        inputs: the least and the greatest number of inputs.
+        outputs: the least and the greatest number of outputs.
         needed: the places of inputs that cannot be left out.
         repeated: the place since which an input stands for any number; of them, none can be left out.
         required: the names of attributes that must be given.
@@ -51,7 +51,7 @@ def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
     return _Schema(
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
-        tuple(index for index, each in enumerate(schema.inputs) if each.option == _Option.Single),
+        tuple(index for index, formal in enumerate(schema.inputs) if formal.option == _Option.Single),
         next((index for index, value in enumerate(schema.inputs) if value.option == _Option.Variadic), sys.maxsize),
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
     )

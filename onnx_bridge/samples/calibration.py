@@ -79,7 +79,7 @@ class ImageRules:
         for name, value in content.items():
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
-                raise InputError(f"there is no rule {name!r}", where=str(path), hint=hint)
+                raise InputError(f"the rule {name!r} does not exist", where=str(path), hint=hint)
             several = name in ("mean", "std")
             values = value if isinstance(value, list) and several else [value]
             numbers = all(type(number) in (int, float) and abs(number) <= _LARGEST for number in values)
@@ -114,8 +114,8 @@ def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpe
         specs: the inputs of the model, with fixed shapes.
 
     Raises:
-        InputError: there are none, they do not fit the model, or have no range: they contain NaN or Inf, or an input is
-            0 in all of them.
+        InputError: the samples are missing, do not fit the model, or have no range: they contain NaN or Inf, or an
+            input is 0 in all of them.
     """
     if given is None:
         generated = tuple(generate(specs, seed=0, samples=_GENERATED))
@@ -144,7 +144,7 @@ def _check(samples: Sequence[Sample], where: str) -> None:
     if not samples:
         raise InputError("there are no samples to calibrate on", where=where)
     if warnings := files.find_non_finite(samples):
-        raise InputError(f"no range can be measured: {warnings[0]}", where=where)
+        raise InputError(f"the samples have no range: {warnings[0]}", where=where)
     arrays: dict[str, list[Array]] = {}
     for sample in samples:
         for name, array in flat(sample).items():
@@ -163,7 +163,7 @@ def _from_npy(path: Path, specs: Sequence[TensorSpec]) -> list[Sample]:
 
 
 def image_batches(folder: Path, specs: Sequence[TensorSpec]) -> Iterator[Sample] | None:
-    """Yield the images of a folder, read one batch at a time; None if there are none.
+    """Return an iterator of a folder's images, read one batch at a time; None for a folder without images.
 
     Args:
         folder: the folder, which may have rules of preprocessing (`ImageRules`).

@@ -29,7 +29,7 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec
 LABEL = "label"
 """The name of a sample's labels, unless an input has it."""
 DataSource = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""Where to read samples from; or samples, or a function that returns them, each alone or with its label."""
+"""A path to read samples from; or samples, or a function that returns them, each alone or with its label."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Dataset:
         """Yield each sample with its labels.
 
         Raises:
-            InputError: they cannot be read, or do not fit the model; or there is none.
+            InputError: the samples cannot be read, or do not fit the model; or there are no samples.
         """
         empty = True
         for origin, sample, label in islice(self._batches(), self.limit):
@@ -74,8 +74,8 @@ class Dataset:
 
     def _batches(self) -> Iterator[tuple[str, Any, Array | None]]:
         """Yield samples of the model's batch, with their origin and labels."""
-        for origin, each in self._unvalidated():
-            sample, given = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
+        for origin, item in self._unvalidated():
+            sample, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
             if isinstance(sample, Mapping) and LABEL in sample and all(spec.name != LABEL for spec in self.specs):
                 sample, given = {name: sample[name] for name in sample if name != LABEL}, sample[LABEL]
             label = _labels(given, origin)
@@ -84,7 +84,7 @@ class Dataset:
                 yield origin, sample, label
                 continue
             if rows % batch and self.most_rows is None:
-                what = f"the sample has {rows} rows, which is no multiple of the model's batch of {batch}"
+                what = f"the sample has {rows} rows, which is not a multiple of the model's batch of {batch}"
                 raise InputError(what, where=origin, hint=f"give {rows - rows % batch} of them")
             apart = label is not None and label.ndim > 0 and len(label) == rows
             for start in range(0, rows, batch):
@@ -94,7 +94,7 @@ class Dataset:
 
     @property
     def _batch(self) -> int | None:
-        """The first size of all inputs; None if they have none in common."""
+        """The first size of all inputs; None if they have no common one."""
         first = {spec.shape[0] if spec.shape else None for spec in self.specs}
         size = first.pop() if len(first) == 1 else None
         return size if isinstance(size, int) and size else None
@@ -104,7 +104,7 @@ class Dataset:
         ranks = {spec.name: len(spec.shape or ()) for spec in self.specs}
         if not isinstance(sample, Mapping) or sample.keys() != ranks.keys():
             return None
-        arrays = {name: each for name, each in sample.items() if isinstance(each, np.ndarray)}
+        arrays = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
         lengths = {len(array) for name, array in arrays.items() if array.ndim == ranks[name] > 0}
         return lengths.pop() if len(lengths) == 1 and len(arrays) == len(ranks) else None
 

@@ -64,9 +64,8 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
     if callable(source):
         return _validate_all(from_function(source, "the function"), "the function", model, count)
     given = [source] if isinstance(source, Mapping) else source
-    return _validate_all(
-        ((f"sample {index}", each) for index, each in enumerate(given)), "what was given", model, count
-    )
+    samples = ((f"sample {index}", sample) for index, sample in enumerate(given))
+    return _validate_all(samples, "what was given", model, count)
 
 
 def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
@@ -88,7 +87,7 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     """Yield samples as they are in a file, folder or script, each with its origin.
 
     Args:
-        path: as for `read`.
+        path: the path of the file, folder or script; for a function of a script, ``script.py:function``.
         wanted: the inputs of the model.
 
     Raises:
@@ -100,7 +99,7 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     else:
         function = "load_data"
     if not path.exists():
-        raise InputError("there is no such file or folder", where=str(path), hint=f"inputs come as {_FORMATS}")
+        raise InputError("the file or folder does not exist", where=str(path), hint=f"inputs come as {_FORMATS}")
     if path.is_dir():
         return _from_folder(path, wanted)
     if path.suffix == ".npz":
@@ -131,10 +130,8 @@ def _validate_all(
 ) -> list[Sample]:
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
     # an endless loader is fine if a count is given
-    samples = [
-        validated(each, wanted, origin)
-        for origin, each in islice(unchecked, _MAX_SAMPLES + 1 if count is None else count)
-    ]
+    taken = islice(unchecked, _MAX_SAMPLES + 1 if count is None else count)
+    samples = [validated(sample, wanted, origin) for origin, sample in taken]
     if count is None and len(samples) > _MAX_SAMPLES:
         what = f"there are more than {_MAX_SAMPLES} samples, and the loader may be endless"
         raise InputError(what, where=source, hint="say how many with --samples")
@@ -321,8 +318,8 @@ def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     dtypes = {spec.name: spec.dtype for spec in wanted}
     for index, sample in enumerate(samples):
         arrays = {
-            name: _restored(each, dtypes.get(name)) if isinstance(each, np.ndarray) else each
-            for name, each in sample.items()
+            name: _restored(value, dtypes.get(name)) if isinstance(value, np.ndarray) else value
+            for name, value in sample.items()
         }
         yield f"{path}, sample {index}", arrays
 

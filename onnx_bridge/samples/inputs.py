@@ -157,7 +157,7 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
     checked: Sample = {}
     for spec in wanted:
         if spec.name not in sample:
-            raise InputError("is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
+            raise InputError("the input is missing", where=f"input {spec.name!r}", hint=f"give {_wanted(spec)}")
         checked[spec.name] = _checked(sample[spec.name], spec, symbols)
     for spec in wanted if symbols else ():  # again: now that all symbols are known, expressions of them are
         if isinstance(array := checked[spec.name], np.ndarray):
@@ -219,7 +219,7 @@ def _sizes(wanted: Iterable[TensorSpec], dims: Mapping[str, int]) -> Callable[[D
     for symbol, size in dims.items():
         if symbol not in known:
             hint = nearest(symbol, known) or f"the inputs have {', '.join(sorted(known)) or 'fixed sizes only'}"
-            raise InputError("no input has such a dimension", where=f"dimension {symbol!r}", hint=hint)
+            raise InputError("inputs have no such dimension", where=f"dimension {symbol!r}", hint=hint)
         if size < 0:
             raise InputError(f"the size is {size}", where=f"dimension {symbol!r}", hint="use zero or more")
 
@@ -277,7 +277,7 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
         elif _symbols(dim) <= symbols.keys():
             expected = size_expressions.evaluate(dim, {symbol: symbols[symbol][0] for symbol in _symbols(dim)})
             if expected != size:
-                raise _unfit(shape, spec, f", where {dim!r} is {size}", f"it should be {expected}")
+                raise _unfit(shape, spec, f", where {dim!r} is {size}", f"{dim!r} should be {expected}")
 
 
 def _unfit(shape: tuple[int, ...], spec: TensorSpec, which: str, hint: str) -> InputError:

@@ -24,7 +24,7 @@ Bound = tuple[Dim, int]
 """A dimension, and an offset to add to it."""
 
 _MAX_STEPS = 12
-"""How many moving operators are followed; exporters put about five between token ids and their embedding."""
+"""The most moving operators that are followed; exporters put about five between token ids and their embedding."""
 
 
 @dataclass(frozen=True)

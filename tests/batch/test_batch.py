@@ -308,7 +308,7 @@ class TestFailures:
         reasons = {each.name: each.reason for each in outcome.results}
         assert reasons["good"] == ""
         assert "Odd" in reasons["odd"]
-        assert "absent" in reasons["absent"] or "no such file" in reasons["absent"].lower()
+        assert "absent" in reasons["absent"] or "does not exist" in reasons["absent"].lower()
         odd = outcome.results[1]
         assert odd.log is not None
         assert "Traceback" in odd.log.read_text()

@@ -111,7 +111,7 @@ class TestRemotePath:
         assert root.files() == {}
         assert root.fingerprint() is None
         root.remove()
-        with pytest.raises(InputError, match="no such file"):
+        with pytest.raises(InputError, match="the file does not exist"):
             root.read_bytes()
 
     def test_files(self, root: RemotePath, tmp_path: Path) -> None:

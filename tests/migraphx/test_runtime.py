@@ -165,8 +165,8 @@ class TestNamed:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            ("privat", "no such file or folder.*did you mean private"),
-            ("/nowhere/at/all", "no such file or folder.*one of: module, system, private"),
+            ("privat", "the file or folder does not exist.*did you mean private"),
+            ("/nowhere/at/all", "the file or folder does not exist.*one of: module, system, private"),
             (sys.prefix, "neither MIGraphX's Python module"),
             (__file__, "neither MIGraphX's Python module"),
         ],

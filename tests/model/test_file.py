@@ -56,8 +56,11 @@ def loaded(path: str | Path) -> np.ndarray[Any, Any]:
 
 
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: path.with_name("modle.onnx").touch(), r"no such file \(did you mean modle.onnx\?\)"),
-    "no folder": (lambda path: path.parent.rmdir(), "no such file"),
+    "missing": (
+        lambda path: path.with_name("modle.onnx").touch(),
+        r"the file does not exist \(did you mean modle.onnx\?\)",
+    ),
+    "no folder": (lambda path: path.parent.rmdir(), "the file does not exist"),
     "folder": (lambda path: path.mkdir(), "this is a folder"),
     "folder of a model": (
         lambda path: write(adder(external()), path / "m.onnx"),
@@ -206,7 +209,7 @@ def test_a_doc_string_that_is_not_utf8_is_rejected_when_saving(tmp_path: Path) -
 
 ENTRIES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "no entries": ([], "must be in a file within the folder"),
-    "missing": ([("location", "dta.bin")], r"no such file \(did you mean data.bin\?\)"),
+    "missing": ([("location", "dta.bin")], r"the file does not exist \(did you mean data.bin\?\)"),
     "folder": ([("location", ".")], "this is a folder"),
     "absolute": ([("location", "/etc/passwd")], "within the folder of the model, not in '/etc/passwd'"),
     "above": ([("location", "../secret.bin")], "not in '../secret.bin'"),

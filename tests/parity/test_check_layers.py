@@ -163,7 +163,7 @@ class TestInputs:
         [
             ([], "there are no samples"),
             ({"logits": np.zeros(2)}, "none of its arrays .logits. is an input"),
-            ({"x": sample(0)["x"]}, "input 'i': is missing"),
+            ({"x": sample(0)["x"]}, "input 'i': the input is missing"),
         ],
     )
     def test_invalid_inputs(self, runtime: Runtime, path: Path, given: Any, says: str) -> None:
@@ -203,7 +203,7 @@ class TestTolerances:
         options = ["check", bundle, "--reference", bundle.with_name("other.onnx")]
         assert run(*options) == 1
         assert run(*options, "--tol", "y:atol=1") == 0
-        with pytest.raises(InputError, match="no such tolerance"):
+        with pytest.raises(InputError, match="the tolerance does not exist"):
             run(*options, "--tolerance", "fp17")
         with pytest.raises(InputError, match="is not NAME:rtol=NUMBER"):
             run(*options, "--tol", "y=1")

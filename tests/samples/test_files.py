@@ -93,7 +93,7 @@ def test_folders_are_sorted_by_number(tmp_path: Path) -> None:
 
 def test_invalid_files(tmp_path: Path) -> None:
     wanted = [spec("f4", 1)]
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="the file or folder does not exist"):
         files.read(tmp_path / "no.npz", wanted)
     (tmp_path / "in.txt").write_text("1")
     with pytest.raises(InputError, match=r"in\.txt: this is not a known format of inputs .inputs come as an \.npz"):

@@ -372,7 +372,7 @@ def test_a_symbol_may_be_any_text() -> None:
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        ({"bach": 2}, "dimension 'bach': no input has such a dimension .*did you mean batch?"),
+        ({"bach": 2}, "dimension 'bach': inputs have no such dimension .*did you mean batch?"),
         ({"batch": -1}, "dimension 'batch': the size is -1"),
         ({"batch": 3}, "'batch/2' is not an integer.*choose other sizes for batch"),
     ],
@@ -409,8 +409,8 @@ def test_a_sample_that_fits_comes_back_in_the_order_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("sample", "says"),
     [
-        ({}, r"input 'x': is missing \(give a float32\[N, 3\] array\)"),
-        ({"x": np.zeros((1, 3), "f4")}, "input 'mask': is missing"),
+        ({}, r"input 'x': the input is missing \(give a float32\[N, 3\] array\)"),
+        ({"x": np.zeros((1, 3), "f4")}, "input 'mask': the input is missing"),
         ({"X": 1}, r"input 'X': the model has no such input \(did you mean x\?|the inputs are x, mask"),
         ({"musk": 1}, r"input 'musk': the model has no such input \(did you mean mask\?\)"),
         ({"x": np.zeros((1, 3))}, r"input 'x': is float64, the model takes float32 .*astype\(float32\)"),
@@ -423,7 +423,7 @@ def test_a_sample_that_fits_comes_back_in_the_order_of_the_model() -> None:
         ),
         (
             {"x": np.zeros((2, 3), "f4"), "mask": np.ones((2, 3), "i4")},
-            r"input 'mask': the shape is \[2, 3\], where 'N \+ 2' is 3 \(it should be 4\)",
+            r"input 'mask': the shape is \[2, 3\], where 'N \+ 2' is 3 \('N \+ 2' should be 4\)",
         ),
         (
             {"x": np.zeros((1, 3), "f4"), "mask": [[1, 1]]},

@@ -144,7 +144,7 @@ def broken():
             files.read(Path(f"{script}:load_date"), WANTED)
 
     def test_a_missing_script(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"no\.py: there is no such file"):
+        with pytest.raises(InputError, match=r"no\.py: the file or folder does not exist"):
             files.read(tmp_path / "no.py:load", WANTED)
 
 
@@ -165,7 +165,7 @@ class TestPython:
         [
             ([], "there are no samples"),
             ([[1]], "sample 0: a sample is a dict of arrays by input name, and this is a list"),
-            ([sample(0), {"x": sample(0)["x"]}], "sample 1, input 'i': is missing"),
+            ([sample(0), {"x": sample(0)["x"]}], "sample 1, input 'i': the input is missing"),
             ([{**sample(0), "j": np.zeros(1)}], "input 'j'.*no such input"),
             ({"pixels": np.zeros(1)}, "the model takes x, i: are these the inputs of another model"),
             ({"x": [[1], [2, 3]], "i": [1, 2]}, "input 'x': cannot be converted to an array"),

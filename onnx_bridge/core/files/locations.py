@@ -91,7 +91,7 @@ class RemotePath:
         """Return all files below, by relative path: URL, size in bytes, and a tag that changes with the content."""
 
         def listed(fs: AbstractFileSystem, path: str) -> dict[str, dict[str, Any]]:
-            return {posixpath.relpath(each, path): info for each, info in fs.find(path, detail=True).items()}
+            return {posixpath.relpath(file, path): info for file, info in fs.find(path, detail=True).items()}
 
         infos = {name: info for name, info in self._call(listed).items() if name != "."}
         return {
@@ -130,7 +130,7 @@ class RemotePath:
         def read(fs: AbstractFileSystem, path: str) -> dict[str, bytes]:
             paths = {f"{path}/{name}": name for name in names}
             contents = fs.cat(list(paths), on_error="omit") if paths else {}
-            return {paths[each]: bytes(data) for each, data in contents.items()}
+            return {paths[path]: bytes(data) for path, data in contents.items()}
 
         return self._call(read)
 
@@ -185,7 +185,7 @@ class RemotePath:
         """Translate the errors of a file system.
 
         Raises:
-            InputError: there is no such file, access is denied, or no installed file system handles the URL.
+            InputError: the file does not exist, access is denied, or no installed file system handles the URL.
             Unreachable: anything else, which may be transient.
         """
         try:
@@ -193,11 +193,11 @@ class RemotePath:
         except (InputError, Unreachable):
             raise
         except FileNotFoundError:
-            raise InputError("there is no such file", where=self.url) from None
+            raise InputError("the file does not exist", where=self.url) from None
         except PermissionError as error:
             raise InputError(f"access is denied: {_one_line(error)}", where=self.url) from error
         except ImportError as error:
-            raise InputError(f"no file system for it is installed: {_one_line(error)}", where=self.url) from error
+            raise InputError(f"the file system is not installed: {_one_line(error)}", where=self.url) from error
         except Exception as error:  # file systems have no common base class of errors
             raise Unreachable(f"{type(error).__name__}: {_one_line(error)}", where=self.url) from error
 

@@ -31,7 +31,7 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class CacheFolder(JsonRecord):
-    """Where the cache is."""
+    """The folder of the cache."""
 
     folder: Path
 

@@ -119,7 +119,7 @@ def mirrors() -> list[str]:
 
 
 class Cause(enum.Enum):
-    """Why apt failed."""
+    """The causes for which apt fails, each with the pattern of its messages."""
 
     PACKAGES = "Unable to locate|no installation candidate|unmet dependencies|held broken"
     SIGNATURE = "NO_PUBKEY|GPG error|BADSIG|EXPKEYSIG|REVKEYSIG|OpenPGP|sqv"
@@ -235,8 +235,8 @@ class Archive:
         """
         listed = re.findall(r"^'.*' ([^_ ]+)_\S+\.deb ", self._install("--print-uris"), re.MULTILINE)
         shown = self._show(*listed)
-        size = sum(int(one["Size"]) + int(one["Installed-Size"]) * 1024 for one in shown)
-        return {one["Package"]: one["Version"] for one in shown}, size
+        size = sum(int(package["Size"]) + int(package["Installed-Size"]) * 1024 for package in shown)
+        return {package["Package"]: package["Version"] for package in shown}, size
 
     def download(self) -> None:
         """Download the packages of `plan`, with verified checksums.

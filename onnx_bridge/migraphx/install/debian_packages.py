@@ -52,7 +52,7 @@ def fields(stanza: str) -> dict[str, str]:
 def alternatives(relation: str) -> tuple[tuple[str, ...], ...]:
     """Return the names in a ``Depends`` field, group by group: ``a (>= 1), b | c`` is ``(("a",), ("b", "c"))``."""
     groups = [group for group in relation.split(",") if group.strip()]
-    return tuple(tuple(re.split(r"[\s:(]", one.strip())[0] for one in group.split("|")) for group in groups)
+    return tuple(tuple(re.split(r"[\s:(]", name.strip())[0] for name in group.split("|")) for group in groups)
 
 
 def read(path: Path) -> Deb:
@@ -87,7 +87,7 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
         RuntimeNotFound: packages are missing; all of them are named.
     """
     if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), hint="give the folder of the .deb files")
+        raise InputError("the folder does not exist", where=str(folder), hint="give the folder of the .deb files")
     by_name: dict[str, list[Deb]] = {}
     for deb in map(read, sorted(folder.glob("*.deb"))):
         for name in (deb.name, *deb.provides):
@@ -105,7 +105,7 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
         elif candidates[0].name not in chosen:
             deb = _the_one(candidates)
             chosen[deb.name] = deb
-            wanted.extend(one for one in deb.depends if one not in wanted)
+            wanted.extend(names for names in deb.depends if names not in wanted)
     if missing:
         raise RuntimeNotFound(
             f"these packages are missing: {', '.join(missing)}",

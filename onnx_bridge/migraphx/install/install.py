@@ -142,7 +142,7 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
         there = {path.name: path for path in sorted(runtimes.glob("[!.]*")) if not path.is_symlink()}
         if name is not None and name not in there:
             hint = nearest(name, there) or "onnx-bridge runtime list shows them"
-            raise InputError("no such private runtime", where=name, hint=hint)
+            raise InputError("the private runtime does not exist", where=name, hint=hint)
         gone = [there[name]] if name else list(there.values())
         for path in gone:
             report(f"removing {path.name}")
@@ -258,7 +258,7 @@ def _recorded(runtimes: Path) -> list[tuple[Path, InstallRecord]]:
     """Return the installed runtimes, newest first, without those with missing or truncated files."""
     read = ((path, InstallRecord.read(path)) for path in runtimes.glob("[!.]*") if not path.is_symlink())
     whole = [(path, record) for path, record in read if record and not record.damage(path)]
-    return sorted(whole, key=lambda one: one[1].date, reverse=True)
+    return sorted(whole, key=lambda installed: installed[1].date, reverse=True)
 
 
 def _with(runtimes: Path, suite: str, identity: str) -> Path | None:

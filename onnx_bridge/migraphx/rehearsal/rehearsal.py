@@ -56,7 +56,7 @@ class Rehearsal:
 
     @property
     def through_quantization(self) -> int:
-        """How many groups there are up to and including the one that rewrites quantization."""
+        """The number of groups up to and including the one that rewrites quantization."""
         return self.groups.index(QUANTIZATION) + 1
 
     @property
@@ -142,7 +142,7 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
     """Return the folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
 
     Raises:
-        RuntimeNotFound: there are none of the runtime's version.
+        RuntimeNotFound: no headers of the runtime's version are available.
     """
     for libraries in runtime.library_path:
         beside = libraries.parent / "include"

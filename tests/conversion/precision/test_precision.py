@@ -267,7 +267,7 @@ def test_npy_is_for_one_input(tmp_path: Path) -> None:
     [
         ([], "no samples"),
         ([{"x": np.zeros((1, 3, 6, 6), np.float32)}], "0 in all of 1 samples"),
-        ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "no range can be measured.*NaN"),
+        ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "the samples have no range.*NaN"),
         ([{"x": np.zeros((1, 3, 5, 6), np.float32)}], "the shape is"),
         ([{"y": np.zeros((1, 3, 6, 6), np.float32)}], "none of its arrays"),
     ],
@@ -318,7 +318,7 @@ def test_images_keep_their_proportions_and_fill_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("shear = 1", "no rule 'shear'"),
+        ("shear = 1", "the rule 'shear' does not exist"),
         ("std = 0", "std cannot be 0"),
         ("mean = [1, 2]", "mean cannot be"),
         ("=", "read"),
@@ -390,7 +390,7 @@ def test_a_strip_that_is_huge_when_it_is_resized(tmp_path: Path) -> None:
 def test_images_beyond_the_range_of_the_input(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", (8, 8), (1, 2, 3))
     (tmp_path / "images.toml").write_text("scale = 1e9\nstd = 1e-9")
-    with pytest.raises(InputError, match="no range can be measured"):
+    with pytest.raises(InputError, match="the samples have no range"):
         load_calibration(tmp_path, [replace(SPEC, dtype=np.dtype(np.float16))])
 
 

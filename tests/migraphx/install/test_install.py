@@ -146,7 +146,7 @@ class TestInstall:
         assert said == [f"already installed: {runtime.path.name}"]
 
         (cache / "runtimes/.new-dead").mkdir()
-        with pytest.raises(InputError, match="no such private runtime"):
+        with pytest.raises(InputError, match="the private runtime does not exist"):
             remove("another")
         assert remove(runtime.path.name) == [runtime.path]
         assert private() == []
@@ -286,7 +286,7 @@ class TestNothingIsLeft:
         self.fails(RuntimeFailure, "cannot be used.*ONNX_BRIDGE_CACHE")
 
     def test_no_such_folder(self, tmp_path: Path) -> None:
-        self.fails(InputError, "no such folder", source=tmp_path / "none")
+        self.fails(InputError, "the folder does not exist", source=tmp_path / "none")
 
     def test_missing_packages_are_named(self, debs: Path, tmp_path: Path) -> None:
         source = linked(debs, tmp_path / "source")

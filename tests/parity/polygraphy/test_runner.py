@@ -138,7 +138,7 @@ class TestRunner:
 
     def test_bad_input_is_polygraphys_error(self, model: Path, tmp_path: Path) -> None:
         with (
-            pytest.raises(PolygraphyException, match="there is no such file"),
+            pytest.raises(PolygraphyException, match="the file does not exist"),
             MigraphxRunner(tmp_path / "nowhere.onnx"),
         ):
             pass
