@@ -54,7 +54,7 @@ class JoinBranches(NodeRewrite[Any]):
         for one, other in zip(yes, no, strict=True):
             problem = shape_mismatch(one, other, edit.scope)
             if problem is not None:
-                return Skip(f"the results of its branches differ: {problem}")
+                return Skip(f"the results of the branches differ: {problem}")
             outputs.append(one if one is other else select(condition, one, other, edit))
         return outputs
 

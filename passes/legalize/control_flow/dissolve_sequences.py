@@ -231,7 +231,7 @@ class _Walk:
         if node.op_type == "OptionalHasElement":
             return self._propose(node, lambda edit: edit.constant(np.array(held.value is not None)))
         if held.value is None:
-            return Skip("it reads an empty optional")
+            return Skip("the optional is empty")
         return self._propose(node, lambda edit: held.value)
 
     def _held(self, value: ir.Value | None) -> _Optional | None:
@@ -255,10 +255,10 @@ class _Walk:
         if place is not None:
             known = ints(self.scope.constant(place))
             if known is None or len(known) != 1:
-                return Skip("its position is not constant")
+                return Skip("the position is not constant")
             position = known[0] + len(elements) if known[0] < 0 else known[0]
         if not 0 <= position < len(elements) + inserts:
-            return Skip(f"its position is out of range for a sequence of {len(elements)}")
+            return Skip(f"the position is out of range for a sequence of {len(elements)}")
         new = (node.inputs[1],) if inserts and node.inputs[1] is not None else ()
         self.sequences[node.outputs[0]] = (*elements[:position], *new, *elements[position + (not inserts) :])
         return None
@@ -270,11 +270,11 @@ class _Walk:
         operands: list[Elements | ir.Value] = []
         for value in node.inputs:
             if value is None or (isinstance(value.type, ir.SequenceType) and value not in self.sequences):
-                return Skip("it maps a sequence with unknown elements")
+                return Skip("the elements of a sequence are unknown")
             operands.append(self.sequences.get(value, value))
         count = len(operands[0])  # type: ignore[arg-type]
         if any(isinstance(operand, tuple) and len(operand) < count for operand in operands):
-            return Skip("its sequences have different lengths")
+            return Skip("the sequences have different lengths")
         body, results = Body(graph, edit), []
         for turn in range(count):
             arguments = [operand[turn] if isinstance(operand, tuple) else operand for operand in operands]

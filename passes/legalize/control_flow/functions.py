@@ -92,17 +92,17 @@ class ExpandFunctions(NodeRewrite[Any]):
         if "" not in scope.opset_imports:
             return Skip("the model does not import the standard operators, which its body consists of")
         if captures(node):
-            return Skip("its subgraph captures outer values, which a function body cannot")
+            return Skip("the subgraph captures outer values, which a function body cannot")
         for value in node.inputs:
             if value is not None and scope.dtype(value) is None and not isinstance(value.type, _CONTAINERS):
                 return Skip(f"the type of {value.name} is unknown: run infer-shapes first")
         dtype = scope.dtype(node.inputs[0]) if node.inputs else None
         if node.op_type in _TRUNCATED and dtype is not None and dtype.is_integer():
-            return Skip("its results are truncated to integers, which a rounding error changes by one")
+            return Skip("the results are truncated to integers, which a rounding error changes by one")
         try:
             body = expand(_isolate(node, scope), scope.opset())
         except InputError as error:
-            return Skip(f"its body cannot be used here: {error}")
+            return Skip(f"the body cannot be used here: {error}")
         if body is None:
             return Skip("the standard defines no body for these attributes and types")
         return _transplant(body, node, edit)

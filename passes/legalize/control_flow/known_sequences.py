@@ -24,12 +24,12 @@ def sequence_at(node: ir.Node, elements: Elements, edit: Edit) -> Replacement:
     known = ints(edit.scope.constant(place))
     if known is not None and len(known) == 1:
         if not -len(elements) <= known[0] < len(elements):
-            return Skip(f"its position is out of range for a sequence of {len(elements)}")
+            return Skip(f"the position is out of range for a sequence of {len(elements)}")
         return elements[known[0]]
     shapes = [edit.scope.shape(value) for value in elements]
     shape = shapes[0] if shapes else None
     if shape is None or not shape.is_static() or any(other != shape for other in shapes):
-        return Skip("its position is not constant, and the shapes of the elements differ or are unknown")
+        return Skip("the position is not constant, and the shapes of the elements differ or are unknown")
     index = to_scalar(place, edit)
     return edit.op("Gather", [_stack(elements, 0, edit), index], {"axis": 0})
 
@@ -42,7 +42,7 @@ def sequence_length(node: ir.Node, elements: Elements, edit: Edit) -> Replacemen
 def concat_from_sequence(node: ir.Node, elements: Elements, edit: Edit) -> Replacement:
     """Replace ConcatFromSequence by a Concat."""
     if not elements:
-        return Skip("it concatenates an empty sequence")
+        return Skip("the sequence is empty")
     axis = node.attributes.get_int("axis", 0)
     if node.attributes.get_int("new_axis", 0):
         return _stack(elements, axis, edit)
@@ -54,7 +54,7 @@ def split_to_sequence(node: ir.Node, edit: Edit) -> Replacement:
     value = edit.input(node)
     shape, axis = edit.scope.shape(value), node.attributes.get_int("axis", 0)
     if shape is not None and not -len(shape) <= axis < len(shape):
-        return Skip(f"it has no axis {axis}")
+        return Skip(f"the input has no axis {axis}")
     size = shape[axis] if shape is not None else None
     if not isinstance(size, int):
         return Skip("the size of the split axis is unknown: freeze its shape")
@@ -78,15 +78,15 @@ def _part_sizes(node: ir.Node, size: int, edit: Edit) -> list[int]:
     if split is not None:
         tensor = edit.scope.constant(split)
         if tensor is None:
-            raise NotApplicable("its split sizes are not constant: freeze them with --freeze NAME=VALUE")
+            raise NotApplicable("the split sizes are not constant: freeze them with --freeze NAME=VALUE")
         if tensor.shape.numpy():
             return [int(part) for part in tensor.numpy().ravel()]
         length = int(tensor.numpy().item())
     if length < 1:
-        raise NotApplicable(f"its parts have the size {length}")
+        raise NotApplicable(f"the parts have the size {length}")
     whole, rest = divmod(size, length)
     if whole > _MOST_PARTS:
-        raise NotApplicable(f"it splits into {whole:,} parts, and at most {_MOST_PARTS:,} become nodes")
+        raise NotApplicable(f"the input splits into {whole:,} parts, and at most {_MOST_PARTS:,} become nodes")
     return [length] * whole + [rest] * (rest > 0)
 
 

@@ -65,12 +65,12 @@ class _Loop:
         """
         initial = [value for value in node.inputs[2:] if value is not None]
         if "body" not in node.attributes or len(initial) != len(node.inputs) - 2:
-            raise NotApplicable("it is not valid: it has no body, or a loop-carried value has no initial value")
+            raise NotApplicable("the Loop is not valid: it has no body, or a loop-carried value has no initial value")
         body = node.attributes["body"].as_graph()
         require_copyable(body, 2 + len(initial), 1 + len(node.outputs))
         count, condition = (scope.constant(value) for value in node.inputs[:2])
         if node.inputs[0] is not None and (count is None or count.size != 1):
-            raise NotApplicable("its trip count is not constant: freeze it with --freeze NAME=VALUE")
+            raise NotApplicable("the trip count is not constant: freeze it with --freeze NAME=VALUE")
         limit = max(int(count.numpy().item()), 0) if count is not None else None
         begins = True if node.inputs[1] is None else None
         if condition is not None and condition.size == 1:
@@ -111,17 +111,17 @@ class UnrollLoop(NodeRewrite[Any]):
         """Copy the body for each iteration."""
         loop = _Loop.of(node, edit.scope)
         if loop.begins is None and loop.limit != 0:
-            return Skip("whether it has a first iteration is known only at run time: its condition is not constant")
+            return Skip("whether there is a first iteration is known only at run time: the condition is not constant")
         body, counted = Body(loop.body, edit), _is_counted(loop.body)
         if loop.begins and loop.limit is None and counted:
-            return Skip("it does not terminate")
+            return Skip("the loop does not terminate")
         carried = loop.initial
         scanned: list[list[ir.Value]] = [[] for _ in node.outputs[len(carried) :]]
         iteration = 0
         while loop.begins and iteration != loop.limit:
             expected = len(edit.nodes) * (loop.limit or 1) if iteration == 1 and counted else len(edit.nodes)
             if max(expected, iteration) >= self.max_nodes:
-                return Skip(f"its replacement has more than {self.max_nodes} nodes")
+                return Skip(f"the replacement has more than {self.max_nodes} nodes")
             condition, *results = body.copy(loop.arguments(body, iteration, carried), str(iteration))
             carried, new = results[: len(carried)], results[len(carried) :]
             for values, value in zip(scanned, new, strict=True):
@@ -129,7 +129,7 @@ class UnrollLoop(NodeRewrite[Any]):
             iteration += 1
             continues = body.known(condition)
             if continues is None and iteration != loop.limit:
-                return Skip("when it ends is known only at run time: its condition is not constant")
+                return Skip("when the loop ends is known only at run time: the condition is not constant")
             if continues is not None and not continues.numpy().item():
                 break
         outputs: list[ir.Value | None] = [*carried]
@@ -165,18 +165,18 @@ class MaskLoop(NodeRewrite[Any]):
         """Copy the body for each iteration that there may be, and select the values after each."""
         loop = _Loop.of(node, edit.scope)
         if loop.limit is None or loop.limit > self.max_turns:
-            return Skip(f"it may have more than {self.max_turns} iterations")
+            return Skip(f"the loop may have more than {self.max_turns} iterations")
         carried = loop.initial
         if any(value.uses() or value.is_graph_output() for value in node.outputs[len(carried) :]):
-            return Skip("the length of its scan outputs is known only at run time")
+            return Skip("the length of the scan outputs is known only at run time")
         hazard = speculation_hazard(loop.body, edit.scope)
         if hazard is not None:
-            return Skip(f"its body cannot be executed speculatively: {hazard}")
+            return Skip(f"the body cannot be executed speculatively: {hazard}")
         body = Body(loop.body, edit)
         active = to_scalar(edit.input(node, 1), edit) if loop.begins is None else None
         for iteration in range(loop.limit if loop.begins is not False else 0):
             if len(edit.nodes) >= self.max_nodes:
-                return Skip(f"its replacement has more than {self.max_nodes} nodes")
+                return Skip(f"the replacement has more than {self.max_nodes} nodes")
             condition, *results = body.copy(loop.arguments(body, iteration, carried), str(iteration))
             chosen = []
             for old, new in zip(carried, results, strict=False):

@@ -63,7 +63,7 @@ class _Scan:
         inputs = [value for value in operands if value is not None]
         count = node.attributes.get_int("num_scan_inputs", 0)
         if "body" not in node.attributes or not count or len(inputs) != len(operands):
-            raise NotApplicable("it is not valid: an input is omitted, or there is no body or scanned input")
+            raise NotApplicable("the Scan is not valid: an input is omitted, or there is no body or scanned input")
         body = node.attributes["body"].as_graph()
         require_copyable(body, len(inputs), len(node.outputs))
         states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
@@ -166,7 +166,7 @@ class UnrollScan(NodeRewrite[Any]):
         ordered = [values[::-1] if back else values for values, back in zip(parts, scan.backward, strict=True)]
         for iteration, values in enumerate(zip(*ordered, strict=True)):
             if max(len(body.edit.nodes), iteration) >= self.max_nodes:
-                raise NotApplicable(f"its replacement has more than {self.max_nodes} nodes")
+                raise NotApplicable(f"the replacement has more than {self.max_nodes} nodes")
             results = body.copy([*carried, *values], f"{label}{iteration}")
             carried = results[: len(carried)]
             for column, value in zip(elements, results[len(carried) :], strict=True):
@@ -186,12 +186,12 @@ def _lengths(node: ir.Node, scan: _Scan, scope: Scope) -> list[int]:
     shape = scope.shape(scan.scanned[0])
     size = shape[0] if shape is not None else None
     if not isinstance(size, int) or not size or not scan.iterations:
-        raise NotApplicable("the size of its batch is unknown, or its inputs are empty")
+        raise NotApplicable("the size of the batch is unknown, or the inputs are empty")
     if node.inputs[0] is None:
         return [scan.iterations] * size
     lengths = ints(scope.constant(node.inputs[0]))
     if lengths is None:
-        raise NotApplicable("the lengths of its sequences are not constant: freeze them with --freeze NAME=VALUE")
+        raise NotApplicable("the lengths of the sequences are not constant: freeze them with --freeze NAME=VALUE")
     if any(scan.backward) and min(lengths) < scan.iterations:
         raise NotApplicable("the start of a shorter sequence that is scanned backward is undefined")
     return lengths

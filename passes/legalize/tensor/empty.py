@@ -57,7 +57,7 @@ def constant_for_empty(node: ir.Node, edit: Edit) -> Replacement:
     if node.op_type == "Identity" and scope.constant(node.inputs[0]) is not None:
         return None  # of a graph output, this is the simplest form
     if not all(empties):
-        return Skip("only some of its outputs have no elements")
+        return Skip("only some of the outputs have no elements")
     return [edit.constant(_empty(value, scope)) if value.name else None for value in node.outputs]
 
 

@@ -35,7 +35,7 @@ def gather_compress(node: ir.Node, edit: Edit) -> Replacement:
     if len(indices):
         return edit.op("Gather", [x, edit.index(indices)], {"axis": axis})
     if dtype is None or dtype == ir.DataType.STRING:
-        return Skip("the condition selects nothing, and the dtype of its input is unknown")
+        return Skip("the condition selects nothing, and the dtype of the input is unknown")
     return edit.constant(np.zeros([*shape[:axis], 0, *shape[axis + 1 :]], dtype.numpy()))
 
 

@@ -34,7 +34,7 @@ def count_range(node: ir.Node, edit: Edit) -> Replacement:
     """Compute a range of known length from its start."""
     dtype, count = edit.dtype(node), _count(node, edit)
     if count > _MOST:
-        return Skip(f"its {count} steps are too many for a constant")
+        return Skip(f"the {count} steps of the range are too many for a constant")
     if count == 0:
         return edit.constant(np.zeros(0, dtype.numpy()))
     a = Arithmetic(edit, wide_float(dtype))
@@ -52,7 +52,7 @@ def _count(node: ir.Node, edit: Edit) -> int:
     if all(tensor is not None for tensor in constants):
         start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)
         if delta == 0:
-            raise NotApplicable("its delta is 0")
+            raise NotApplicable("the delta is 0")
         count: int = math.ceil((limit - start) / delta)
         return max(count, 0)
     sizes = edit.scope.proven_sizes(node.outputs[0])

@@ -57,11 +57,11 @@ def gather_pad(node: ir.Node, edit: Edit) -> Replacement:
     if mode == "constant":
         return None
     if mode not in _PERIODIC:
-        return Skip(f"its mode {mode} is unknown")
+        return Skip(f"the mode {mode} is unknown")
     padding = _Padding.of(node, edit)
     shape, begins, ends = padding.cropped, padding.begins, padding.ends
     if any(size <= 0 < max(begin, end) for size, begin, end in zip(shape, begins, ends, strict=True)):
-        return Skip("its input has no elements to repeat: an axis is empty")
+        return Skip("the input has no elements to repeat: an axis is empty")
     y = _crop(node, padding, edit)
     for axis, (size, begin, end) in enumerate(zip(shape, begins, ends, strict=True)):
         if max(begin, end) > 0:
@@ -108,15 +108,15 @@ class _Padding:
         axes = edit.integers(pad, 3, "the operand axes")
         axes = list(range(rank)) if axes is None else [axis % rank for axis in axes]
         if pads is None or len(pads) != 2 * len(axes):
-            raise NotApplicable("its pads do not fit its dimensions")
+            raise NotApplicable("the number of pads does not fit the rank of the input")
         begins, ends = [0] * rank, [0] * rank
         for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
             begins[axis], ends[axis] = begin, end
         padding = cls(shape, begins, ends)
         if any(sum(side) < 1 for side in zip(shape, begins, ends, strict=True)):
-            raise NotApplicable("its output is empty")
+            raise NotApplicable("the output is empty")
         if any(size < 0 for size in padding.cropped):
-            raise NotApplicable("its pads crop more than its input has")
+            raise NotApplicable("the pads crop more than the input has")
         return padding
 
     @property
@@ -145,7 +145,7 @@ def _concatenated(pad: ir.Node, edit: Edit) -> ir.Value:
     """
     padding, dtype = _Padding.of(pad, edit), edit.scope.dtype(pad.inputs[0])
     if dtype is None or dtype == ir.DataType.STRING:
-        raise NotApplicable(UNKNOWN_DTYPE if dtype is None else "its input is of strings")
+        raise NotApplicable(UNKNOWN_DTYPE if dtype is None else "the input is of strings")
     fill = given(pad, 2)
     if fill is None:
         fill = edit.scalar(pad.attributes.get_float("value", 0.0), dtype)

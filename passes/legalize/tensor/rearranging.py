@@ -26,7 +26,7 @@ def transpose_blocks(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite moving blocks between space and channels as a Transpose."""
     x, shape = edit.input(node), edit.shape(node)
     if len(shape) != 4:
-        return Skip(f"its input has rank {len(shape)}, not 4")
+        return Skip(f"the input has rank {len(shape)}, not 4")
     batch, channels, height, width = shape
     block = node.attributes.get_int("blocksize", 1)
     depth_first = node.attributes.get_string("mode", "DCR") == "DCR"
@@ -47,7 +47,7 @@ def conv_transpose_col2im(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite Col2Im, which adds overlapping columns, as a ConvTranspose."""
     shape, dtype = edit.shape(node), edit.dtype(node)
     if not dtype.is_floating_point():
-        return Skip(f"its input is {dtype}, and convolutions support floats only")
+        return Skip(f"the input is {dtype}, and convolutions support floats only")
     image, block = edit.integers(node, 1, "the operand image_shape"), edit.integers(node, 2, "the operand block_shape")
     assert image is not None and block is not None
     rank = len(block)

@@ -42,7 +42,7 @@ def reshape_by_output(node: ir.Node, edit: Edit) -> Replacement:
         operand = "the shape" if node.op_type == "Reshape" else "the operand axes"
         return Skip(not_constant(computed, operand) if computed is not None else UNKNOWN_SHAPE)
     if math.prod(before) != math.prod(after):
-        return Skip(f"its output is declared to have shape {after}, which does not fit {before}")
+        return Skip(f"the output is declared to have shape {after}, which does not fit {before}")
     if after:
         return edit.reshape(x, after)
     return edit.squeeze(x, range(len(before)))
@@ -78,7 +78,7 @@ def operand_by_output(node: ir.Node, edit: Edit) -> Replacement:
         return Skip(UNKNOWN_SHAPE)
     after = outputs[0]
     if after is None or None in outputs or (node.op_type == "Split" and len(outputs) < len(node.outputs)):
-        return Skip(not_constant(computed, "the shape of its output"))
+        return Skip(not_constant(computed, "the shape of the output"))
     match node.op_type:
         case "ConstantOfShape":
             value = attributes["value"].as_tensor().numpy().ravel()[0] if attributes else np.float32(0)
@@ -88,7 +88,7 @@ def operand_by_output(node: ir.Node, edit: Edit) -> Replacement:
             operand = list(after)
         case "Tile":
             if 0 in before:
-                return Skip("its input is empty: constant-for-empty replaces it")
+                return Skip("the input is empty: constant-for-empty replaces it")
             operand = [new // old for new, old in zip(after, before, strict=True)]
         case "TopK":
             operand = [after[node.attributes.get_int("axis", -1)]]

@@ -80,7 +80,7 @@ def normalize_slice(node: ir.Node, edit: Edit) -> Replacement:
         dtype = edit.scope.dtype(x)
         counts = dict(enumerate(shape)) | {span.axis: span.count for span in spans}
         if dtype is None or dtype == ir.DataType.STRING:
-            return Skip("its output is empty, and the dtype of its input is unknown")
+            return Skip("the output is empty, and the dtype of the input is unknown")
         return edit.constant(np.zeros(list(counts.values()), dtype.numpy()))
     cuts = [span for span in parts if span.step > 0]
     if cuts:

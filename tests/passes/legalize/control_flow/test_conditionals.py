@@ -87,7 +87,7 @@ def test_one_within_the_other() -> None:
     [
         (
             branches("a = Concat<axis = 0>(x, x)", kind="float[N]"),
-            "results of its branches differ: FLOAT[6] and FLOAT[3]",
+            "results of the branches differ: FLOAT[6] and FLOAT[3]",
         ),
         (branches("a = NonZero(x)", "b = NonZero(x)", kind="int64[1,N]"), "is unknown"),
         (branches("n = Cast<to = 7>(x) m = Div(n, n) a = Cast<to = 1>(m)"), "Div of integers may divide by zero"),

@@ -245,11 +245,11 @@ class TestSkips:
             ),
             (
                 "(float[4] a, int64[2] p) => (int64 n) { s = SplitToSequence(a, p) n = SequenceLength(s) }",
-                "its split sizes are not constant: freeze them with --freeze NAME=VALUE",
+                "the split sizes are not constant: freeze them with --freeze NAME=VALUE",
             ),
             (
                 "(float[4] a) => (int64 n) { s = SplitToSequence<axis = 1>(a) n = SequenceLength(s) }",
-                "it has no axis 1",
+                "the input has no axis 1",
             ),
             (
                 f"(float[{2**40}] a) => (int64 n) {{ s = SplitToSequence(a) n = SequenceLength(s) }}",
@@ -257,12 +257,12 @@ class TestSkips:
             ),
             (
                 "(float[4] a) => (int64 n) <int64 p = {0}> { s = SplitToSequence(a, p) n = SequenceLength(s) }",
-                "its parts have the size 0",
+                "the parts have the size 0",
             ),
             (
                 """(float[4] a, int64 p) => (int64 n)
                     { s = SequenceConstruct(a, a) t = SequenceErase(s, p) n = SequenceLength(t) }""",
-                "its position is not constant",
+                "the position is not constant",
             ),
         ],
     )
@@ -274,7 +274,7 @@ class TestSkips:
     def test_positions_beyond_the_end(self) -> None:
         text = "(float[2] a) => (float[2] y) { s = SequenceConstruct(a) y = SequenceAt(s, p) }"
         result = DissolveSequences().run(model(text, p=at(1)), Context())
-        assert [skip.reason for skip in result.skips] == ["its position is out of range for a sequence of 1"]
+        assert [skip.reason for skip in result.skips] == ["the position is out of range for a sequence of 1"]
 
     def test_models_without_sequences_are_only_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def never(*_: object) -> None:

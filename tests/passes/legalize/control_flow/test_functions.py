@@ -144,7 +144,7 @@ class TestOpsets:
                 run(ir.to_proto(m), {"x": x})["y"], run(ir.to_proto(before), {"x": x})["y"], 1e-5, 1e-5
             )
         else:
-            assert reasons(result)[0].startswith("its body cannot be used here: ")
+            assert reasons(result)[0].startswith("the body cannot be used here: ")
 
     def test_reductions_before_their_axes_were_inputs(self) -> None:
         m = model("(float[2,3] x) => (float[2,3] y) { y = MeanVarianceNormalization<axes=[0]>(x) }", opset=13)

@@ -174,7 +174,7 @@ class TestUnroll:
                     yes=YES,
                     k=np.ones(2, np.float32),
                 ),
-                "its trip count is not constant: freeze it with --freeze NAME=VALUE",
+                "the trip count is not constant: freeze it with --freeze NAME=VALUE",
             ),
             (
                 model(
@@ -186,7 +186,7 @@ class TestUnroll:
             ),
             (
                 loop(body=BODY.replace("d = Identity(c)", "m = ReduceMax<keepdims = 0>(v) d = Less(m, m)")),
-                "when it ends",
+                "when the loop ends",
             ),
         ],
     )

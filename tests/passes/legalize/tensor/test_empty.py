@@ -25,7 +25,7 @@ def test_empty_tensors_become_constants(device: Device, dtype: str) -> None:
 def test_all_outputs_must_be_empty() -> None:
     text = "(float[2,3] x) => (float[0,3] y, float[2,3] z) { y, z = Split(x, n) }"
     (reason,) = left(constant_for_empty, text, n=np.array([0, 2]))
-    assert reason == "only some of its outputs have no elements"
+    assert reason == "only some of the outputs have no elements"
 
 
 def test_tensors_with_elements_are_unchanged() -> None:

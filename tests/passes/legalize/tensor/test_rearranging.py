@@ -120,7 +120,7 @@ class TestCol2Im:
     def test_integers(self) -> None:
         x = np.ones((1, 4, 4), np.int32)
         m, _ = one("Col2Im", {"x": x, "i": np.array([3, 3]), "b": np.array([2, 2])}, opset=18, constants=("i", "b"))
-        assert skipped(conv_transpose_col2im, m) == ["its input is INT32, and convolutions support floats only"]
+        assert skipped(conv_transpose_col2im, m) == ["the input is INT32, and convolutions support floats only"]
 
     @settings(max_examples=20, deadline=None)
     @given(st.data())

@@ -56,11 +56,11 @@ def test_unknown_shapes() -> None:
     (reason,) = left(reshape_by_output, "(float[2,3] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }")
     assert reason == "the shape is not constant: freeze it with --freeze s=VALUE"
     (reason,) = left(operand_by_output, "(float[1,3] x, int64[2] s) => (float[a,b] y) { y = Expand(x, s) }")
-    assert reason == "the shape of its output is not constant: freeze it with --freeze s=VALUE"
+    assert reason == "the shape of the output is not constant: freeze it with --freeze s=VALUE"
     (reason,) = left(constant_shape, "(float[n,3] x) => (int64[2] y) { y = Shape(x) }")
     assert "freeze the dimensions" in reason
     (reason,) = left(reshape_by_output, "(float[2,3] x, int64[1] s) => (float[4] y) { y = Reshape(x, s) }")
-    assert reason == "its output is declared to have shape (4,), which does not fit (2, 3)"
+    assert reason == "the output is declared to have shape (4,), which does not fit (2, 3)"
 
 
 @pytest.mark.parametrize(
