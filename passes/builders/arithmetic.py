@@ -40,8 +40,7 @@ class Arithmetic(Expressions):
     dtype. Indices, shapes and axes are int64 whatever the dtype is.
 
     Args:
-        edit: receives the new nodes.
-        dtype: of constants among the operands.
+        dtype: the dtype of constants among the operands.
     """
 
     def __init__(self, edit: Edit, dtype: ir.DataType) -> None:
@@ -50,7 +49,9 @@ class Arithmetic(Expressions):
 
     def __call__(self, op_type: str, *operands: Operand | None, **attributes: Attribute) -> ir.Value:
         """Add a node, and return its first output."""
-        return self.edit.op(op_type, [None if each is None else self.value(each) for each in operands], attributes)
+        return self.edit.op(
+            op_type, [None if operand is None else self.value(operand) for operand in operands], attributes
+        )
 
     def op(
         self,

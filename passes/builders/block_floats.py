@@ -28,7 +28,7 @@ _LOW, _HIGH = -126, 127
 
 
 class Rounding(enum.IntEnum):
-    """How halves are rounded, with the values that the operators' attributes use."""
+    """The ways to round halves, with the values that the operators' attributes use."""
 
     AWAY = 0
     UP = 1
@@ -93,7 +93,6 @@ def in_blocks(
     """Apply ``compute`` to blocks along an axis; the last block is padded with zeros.
 
     Args:
-        edit: receives the new nodes.
         x: float32.
         dims: the shape of ``x``.
         axis: non-negative.
@@ -117,7 +116,6 @@ def round_block(edit: Edit, x: ir.Value, axis: int, *, bits: int, rounding: Roun
     """Round to block floats: all numbers along an axis share an 8-bit exponent.
 
     Args:
-        edit: receives the new nodes.
         x: float32, finite.
         axis: the axis of the block.
         bits: the bits of a number including the exponent: 16 means 7 bits of mantissa.
@@ -153,7 +151,6 @@ def round_prime_block(
     """Round to block floats in which sub-blocks of small numbers have a smaller exponent.
 
     Args:
-        edit: receives the new nodes.
         x: float32, finite.
         shape: the shape of ``x``.
         axis: the axis of the block.
@@ -183,7 +180,6 @@ def round_mx(edit: Edit, x: ir.Value, axis: int, *, element: str, rounding: Roun
     """Round to MX blocks: a power-of-two scale, and elements that are narrow floats or int8.
 
     Args:
-        edit: receives the new nodes.
         x: float32, finite.
         axis: the axis of the block.
         element: a key of `ELEMENTS`, or int8.

@@ -49,7 +49,6 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
     Args:
         node: one of `FROM_UNIFORM` that `check_supported` accepts.
         uniform: uniform numbers, of the shape of the first output and of the dtype `precision`.
-        edit: receives the new nodes.
     """
     wide, scope = precision(node, edit.scope), edit.scope
     x = node.inputs[0]
@@ -64,7 +63,7 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
         return [edit.cast(edit.op("Less", [uniform, x]), dtype)]
     # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
     sums = edit.op("CumSum", [edit.op("Softmax", [x], {"axis": 1}), edit.constant(np.int64(1))])
-    sums = _unsqueeze(edit, edit.op("Slice", [sums, *(_index(edit, each) for each in (0, -1, 1))]), 1)
+    sums = _unsqueeze(edit, edit.op("Slice", [sums, *(_index(edit, bound) for bound in (0, -1, 1))]), 1)
     reached = edit.op("Not", [edit.op("Less", [_unsqueeze(edit, uniform, 2), sums])])
     return [edit.op("ReduceSum", [edit.cast(reached, dtype), _index(edit, 2)], {"keepdims": 0})]
 

@@ -1,8 +1,8 @@
-"""Which nodes compute little, whatever the values: what may run in this process, without limits of time and memory.
+"""Nodes that compute little, whatever the values: they may run in this process, without limits of time and memory.
 
 A file of a few hundred bytes can ask for terabytes (Expand, Range, ConstantOfShape), or for ever (Loop). Bounded are
 operators of ONNX's own domain that have no subgraphs and are not known to crash ONNX Runtime, whose work follows from
-the sizes of their inputs; and those that make more of it, where the values that decide on that are known. Of an
+the sizes of their inputs; and those that make more of it, if the values that decide on that are known. Of an
 integer division the divisor must be known: the processor stops the process for 0, and for the least number by −1.
 """
 
@@ -25,7 +25,7 @@ _MOST_TOGETHER = 2**26
 
 
 _PRODUCTS_A_RESULT = 32
-"""How many multiply-adds take as long as it takes to make an element of a result."""
+"""The number of multiply-adds that take as long as it takes to make an element of a result."""
 _AXES = 64
 """More than any tensor has."""
 
@@ -68,7 +68,7 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
             if not unknown:
                 return None
             makers = [value.producer() for value in unknown]
-            needed |= {each: None for maker in makers if maker is not None for each in maker.outputs if each.name}
+            needed |= {output: None for maker in makers if maker is not None for output in maker.outputs if output.name}
             continue
         left -= size
         sizes |= dict.fromkeys(node.outputs, size)
@@ -119,11 +119,11 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _ints(tensor: ir.TensorProtocol) -> list[int]:
-    return [int(each) for each in tensor.numpy().reshape(-1)]
+    return [int(number) for number in tensor.numpy().reshape(-1)]
 
 
 def _shape(tensor: ir.TensorProtocol) -> list[int]:
-    return [int(each) for each in tensor.shape.numpy()]
+    return [int(size) for size in tensor.shape.numpy()]
 
 
 _Given = list[ir.TensorProtocol]
@@ -142,7 +142,7 @@ def _of_tile(_node: ir.Node, given: _Given) -> int:
 
 
 def _of_range(_node: ir.Node, given: _Given) -> int:
-    start, limit, step = (float(each.numpy().reshape(())) for each in given)
+    start, limit, step = (float(tensor.numpy().reshape(())) for tensor in given)
     return max(0, math.ceil((limit - start) / step))
 
 
@@ -153,7 +153,7 @@ def _of_one_hot(_node: ir.Node, given: _Given) -> int:
 def _of_pad(node: ir.Node, given: _Given) -> int | None:
     if node.attributes.get_string("mode", "constant") != "constant":
         return None
-    pads = _ints(given[1]) if len(given) > 1 else [int(each) for each in node.attributes["pads"].as_ints()]
+    pads = _ints(given[1]) if len(given) > 1 else [int(pad) for pad in node.attributes["pads"].as_ints()]
     return given[0].size + math.prod(size + sum(map(abs, pads)) for size in _shape(given[0]))
 
 

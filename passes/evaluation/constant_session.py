@@ -73,25 +73,25 @@ def compute(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array]) ->
         with unreleased_opsets():
             session = ort.InferenceSession(without_saturation(model), options, providers=["CPUExecutionProvider"])
         given = {
-            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(each, int(ir.DataType.from_numpy(each.dtype)))
-            for name, each in feeds.items()
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(feed, int(ir.DataType.from_numpy(feed.dtype)))
+            for name, feed in feeds.items()
         }
-        found = session.run_with_ort_values(list(outputs), given)
+        computed = session.run_with_ort_values(list(outputs), given)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
         if re.search(NO_MEMORY, str(error)):
             raise MemoryError from None
         raise EvaluationError(_clean(error), unsupported=isinstance(error, NotImplementedByRuntime)) from None
-    return [_array(each) for each in found]
+    return [_array(output) for output in computed]
 
 
 def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
-    """`compute`, for `passes.isolation.worker`."""
+    """Answer a request of `passes.isolation.worker` by `compute`."""
     model = arrays.pop("model").tobytes()
     try:
-        found = compute(model, request["outputs"], arrays)
+        computed = compute(model, request["outputs"], arrays)
     except EvaluationError as error:
         return {"error": str(error), "unsupported": error.unsupported}, {}
-    (entries,), outputs = value_messages.pack([dict(zip(request["outputs"], found, strict=True))])
+    (entries,), outputs = value_messages.pack([dict(zip(request["outputs"], computed, strict=True))])
     return {"outputs": entries}, outputs
 
 
@@ -110,7 +110,7 @@ def _array(value: Any) -> Array:
 
 
 def _clean(error: Exception) -> str:
-    """ONNX Runtime's message, without its codes and source locations."""
+    """Return ONNX Runtime's message, without its codes and source locations."""
     text = first_line(error)
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ", "", text)
     return re.sub(r"\S*/(onnxruntime|onnx)/\S+:\d+ ?", "", text)

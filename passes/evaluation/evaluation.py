@@ -25,7 +25,7 @@ from passes.isolation.process import Reason
 from passes.operators import WEIGHTS
 
 _SECONDS = 30.0
-"""The time limit of one session, where the user gives none."""
+"""The default time limit of one session, in seconds."""
 _INLINE = 4096
 """Constants up to this many bytes are part of the session's model; larger ones are its inputs."""
 _DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
@@ -48,7 +48,6 @@ def evaluate(
         nodes: the nodes to run, in topological order.
         constants: their inputs from outside.
         targets: the values to return, outputs of the nodes.
-        scope: the scope of the nodes.
 
     Raises:
         EvaluationError: a node fails, has no kernel, is invalid, crashes or does not write its result, or a target is
@@ -79,12 +78,12 @@ def _is_left_unwritten(node: ir.Node, known: Tensors, scope: Scope) -> bool:
 def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors) -> list[ir.Node]:
     """Return the nodes that compute targets from known values, in their order."""
     needed = {value for value in targets if value not in known}
-    found = []
+    cone = []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):
-            found.append(node)
+            cone.append(node)
             needed.update(value for value in operands_of(node) if value not in known)
-    return found[::-1]
+    return cone[::-1]
 
 
 def _run(
@@ -100,7 +99,7 @@ def _run(
         names[value] = f"island/{len(names)}"  # since values of different subgraphs may have the same name
     model = onnx.ModelProto(ir_version=min(max(scope.model.ir_version, 4), onnx.IR_VERSION))
     model.opset_import.extend(
-        onnx.helper.make_opsetid(*each) for each in scope.opset_imports.items() if each[0] in _DOMAINS
+        onnx.helper.make_opsetid(*entry) for entry in scope.opset_imports.items() if entry[0] in _DOMAINS
     )
     model.graph.name = "island"
     feeds: dict[str, Array] = {}
@@ -117,14 +116,14 @@ def _run(
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
     if isolated:
         doubted = next((node for node in nodes if not is_bounded_kind(node)), nodes[-1])
-        found = _run_isolated(model.SerializeToString(), wanted, feeds, f"node {doubted.name}")
+        arrays = _run_isolated(model.SerializeToString(), wanted, feeds, f"node {doubted.name}")
     else:
-        found = constant_session.compute(model.SerializeToString(), wanted, feeds)
-    return {value: _tensor(each) for value, each in zip(targets, found, strict=True)}
+        arrays = constant_session.compute(model.SerializeToString(), wanted, feeds)
+    return {value: _tensor(each) for value, each in zip(targets, arrays, strict=True)}
 
 
 def _run_isolated(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array], where: str) -> list[Array]:
-    """`constant_session.compute` in a process with limits; ``where`` is what probably exceeds one."""
+    """Run `constant_session.compute` in a process with limits; ``where`` is what probably exceeds them."""
     arrays = {**feeds, "model": value_messages.from_bytes(model)}
     bounds = limits.current(_SECONDS)
     try:
@@ -138,8 +137,8 @@ def _run_isolated(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Arra
         raise
     if "error" in answer:
         raise EvaluationError(answer["error"], unsupported=answer["unsupported"])
-    (found,) = value_messages.unpack([answer["outputs"]], computed)
-    return [each for each in found.values() if isinstance(each, np.ndarray)]
+    (results,) = value_messages.unpack([answer["outputs"]], computed)
+    return [array for array in results.values() if isinstance(array, np.ndarray)]
 
 
 def _rename(node: ir.Node, names: Mapping[ir.Value, str]) -> onnx.NodeProto:
@@ -163,5 +162,5 @@ def _rename_inner(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 def _tensor(array: Array) -> ir.TensorProtocol:
     if array.dtype == np.dtype(object):
-        return ir.StringTensor([str(each).encode() for each in array.ravel()], shape=ir.Shape(array.shape))
+        return ir.StringTensor([str(text).encode() for text in array.ravel()], shape=ir.Shape(array.shape))
     return ir.Tensor(array, ir.DataType.from_numpy(array.dtype))

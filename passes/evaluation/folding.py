@@ -23,7 +23,7 @@ from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.shapes.shape_values import Elements, Known
 
 Refusal = str
-"""Why a node is not folded; empty if that needs no report."""
+"""The reason why a node is not folded; empty if that needs no report."""
 
 _BATCH = 4096
 """The most results of one session: the time to create it grows faster than their number."""
@@ -33,7 +33,7 @@ _MAX_FAILURES = 64
 
 @dataclass
 class _Plan:
-    """What can be computed at present.
+    """The values that can be computed at present.
 
     Attributes:
         constants: the values that are constant already, or known without computing.
@@ -51,10 +51,10 @@ class _Plan:
 
     def targets(self) -> list[ir.Value]:
         """Return the values that the rest of the graph uses."""
-        made = [*self.known, *(value for node in self.island for value in node.outputs)]
+        computed = [*self.known, *(value for node in self.island for value in node.outputs)]
         return [
             value
-            for value in made
+            for value in computed
             if value.is_graph_output() or any(use.node not in self.inside for use in value.uses())
         ]
 
@@ -102,7 +102,7 @@ class Folder:
         scope: the main graph or a function.
         context: for the budget.
         result: where rewrites and skips are recorded.
-        name: of the pass.
+        name: the name of the pass.
         accept: why a node with constant operands must not be folded, None if it may; also called for the nodes of its
             subgraphs.
         max_bytes: the largest constant that may be made without freeing as many bytes.
@@ -151,8 +151,8 @@ class Folder:
                     break
                 done.append(self._commit(value, tensor))
         self._remove_unused(plan, done)
-        self.result.rewrites += [each.rewrite() for each in done]
-        return [each.constant for each in done]
+        self.result.rewrites += [folded.rewrite() for folded in done]
+        return [folded.constant for folded in done]
 
     def report(self) -> None:
         """Record why nodes with constant inputs were not folded."""
@@ -224,14 +224,16 @@ class Folder:
         return True
 
     def _refusal(self, node: ir.Node, operands: Sequence[ir.Value], plan: _Plan) -> Refusal | None:
-        for each in with_nested([node]):
-            if each.op_identifier() in self.scope.model.functions or any(map(ir.Attr.is_ref, each.attributes.values())):
+        for inner in with_nested([node]):
+            if inner.op_identifier() in self.scope.model.functions or any(
+                map(ir.Attr.is_ref, inner.attributes.values())
+            ):
                 return ""  # attributes that the caller supplies are not constant
-            refusal = self.accept(each, self.scope)
+            refusal = self.accept(inner, self.scope)
             if refusal is not None:
                 return refusal
-            if self._unsupported and self._signature(each) in self._unsupported:
-                return self._unsupported[self._signature(each)]
+            if self._unsupported and self._signature(inner) in self._unsupported:
+                return self._unsupported[self._signature(inner)]
         size = sum(_bytes(value, self.scope) or 0 for value in node.outputs)
         if size > self.max_bytes:
             tensors = [self._tensor(value, plan) for value in operands]
@@ -267,7 +269,7 @@ class Folder:
         if size <= self.max_bytes or node is None:
             return False
         cone = set(plan.cone([value]))
-        operands = {operand for each in cone for operand in operands_of(each)}
+        operands = {operand for inner in cone for operand in operands_of(inner)}
         freed = sum(
             tensor.nbytes
             for operand in operands
@@ -282,7 +284,7 @@ class Folder:
     # computing
 
     def _evaluate(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[tuple[ir.Value, ir.TensorProtocol]]:
-        found = [(value, plan.constants[value]) for value in targets if value in plan.constants]
+        evaluated = [(value, plan.constants[value]) for value in targets if value in plan.constants]
         rest = [value for value in targets if value not in plan.constants]
         pending = [rest[start : start + _BATCH] for start in range(0, len(rest), _BATCH)]
         while pending:
@@ -291,14 +293,14 @@ class Folder:
                 continue
             try:
                 tensors = self._run(plan, plan.cone(batch), batch)
-                found.extend(zip(batch, tensors, strict=True))
+                evaluated.extend(zip(batch, tensors, strict=True))
             except EvaluationError as error:
                 half = len(batch) // 2
                 if half:
                     pending += [batch[half:], batch[:half]]
                 else:
                     self._refuse_failing(plan, batch, error)
-        return found
+        return evaluated
 
     def _run(self, plan: _Plan, nodes: Sequence[ir.Node], targets: Sequence[ir.Value]) -> list[ir.TensorProtocol]:
         operands = {value: None for node in nodes for value in operands_of(node)}
@@ -332,30 +334,30 @@ class Folder:
         assert node is not None
         graph = node.graph
         assert graph is not None
-        made: list[ir.Node] = []
+        new_nodes: list[ir.Node] = []
         if self.scope.function is not None:
-            attribute = ir.AttrTensor("value", tensor)
-            made.append(ir.Node("", "Constant", [], [attribute], name=self.scope.names.node(f"{node.name}/Constant")))
-            new = made[0].outputs[0]
+            attribute, name = ir.AttrTensor("value", tensor), self.scope.names.node(f"{node.name}/Constant")
+            new_nodes.append(ir.Node("", "Constant", [], [attribute], name=name))
+            new = new_nodes[0].outputs[0]
         elif value.is_graph_output():  # an initializer cannot be an output under its own name
             constant = self.scope.new_constant(graph, tensor, self.scope.names.value(f"{value.name}/value"))
-            made.append(ir.Node("", "Identity", [constant], name=self.scope.names.node(f"{node.name}/Identity")))
-            new = made[0].outputs[0]
+            new_nodes.append(ir.Node("", "Identity", [constant], name=self.scope.names.node(f"{node.name}/Identity")))
+            new = new_nodes[0].outputs[0]
         else:
             new = self.scope.new_constant(graph, tensor, str(value.name))
-        graph.insert_before(node, made)
-        if made:
+        graph.insert_before(node, new_nodes)
+        if new_nodes:
             new.name, new.type = value.name, ir.TensorType(tensor.dtype)
             new.shape = ir.Shape(tensor.shape.numpy())
         replace_value(value, new)
-        lineage.stamp(made, self.name, [node])
-        return _Folded(value, new, node, made)
+        lineage.stamp(new_nodes, self.name, [node])
+        return _Folded(value, new, node, new_nodes)
 
     def _remove_unused(self, plan: _Plan, done: Sequence[_Folded]) -> None:
         """Remove nodes that only folded values needed, in reverse topological order, so that each is visited once."""
         owners: dict[ir.Node, _Folded] = {}
-        for each in done:
-            owners.setdefault(each.node, each)
+        for folded in done:
+            owners.setdefault(folded.node, folded)
         pending = [(-plan.order[node], node.name, node) for node in owners]
         heapq.heapify(pending)
         operands: dict[ir.Value, None] = {}
@@ -375,9 +377,9 @@ class Folder:
                     heapq.heappush(pending, (-plan.order[producer], producer.name, producer))
         for value in operands:
             self.scope.drop_constant(value)
-        for each in done:
-            if each.node.graph is not None:  # for another output that only nodes without effect use
-                each.value.name = self.scope.names.value(str(each.value.name))
+        for folded in done:
+            if folded.node.graph is not None:  # for another output that only nodes without effect use
+                folded.value.name = self.scope.names.value(str(folded.value.name))
 
 
 def _bytes(value: ir.Value, scope: Scope) -> int | None:
@@ -394,4 +396,4 @@ def _bytes(value: ir.Value, scope: Scope) -> int | None:
 
 
 def _too_large(size: int) -> Refusal:
-    return f"it would become a constant of {size / 2**20:.1f} MiB, larger than max-bytes and than what it frees"
+    return f"the result would become a constant of {size / 2**20:.1f} MiB, larger than max-bytes and than what it frees"

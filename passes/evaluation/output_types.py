@@ -1,4 +1,4 @@
-"""What ONNX Runtime infers of the outputs of a model, for `passes.isolation.worker`."""
+"""The types that ONNX Runtime infers for the outputs of a model, for `passes.isolation.worker`."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
             session = ort.InferenceSession(arrays["model"].tobytes(), options, providers=["CPUExecutionProvider"])
     except Exception:  # ONNX Runtime's exceptions have no common base class
         return {"outputs": []}, {}
-    return {"outputs": [[each.name, each.type, list(each.shape or ())] for each in session.get_outputs()]}, {}
+    return {"outputs": [[output.name, output.type, list(output.shape or ())] for output in session.get_outputs()]}, {}

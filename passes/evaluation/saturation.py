@@ -27,10 +27,10 @@ from passes.shapes import inference
 
 @dataclass(frozen=True)
 class _Product:
-    """Where a product has its inputs.
+    """The input indices of a product.
 
     Attributes:
-        left: its left operand, and the zero point of that; None where it is quantized to uint8 inside.
+        left: its left operand, and the zero point of that; None if it is quantized to uint8 inside.
         right: its right operands, each with its zero point.
     """
 
@@ -76,7 +76,7 @@ def avoid_saturation(model: ir.Model) -> None:
     if not may_saturate(model):
         return
     inference.infer(model)
-    made: dict[tuple[ir.Graph | None, ir.Value], ir.Value] = {}
+    shifted: dict[tuple[ir.Graph | None, ir.Value], ir.Value] = {}
     for scope in scopes(model):
         for node in list(scope.nodes()):
             for index, zero_point in list(_saturated(node)):
@@ -89,9 +89,9 @@ def avoid_saturation(model: ir.Model) -> None:
                         node.replace_input_with(place, zero)
                         continue
                     key = node.graph, value
-                    if key not in made:
-                        made[key] = _shifted(value, node, scope)
-                    node.replace_input_with(place, made[key])
+                    if key not in shifted:
+                        shifted[key] = _shifted(value, node, scope)
+                    node.replace_input_with(place, shifted[key])
 
 
 def without_saturation(model: bytes) -> bytes:
@@ -113,7 +113,7 @@ def _saturated(node: ir.Node) -> Iterator[tuple[int, int]]:
     if product is None:
         return
     if product.left is None or _dtype(node, product.left) == ir.DataType.UINT8:
-        yield from (each for each in product.right if _dtype(node, each) == ir.DataType.INT8)
+        yield from (operand for operand in product.right if _dtype(node, operand) == ir.DataType.INT8)
 
 
 def _dtype(node: ir.Node, operand: tuple[int, int]) -> ir.DataType | None:
@@ -134,15 +134,15 @@ def _shifted(value: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
     assert node.graph is not None
     node.graph.insert_before(node, [wide, offset, total, narrow])
     narrow.outputs[0].dtype = ir.DataType.UINT8
-    for each in (wide, offset, total, narrow):
-        each.outputs[0].name = scope.names.value(f"{value.name}_unsigned")
+    for node in (wide, offset, total, narrow):
+        node.outputs[0].name = scope.names.value(f"{value.name}_unsigned")
     return narrow.outputs[0]
 
 
 def _constant(array: np.ndarray, node: ir.Node, name: str, scope: Scope) -> ir.Value:
-    made = ir.node("Constant", [], {"value": ir.tensor(array)})
-    made.outputs[0].name = scope.names.value(f"{name}_unsigned")
-    made.outputs[0].dtype = ir.DataType.UINT8
+    constant = ir.node("Constant", [], {"value": ir.tensor(array)})
+    constant.outputs[0].name = scope.names.value(f"{name}_unsigned")
+    constant.outputs[0].dtype = ir.DataType.UINT8
     assert node.graph is not None
-    node.graph.insert_before(node, made)
-    return made.outputs[0]
+    node.graph.insert_before(node, constant)
+    return constant.outputs[0]

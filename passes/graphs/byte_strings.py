@@ -41,9 +41,9 @@ def restored(text: str, token: str) -> str:
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """`onnx_ir.from_proto` of a model whose string attributes may have any bytes; they are escaped in ``proto``."""
+    """Return the model of a ``proto`` whose string attributes may have any bytes; they are escaped in ``proto``."""
     token = secrets.token_hex(16)
-    if not any([_escape(proto.graph.node, token), *(_escape(each.node, token) for each in proto.functions)]):
+    if not any([_escape(proto.graph.node, token), *(_escape(function.node, token) for function in proto.functions)]):
         return ir.from_proto(proto)
     model: ir.Model = ir.from_proto(proto)
     for scope in scopes(model):
@@ -54,22 +54,22 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
                 if attribute.type == ir.AttributeType.STRING:
                     node.attributes[name] = ir.AttrString(name, restored(attribute.as_string(), token))
                 elif attribute.type == ir.AttributeType.STRINGS:
-                    strings = [restored(each, token) for each in attribute.as_strings()]
+                    strings = [restored(string, token) for string in attribute.as_strings()]
                     node.attributes[name] = ir.AttrStrings(name, strings)
     return model
 
 
 def _escape(nodes: Iterable[onnx.NodeProto], token: str) -> bool:
-    """Escape the strings of nodes and their subgraphs; whether there were any to escape."""
-    found = False
+    """Escape the strings of nodes and their subgraphs; return whether there were any to escape."""
+    any_escaped = False
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                found |= _escape(attribute.g.node, token)
+                any_escaped |= _escape(attribute.g.node, token)
             elif attribute.type == onnx.AttributeProto.STRING and (new := escaped(attribute.s, token)) != attribute.s:
-                attribute.s, found = new, True
+                attribute.s, any_escaped = new, True
             elif attribute.type == onnx.AttributeProto.STRINGS:
-                strings = [escaped(each, token) for each in attribute.strings]
+                strings = [escaped(string, token) for string in attribute.strings]
                 if strings != list(attribute.strings):
-                    attribute.strings[:], found = strings, True
-    return found
+                    attribute.strings[:], any_escaped = strings, True
+    return any_escaped

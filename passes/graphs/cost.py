@@ -42,7 +42,7 @@ class Work:
 
 def work(node: ir.Node) -> Work:
     """Return the work of one node by kind, with its subgraphs."""
-    inner = sum((work(each) for graph in subgraphs(node) for each in graph), Work())
+    inner = sum((work(inside) for graph in subgraphs(node) for inside in graph), Work())
     if "Shape" in node.op_type or node.op_type in ("Constant", "Size"):
         return inner
     elements = sum(math.prod(_sizes(value)) for value in (*node.inputs, *node.outputs) if value is not None)
@@ -62,23 +62,25 @@ def _window(node: ir.Node) -> int:
 
 
 _TRANSPOSED = 2
-"""How many multiply-adds of a convolution take as long as one of a transposed convolution."""
+"""The number of multiply-adds of a convolution that take as long as one of a transposed convolution."""
 
 
 def estimate(node: ir.Node) -> int:
     """Return the work of one node, with its subgraphs."""
     work: dict[ir.Node, int] = {}
-    for each in reversed([*with_nested([node])]):
-        inner = sum(work[part] for graph in subgraphs(each) for part in graph)
-        work[each] = inner if inner or each.op_type in operators("free") else _own(each)
+    for current in reversed([*with_nested([node])]):
+        inner = sum(work[part] for graph in subgraphs(current) for part in graph)
+        work[current] = inner if inner or current.op_type in operators("free") else _own(current)
     return work[node]
 
 
 def has_known_work(node: ir.Node) -> bool:
     """Return whether all sizes are known that `estimate` counts, those in subgraphs included."""
-    for each in with_nested([node]):
-        values = each.inputs if each.op_type in operators("by data") else (*each.inputs, *each.outputs)
-        if each.op_type not in operators("free") and not all(_is_sized(value) for value in values if value is not None):
+    for current in with_nested([node]):
+        values = current.inputs if current.op_type in operators("by data") else (*current.inputs, *current.outputs)
+        if current.op_type not in operators("free") and not all(
+            _is_sized(value) for value in values if value is not None
+        ):
             return False
     return True
 
@@ -90,7 +92,6 @@ def _is_sized(value: ir.Value) -> bool:
 
 
 def _own(node: ir.Node) -> int:
-    """Return the work of a node without that of its subgraphs."""
     count = _PRODUCTS.get(node.op_type)
     operands = [_sizes(value) for value in node.inputs]
     results = [_sizes(value) for value in node.outputs]

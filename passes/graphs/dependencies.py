@@ -1,4 +1,4 @@
-"""What nodes depend on: constants, the nodes that compute constants (their *constant cone*), and inputs."""
+"""The dependencies of nodes: constants, the nodes that compute constants (their *constant cone*), and inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from passes.graphs.traversal import has_subgraphs, operands_of
 _CONE_ELEMENTS = 256
 """Computed constants with more elements than this are not followed: they become inputs."""
 _CONE_NODES, _FULL_CONE_NODES = 64, 4096
-"""How many nodes are searched for constants, by default and in full."""
+"""The number of nodes that are searched for constants, by default and in full."""
 
 
 _varying: ContextVar[dict[ir.Value, bool] | None] = ContextVar("varying", default=None)
@@ -25,7 +25,7 @@ _varying: ContextVar[dict[ir.Value, bool] | None] = ContextVar("varying", defaul
 
 @contextmanager
 def unchanged_graphs() -> Iterator[None]:
-    """While no graph is changed: which values vary is found out once."""
+    """Find out only once which values vary; no graph changes within the block."""
     token = _varying.set({} if _varying.get() is None else _varying.get())
     try:
         yield
@@ -34,7 +34,7 @@ def unchanged_graphs() -> Iterator[None]:
 
 
 class Dependencies:
-    """What some nodes depend on.
+    """The dependencies of some nodes.
 
     Attributes:
         constants: tensors by value.
@@ -117,8 +117,8 @@ class Dependencies:
             current = pending[-1]
             if current not in known:
                 operands = [] if self._tensor(current) is not None else self._operands(current)
-                known[current] = operands is None or any(known.get(each, False) for each in operands)
-                new = [] if known[current] else [each for each in operands or () if each not in known]
+                known[current] = operands is None or any(known.get(operand, False) for operand in operands)
+                new = [] if known[current] else [operand for operand in operands or () if operand not in known]
                 if new:
                     del known[current]
                     pending += new
@@ -154,10 +154,10 @@ class Dependencies:
 
 def fixed_values(graph: ir.Graph) -> set[ir.Value]:
     """Return the outputs of a graph's nodes that depend on shapes and constants only."""
-    found: set[ir.Value] = set()
+    fixed: set[ir.Value] = set()
     for node in graph:
         reads_shape = node.domain == "" and node.op_type in ("Shape", "Size")
-        known = all(value in found or value.is_initializer() for value in operands_of(node))
+        known = all(value in fixed or value.is_initializer() for value in operands_of(node))
         if reads_shape or (known and (node.domain, node.op_type) not in RANDOM):
-            found.update(node.outputs)
-    return found
+            fixed.update(node.outputs)
+    return fixed

@@ -92,7 +92,7 @@ class Operand:
 
     Attributes:
         dequantize: that node.
-        axis: where the axis of its scales is in the operand; None for one scale, blocks, and if it got lost.
+        axis: the operand's axis that has the scales; None for one scale, blocks, and if it got lost.
         scales: how many numbers its scale has.
         direct: nothing lies between that makes the axis uncertain.
     """
@@ -113,7 +113,7 @@ def forecast_kernel(node: ir.Node, scope: Scope) -> KernelForecast:
     if reason is not None:
         four = any(_is_int4(value, scope) for value in node.inputs[:2])
         return KernelForecast("int4-weight" if four else "float", reason)
-    dtypes = {quantized_dtype(each.dequantize, scope) for each in operands}
+    dtypes = {quantized_dtype(operand.dequantize, scope) for operand in operands}
     return KernelForecast("int8" if ir.DataType.INT8 in dtypes else "fp8", None, _wrong(node, operands, scope))
 
 
@@ -136,8 +136,8 @@ def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:
         value = node.inputs[0]
     size = _size(node.inputs[1], scope)
     axis, direct = _axis(node, size, scope), True
-    for each in reversed(between):
-        axis, direct = _moved(each, axis, direct, scope)
+    for view in reversed(between):
+        axis, direct = _moved(view, axis, direct, scope)
     return Operand(node, axis, size, direct)
 
 
@@ -177,13 +177,13 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
             shape = scope.shape(value)
             if shape is not None and len(shape) == 1:
                 return Reason(Condition.RANK, (value.name or "") if value is not None else "", "of rank 1"), []
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for value in node.inputs[:2]:
         operand = trace(value, scope)
         if isinstance(operand, Reason):
             return operand, []
-        found.append(operand)
-    for operand in found:
+        operands.append(operand)
+    for operand in operands:
         dequantize = operand.dequantize
         name = dequantize.name or ""
         scale, zero = dequantize.inputs[1], zero_point(dequantize)
@@ -191,14 +191,14 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
             return Reason(Condition.ZERO_POINT, name, "it has none"), []
         if scope.constant(scale) is None or scope.constant(zero) is None:
             return Reason(Condition.PARAMETERS_CONSTANT, name, "computed"), []
-        if any(each is None or each.graph is not node.graph for each in (dequantize.outputs[0], scale, zero)):
+        if any(value is None or value.graph is not node.graph for value in (dequantize.outputs[0], scale, zero)):
             return Reason(Condition.SAME_GRAPH, name, "in a graph around it"), []
-    for operand in found:
+    for operand in operands:
         dtype = quantized_dtype(operand.dequantize, scope)
         if dtype != ir.DataType.INT8 and dtype not in _FP8:
             of = dtype.name.lower() if dtype is not None else "an unknown dtype"
             return Reason(Condition.DTYPE, operand.dequantize.name or "", of), []
-    return None, found
+    return None, operands
 
 
 def _check_shapes(node: ir.Node, operands: list[Operand], scope: Scope) -> Reason | None:
@@ -261,10 +261,10 @@ def _moved(node: ir.Node, axis: int | None, direct: bool, scope: Scope) -> tuple
 
 
 def _is_int4(value: ir.Value | None, scope: Scope) -> bool:
-    found = trace(value, scope)
-    if isinstance(found, Reason):
+    operand = trace(value, scope)
+    if isinstance(operand, Reason):
         return False
-    return quantized_dtype(found.dequantize, scope) in (ir.DataType.INT4, ir.DataType.UINT4)
+    return quantized_dtype(operand.dequantize, scope) in (ir.DataType.INT4, ir.DataType.UINT4)
 
 
 def _size(value: ir.Value | None, scope: Scope) -> int:

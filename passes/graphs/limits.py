@@ -1,4 +1,4 @@
-"""What a model may ask of everything that walks it: functions that end, and sizes that are known before.
+"""Limits on what a model asks of everything that walks it: functions that end, and sizes that are known before.
 
 Functions that call functions describe exponentially many nodes: 25 of them that call each other twice stand for 2²⁴
 calls. And a file holds only so many subgraphs within subgraphs, since protobuf reads 100 messages within messages.
@@ -33,7 +33,7 @@ MAX_VERSION = 2**31 - 1
 
 @dataclass
 class _Size:
-    """How large the main graph or a function is, with its subgraphs.
+    """The size of the main graph or a function, with its subgraphs.
 
     Attributes:
         nodes: the number of nodes.
@@ -76,7 +76,7 @@ def check_limits(model: ir.Model, where: str | None = None) -> None:
     """
     size = _inlined(model, where)
     if size.depth > MAX_DEPTH:
-        raise InputError(f"its subgraphs are nested {size.depth} deep, and ONNX files hold {MAX_DEPTH}", where=where)
+        raise InputError(f"the subgraphs are nested {size.depth} deep, and ONNX files hold {MAX_DEPTH}", where=where)
     if not model.functions:
         return
     for count, limit, what in (
@@ -86,7 +86,7 @@ def check_limits(model: ir.Model, where: str | None = None) -> None:
     ):
         if count > limit:
             number = f"{count:,}" if count < 10**12 else f"about 2^{count.bit_length() - 1}"
-            raise InputError(f"its functions stand for {number} {what}, and at most {limit:,} are inlined", where=where)
+            raise InputError(f"the functions stand for {number} {what}, and at most {limit:,} are inlined", where=where)
 
 
 def inlined_nodes(model: ir.Model) -> int:
@@ -96,15 +96,15 @@ def inlined_nodes(model: ir.Model) -> int:
 
 def called_functions(nodes: Iterable[ir.Node], model: ir.Model) -> dict[ir.OperatorIdentifier, ir.Function]:
     """Return the functions that nodes and their subgraphs call, directly or through other functions."""
-    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    called: dict[ir.OperatorIdentifier, ir.Function] = {}
     pending = [nodes] if model.functions else []
     while pending:
         for node in with_nested(pending.pop()):
             identifier = node.op_identifier()
-            if identifier in model.functions and identifier not in found:
-                found[identifier] = model.functions[identifier]
-                pending.append(found[identifier])
-    return found
+            if identifier in model.functions and identifier not in called:
+                called[identifier] = model.functions[identifier]
+                pending.append(called[identifier])
+    return called
 
 
 def _inlined(model: ir.Model, where: str | None) -> _Size:

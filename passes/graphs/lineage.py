@@ -1,4 +1,4 @@
-"""Where nodes and values come from: what passes record in their metadata.
+"""The origin of nodes and values, which passes record in their metadata.
 
 A pass that shifts a quantized value by a constant, together with its zero point, renames it, since its contents differ,
 and records the shift with the value, so that the two can still be compared:
@@ -47,8 +47,8 @@ def common_origin(nodes: Iterable[ir.Node]) -> str:
 
 def origin(node: ir.Node) -> list[str]:
     """Return the names of the nodes of the source model that a node replaces; its own name if no pass made it."""
-    found = recorded(node.metadata_props.get(ORIGIN), list[str])
-    return [node.name or ""] if found is None else found
+    names = recorded(node.metadata_props.get(ORIGIN), list[str])
+    return [node.name or ""] if names is None else names
 
 
 def recorded(text: str | None, kind: type[_T]) -> _T | None:
@@ -74,8 +74,8 @@ def record_shift(value: ir.Value, before: str, offset: int) -> None:
 
 def shift_of(value: ir.Value) -> tuple[str, int] | None:
     """Return the original name of a value and the offset added to it; None if it was not shifted."""
-    found = recorded(value.metadata_props.get(SHIFT), _Shift)
-    return None if found is None else (found.value, found.offset)
+    shift = recorded(value.metadata_props.get(SHIFT), _Shift)
+    return None if shift is None else (shift.value, shift.offset)
 
 
 def shifted(array: np.ndarray, offset: int, dtype: np.dtype) -> np.ndarray:

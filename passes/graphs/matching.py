@@ -46,9 +46,9 @@ def producer(value: ir.Value | None, graph: Graph, scope: Scope, *operators: str
 
 def consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
     """Return the node of the value's graph that uses ``value``, if exactly one is one of ``operators``."""
-    found = {use.node for use in value.uses() if is_op(use.node, *operators)}
-    found = {node for node in found if node.graph is value.graph and is_plain(node, scope)}
-    return found.pop() if len(found) == 1 else None
+    consumers = {use.node for use in value.uses() if is_op(use.node, *operators)}
+    consumers = {node for node in consumers if node.graph is value.graph and is_plain(node, scope)}
+    return consumers.pop() if len(consumers) == 1 else None
 
 
 def sole_consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:

@@ -28,7 +28,7 @@ def is_quantized(model: ir.Model) -> bool:
 
 
 def quantized_node(model: ir.Model) -> ir.Node | None:
-    """Return the first node of a model that makes it a quantized one; None if there is none."""
+    """Return the first node that makes a model a quantized one, otherwise None."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in with_nested(graph):
             if is_quantized_operator(node):
@@ -37,7 +37,7 @@ def quantized_node(model: ir.Model) -> ir.Node | None:
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:
-    """Return the value of a zero point; None if there is none."""
+    """Return the value of the zero point, otherwise None."""
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
@@ -60,7 +60,7 @@ class Parameters:
         zero: the zero points as integers of 64 bits, in the same shape; zeros if none are given.
         dtype: the dtype of the integers.
         axis: the axis, as the node has it.
-        block: the size of blocks; 0 if there are none.
+        block: the size of blocks; 0 without blocks.
     """
 
     scale: Array
@@ -89,7 +89,7 @@ def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
     scale, zero = scope.constant(node.inputs[1]), zero_point(node)
     offset = scope.constant(zero)
     if scale is None or (zero is not None and offset is None):
-        return "its scale or zero point is not constant"
+        return "the scale or zero point is not constant"
     dtype = quantized_dtype(node, scope)
     if dtype is None:
         return "the dtype of its integers is not known"
@@ -98,40 +98,40 @@ def parameters(node: ir.Node, scope: Scope) -> Parameters | str:
     steps = scale.numpy()
     zeros = offset.numpy().astype(np.int64) if offset is not None else np.zeros(steps.shape, np.int64)
     if zeros.size not in (1, steps.size):
-        return "its scale and its zero point differ in shape"
+        return "the scale and the zero point differ in shape"
     block = node.attributes.get_int("block_size", 0) or int(steps.ndim > 1 and steps.size > 1)
     return Parameters(steps, zeros, dtype, node.attributes.get_int("axis", 1), block)
 
 
-def aligned(array: Array, found: Parameters, rank: int | None) -> Array | None:
+def aligned(array: Array, params: Parameters, rank: int | None) -> Array | None:
     """Return a bound in a shape that broadcasts with the tensor; None for blocks, or if an unknown rank is needed."""
-    if array.size == 1 and found.block == 0:
+    if array.size == 1 and params.block == 0:
         return array.reshape(())
     if array.ndim != 1 or rank is None:
         return None
     shape = [1] * rank
-    shape[found.axis] = -1
+    shape[params.axis] = -1
     return array.reshape(shape)
 
 
-def same_parameters(one: ir.Node, other: ir.Node, scope: Scope) -> bool:
+def same_parameters(node: ir.Node, other: ir.Node, scope: Scope) -> bool:
     """Return whether two nodes have the same scales, zero points, axis and blocks."""
-    if len(one.inputs) != len(other.inputs):
+    if len(node.inputs) != len(other.inputs):
         return False
     for name in ("axis", "block_size"):
         default = 1 if name == "axis" else 0
-        if one.attributes.get_int(name, default) != other.attributes.get_int(name, default):
+        if node.attributes.get_int(name, default) != other.attributes.get_int(name, default):
             return False
     return all(
         a is b or _equal(scope.constant(a), scope.constant(b))
-        for a, b in zip(one.inputs[1:], other.inputs[1:], strict=True)
+        for a, b in zip(node.inputs[1:], other.inputs[1:], strict=True)
     )
 
 
-def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
-    if one is None or other is None or one.dtype != other.dtype:
+def _equal(tensor: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    if tensor is None or other is None or tensor.dtype != other.dtype:
         return False
-    return np.array_equal(one.numpy(), other.numpy())
+    return np.array_equal(tensor.numpy(), other.numpy())
 
 
 def plain(node: ir.Node, scope: Scope, *operators: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which nodes are random: they draw new numbers each time they run.
+"""Random nodes, which draw new numbers each time they run.
 
 A compiler makes constants of such numbers. MIGraphX draws those of RandomNormal and RandomUniform while it parses,
 folds Multinomial while it compiles for a GPU, and reads every Dropout as Identity. Then all runs of a program give the

@@ -24,7 +24,6 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
         new: the replacement; if ``old`` is an output of its graph, ``new`` takes its name.
         old: the value to be replaced.
         graph: a graph in which ``new`` is visible.
-        scope: the scope of both.
     """
     if old.is_graph_output() and graph is not None and _is_within(str(old.name), graph, scope):
         return False
@@ -39,7 +38,7 @@ def _is_within(name: str, graph: ir.Graph, scope: Scope) -> bool:
     """Return whether a subgraph has a value of a name, which must then have no meaning around it."""
     if _is_unique(name, scope):
         return False
-    return any(name in _names(each) for node in with_nested(graph) for each in subgraphs(node))
+    return any(name in _names(inner) for node in with_nested(graph) for inner in subgraphs(node))
 
 
 def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Scope) -> bool:
@@ -49,7 +48,7 @@ def is_visible(value: ir.Value, graph: ir.Graph | ir.Function | None, scope: Sco
 
 def _is_unique(name: str | None, scope: Scope) -> bool:
     if scope not in _name_counts:
-        _name_counts[scope] = Counter(name for each in scope.graphs() for name in _names(each))
+        _name_counts[scope] = Counter(name for graph in scope.graphs() for name in _names(graph))
     return _name_counts[scope][str(name)] < 2
 
 
@@ -108,17 +107,15 @@ def take_name(new: ir.Value, old: ir.Value) -> None:
 
 
 def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
-    """``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
+    """Return ``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
     if shape is None:
         return ir.Shape(other)
     if len(shape) != len(other):
         return shape
-    return ir.Shape([_better(mine, theirs) for mine, theirs in zip(shape, other, strict=True)])
+    return ir.Shape([_better(dim, other_dim) for dim, other_dim in zip(shape, other, strict=True)])
 
 
-def _better(mine: int | ir.SymbolicDim, theirs: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    if isinstance(mine, int):
-        return mine
-    if isinstance(theirs, int) or mine.value is None:
-        return theirs
-    return mine
+def _better(dim: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    if isinstance(dim, int):
+        return dim
+    return other if isinstance(other, int) or dim.value is None else dim

@@ -31,16 +31,16 @@ class Names:
                 self._values |= dict.fromkeys((value.name for value in node.outputs if value.name), 1)
 
     def value(self, base: str) -> str:
-        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
+        """Return ``base``, or the first free one of ``base_2``, ``base_3``, …"""
         return _unique(base, self._values)
 
     def node(self, base: str) -> str:
-        """``base``, or the first free one of ``base_2``, ``base_3``, …"""
+        """Return ``base``, or the first free one of ``base_2``, ``base_3``, …"""
         return _unique(base, self._nodes)
 
 
 def _unique(base: str, taken: dict[str, int]) -> str:
-    """``base`` or a numbered name that is free; ``taken`` holds the highest number of each base."""
+    """Return ``base`` or a numbered name that is free; ``taken`` holds the highest number of each base."""
     if base not in taken:
         taken[base] = 1
         return base
@@ -86,12 +86,12 @@ class Scope:
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the graph and all its subgraphs."""
-        found = [self.graph]
-        for graph in found:  # grows meanwhile
+        graphs = [self.graph]
+        for graph in graphs:  # grows meanwhile
             yield graph
             for node in graph:
                 if has_subgraphs(node):
-                    found += subgraphs(node)
+                    graphs += subgraphs(node)
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Return whether a value is an initializer that callers cannot override.

@@ -50,12 +50,7 @@ def structural_inputs(model: ir.Model) -> list[str]:
 
 
 def _is_structural(value: ir.Value, structural: Collection[ir.Value]) -> bool:
-    """Return whether a value has uses, and all of them are structural.
-
-    Args:
-        value: an input, or the result of a node.
-        structural: those of the results of later nodes.
-    """
+    """Return whether a value has uses, and all are structural, given the ``structural`` results of later nodes."""
     if value.is_graph_output() or not value.uses():
         return False
     for node, index in value.uses():

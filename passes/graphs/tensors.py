@@ -32,7 +32,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
         case "value_string":
             return ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
         case "value_strings":
-            strings = [each.encode() for each in attribute.as_strings()]
+            strings = [string.encode() for string in attribute.as_strings()]
             return ir.StringTensor(strings, shape=ir.Shape([len(strings)]))
     return None
 
@@ -41,7 +41,7 @@ def ints(tensor: ir.TensorProtocol | None) -> list[int] | None:
     """Return the elements of a small integer tensor; None for no tensor, floats, and more than 64 elements."""
     if tensor is None or tensor.size > 64 or not tensor.dtype.is_integer():
         return None
-    return [int(each) for each in tensor.numpy().ravel()]
+    return [int(element) for element in tensor.numpy().ravel()]
 
 
 def tensor_proto(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
@@ -72,7 +72,7 @@ class TensorKey:
     """A tensor by its dtype, shape and bytes: -0.0 is not 0.0, and a NaN is itself only with the same bits.
 
     Args:
-        tensor: of any dtype; it is read in place, and copied only if its elements are packed or strided.
+        tensor: a tensor of any dtype; it is read in place, and copied only if its elements are packed or strided.
     """
 
     def __init__(self, tensor: ir.TensorProtocol) -> None:
@@ -92,7 +92,7 @@ class TensorKey:
 
     @cached_property
     def _digest(self) -> bytes:
-        """A cryptographic hash of all bytes after the head; empty if there are none."""
+        """A cryptographic hash of all bytes after the head; empty without such bytes."""
         if self._tensor.dtype == ir.DataType.STRING or self._tensor.nbytes <= _HEAD:
             return b""
         return hashlib.blake2b(_view(self._tensor)[_HEAD:].data, digest_size=32).digest()

@@ -60,10 +60,10 @@ class _Search:
     def _of(self, node: ir.Node, depth: int) -> Range:
         scope = self.scope
         if is_dequantize(node):
-            found = parameters(node, scope)
-            if isinstance(found, str):
+            params = parameters(node, scope)
+            if isinstance(params, str):
                 return ANY
-            least, most = found.bounds()
+            least, most = params.bounds()
             return float(least.min()), float(most.max())
         if node.domain != "":
             return ANY
@@ -81,7 +81,7 @@ class _Search:
                 high, _limit(node, 2, "max", scope, math.inf)
             )
         if plain(node, scope, "Max", "Min", "Concat"):
-            ranges = [_constant(each, scope) or self.range(each, depth) for each in node.inputs]
+            ranges = [_constant(value, scope) or self.range(value, depth) for value in node.inputs]
             lows, highs = zip(*ranges, strict=True)
             if node.op_type == "Concat":
                 return min(lows), max(highs)

@@ -52,7 +52,7 @@ def end_with_parent(lifeline: int, parent: int) -> None:
 
 
 def serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str, Array]], Message]) -> None:
-    """Answer requests in a child until the parent closes the connection; ``printed`` begins anew with each.
+    """Answer requests in a child until the parent closes the connection; ``printed`` begins again with each.
 
     Args:
         connection: to the parent.
@@ -75,6 +75,6 @@ def _serve(connection: socket.socket, answer: Callable[[dict[str, Any], dict[str
         except EOFError:
             return
         os.ftruncate(2, 0)
-        found = answer(*request)
-        messages.send(connection, *found, returned(given.wanted) if given.wanted else None)
-        del request, found  # or two requests' arrays would be mapped at a time
+        reply = answer(*request)
+        messages.send(connection, *reply, returned(given.wanted) if given.wanted else None)
+        del request, reply  # or two requests' arrays would be mapped at a time

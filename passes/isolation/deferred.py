@@ -1,4 +1,4 @@
-"""How the project's own processes start and end: what they need not load is left for later, and garbage is collected
+"""The start and end of the project's own processes: what they need not load is left for later, and garbage is collected
 rarely.
 
 onnx_ir imports SymPy (0.37 s) for arithmetic on symbolic dimensions, which nothing here uses. The command line and all

@@ -10,7 +10,7 @@ from passes.isolation.limits import Limits
 from passes.isolation.process import ChildFailure, Reason
 
 NO_MEMORY = "bad_alloc|bad allocation|Failed to allocate memory|Cannot allocate memory"
-"""What ONNX Runtime says of an allocation, or of a thread, that there was no memory for; a regular expression."""
+"""ONNX Runtime's words for an allocation or a thread without memory; a regular expression."""
 
 
 class NativeFailure(BridgeError):
@@ -29,8 +29,7 @@ class NativeFailure(BridgeError):
         """Describe a failure.
 
         Args:
-            library: the name of the library.
-            limits: those of the request.
+            limits: the limits of the request.
             failure: why there is no answer.
             where: the model or the node.
         """
@@ -49,6 +48,6 @@ class NativeFailure(BridgeError):
             case _:
                 how = f"was killed by {self.signal.name}" if self.signal else f"exited with status {status}"
                 last = failure.output.strip().splitlines()[-1:]
-                what = f"{library}'s process {how}" + "".join(f"; last output: {each.strip()}" for each in last)
+                what = f"{library}'s process {how}" + "".join(f"; last output: {line.strip()}" for line in last)
                 hint = "this is a defect of the library that the model triggers"
         super().__init__(what, where=where, hint=hint)

@@ -11,7 +11,7 @@ from passes.core.errors import InputError
 from passes.isolation.memory import available_bytes
 
 _SHARE = 0.8
-"""How much of the free memory a child process may take where no limit is given."""
+"""The share of the free memory that a child process may take if no limit is given."""
 MAX_SECONDS = 1e9
 """The longest limit of time: systems wait for a number of nanoseconds of 64 bits."""
 MAX_GIBIBYTES = 2.0**30
@@ -34,18 +34,18 @@ class Limits:
     def memory_of(self, held: int) -> int | None:
         """Return the limit in bytes for a process that has some already; None is no limit."""
         grown = None if self.growth is None else held + self.growth
-        return min((each for each in (self.memory, grown) if each is not None), default=None)
+        return min((size for size in (self.memory, grown) if size is not None), default=None)
 
     def growing_at_most(self, growth: int) -> Limits:
-        """These limits, with a growth of so many bytes or less."""
+        """Return these limits with a growth of at most so many bytes."""
         return replace(self, growth=growth if self.growth is None else min(growth, self.growth))
 
     @classmethod
     def of(cls, timeout: float | None, gibibytes: float | None) -> Limits:
-        """Limits from the units of the API: seconds and GiB; raises InputError for numbers that are none."""
+        """Return limits from the units of the API, seconds and GiB; raise InputError for numbers out of range."""
         for name, value, most in (("timeout", timeout, MAX_SECONDS), ("memory", gibibytes, MAX_GIBIBYTES)):
             if value is not None and not 0 < value <= most:
-                what = f"it must be a number above 0 and up to {most:g}, and is {value}"
+                what = f"the limit must be a number above 0 and up to {most:g}, and is {value}"
                 raise InputError(what, where=name, hint="leave it out for no limit")
         return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))
 
@@ -55,7 +55,7 @@ _current: ContextVar[Limits] = ContextVar("limits", default=Limits())
 
 @contextlib.contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Within the block, `current` has these limits: those that the user gave to a verb, before those around it."""
+    """Set the limits of `current` within the block: those that the user gave to a verb, before those around it."""
     outer = _current.get()
     timeout = outer.timeout if limits.timeout is None else limits.timeout
     memory = outer.memory if limits.memory is None else limits.memory
@@ -71,7 +71,7 @@ def current(timeout: float) -> Limits:
     """Return the limits of a request of the verb that runs.
 
     Args:
-        timeout: seconds, where the user gave no limit; of memory it is 80 % of what is free then.
+        timeout: seconds, if the user gave no limit; the limit of memory is then 80 % of what is free.
     """
     given = _current.get()
     seconds = timeout if given.timeout is None else given.timeout
@@ -82,6 +82,6 @@ def current(timeout: float) -> Limits:
 
 def at_most(timeout: float, growth: int) -> Limits:
     """Return the limits of a small request, which the user's only make tighter."""
-    found = current(timeout).growing_at_most(growth)
-    assert found.timeout is not None
-    return replace(found, timeout=min(found.timeout, timeout))
+    limits = current(timeout).growing_at_most(growth)
+    assert limits.timeout is not None
+    return replace(limits, timeout=min(limits.timeout, timeout))

@@ -1,4 +1,4 @@
-"""How much memory is free."""
+"""The memory that is free."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ soon as it is needed: copies of files, by their names in ``memory.stat``."""
 
 def available_bytes() -> int:
     """Free memory in bytes: the least of what the machine and this process's control group allow."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+        sizes += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
     for folder, limit, used, cached in _CONTROL_GROUPS:
         with contextlib.suppress(OSError, KeyError, ValueError):
             group = _CONTROL / folder
             most, taken = (int((group / name).read_text()) for name in (limit, used))
             counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            found.append(most - taken + sum(int(counts[name]) for name in cached))
-    return max(0, min(found))
+            sizes.append(most - taken + sum(int(counts[name]) for name in cached))
+    return max(0, min(sizes))

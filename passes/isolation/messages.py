@@ -74,32 +74,38 @@ def send(
     Args:
         connection: an end of `connect`.
         message: JSON values.
-        arrays: of numeric dtypes, those of ml_dtypes included; or ranges of at most 250 files.
+        arrays: arrays of numeric dtypes, ml_dtypes included; or ranges of at most 250 files.
         reused: where to write the arrays, if they fit in; they are valid until the next message there.
         answer: the number of the reused memory that the answer's are to be written to; 0 for none.
 
     Raises:
         OSError: the other side is gone, or there is no memory for the arrays.
     """
-    ranges = {name: each for name, each in arrays.items() if isinstance(each, FileRange)}
-    given = {name: each for name, each in arrays.items() if not isinstance(each, FileRange)}
+    ranges = {name: range_ for name, range_ in arrays.items() if isinstance(range_, FileRange)}
+    given = {name: array for name, array in arrays.items() if not isinstance(array, FileRange)}
     entries, size = _layout(given)
     if reused is not None and not ranges and size <= MOST:
         _send_reused(connection, {"message": message, "in_reused": entries}, given, size, reused, answer)
         return
-    files = list(dict.fromkeys(each.file for each in ranges.values()))
+    files = list(dict.fromkeys(range_.file for range_ in ranges.values()))
     if len(files) > _MOST_FILES:
         raise OSError(f"a message cannot have {len(files)} files")
     in_files = [
-        {"name": name, "dtype": "uint8", "shape": [each.nbytes], "offset": each.offset, "file": files.index(each.file)}
-        for name, each in ranges.items()
+        {
+            "name": name,
+            "dtype": "uint8",
+            "shape": [range_.nbytes],
+            "offset": range_.offset,
+            "file": files.index(range_.file),
+        }
+        for name, range_ in ranges.items()
     ]
     if size <= _BEHIND:
-        behind = b"".join(_padded(each) for each in given.values())
+        behind = b"".join(_padded(array) for array in given.values())
         text = _encoded({"message": message, "in_files": in_files, "behind": entries})
         _send_packets(connection, text, behind, files, answer)
         return
-    in_files += [{**each, "file": len(files)} for each in entries]
+    in_files += [{**entry, "file": len(files)} for entry in entries]
     packed = _pack(given, entries, size)
     try:
         text = _encoded({"message": message, "in_files": in_files})
@@ -178,8 +184,8 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
             reused.lay_out(body["in_reused"])
             return reused.message, reused.read()
         mapped = [mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ) for descriptor in descriptors]
-        arrays = {each["name"]: placed(each, mapped[each["file"]]) for each in body["in_files"]}
-        arrays |= {each["name"]: placed(each, data[start:]) for each in body.get("behind", ())}
+        arrays = {entry["name"]: placed(entry, mapped[entry["file"]]) for entry in body["in_files"]}
+        arrays |= {entry["name"]: placed(entry, data[start:]) for entry in body.get("behind", ())}
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -207,18 +213,18 @@ def _descriptors(connection: socket.socket, count: int) -> list[int]:
     """
     if not count:
         return []
-    data, found, _flags, _address = socket.recv_fds(connection, _FIRST, count)
+    data, descriptors, _flags, _address = socket.recv_fds(connection, _FIRST, count)
     if not data:
         raise EOFError
-    if len(found) < count:
-        for each in found:
-            os.close(each)
+    if len(descriptors) < count:
+        for descriptor in descriptors:
+            os.close(descriptor)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    return found
+    return descriptors
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """MessagePack; where it fails, JSON: for halves of surrogate pairs (names that are not UTF-8) and long integers.
+    """Encode as MessagePack; if it fails, as JSON: halves of surrogate pairs (names that are not UTF-8), long integers.
 
     The first byte tells one from the other. (JSON as msgspec writes it has no infinities.)
     """
@@ -233,7 +239,7 @@ def _decoded(text: memoryview) -> Any:
 
 
 def _aligned(count: int) -> Array:
-    """Bytes where ONNX Runtime computes with them as with those of a mapped file."""
+    """Return bytes at an address where ONNX Runtime computes with them as with those of a mapped file."""
     memory = np.empty(count + _ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % _ALIGNMENT
     return memory[start : start + count]
@@ -257,7 +263,6 @@ def _padded(array: Array) -> bytes:
 
 
 def _pack(arrays: Mapping[str, Array], entries: list[dict[str, Any]], size: int) -> int:
-    """Return a memory file with the arrays at their places."""
     descriptor = os.memfd_create("onnx-bridge-arrays", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)

@@ -22,7 +22,7 @@ from passes.isolation.memory import available_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Expected = Callable[[str], int | None]
-"""How many bytes an array of a name should have: 0 if that is not known, None if it is not to be read."""
+"""The number of bytes that an array of a name should have: 0 if unknown, None if it is not to be read."""
 
 _SPARE = 2**26
 _INFLATION = 8
@@ -33,14 +33,14 @@ _MOST_EMPTY = 2**20
 """The most rows of an array without elements, or of elements without bytes, of which a file says how many."""
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _NPY = b"\x93NUMPY"
-"""What a file of one array begins with."""
+"""The first bytes of a file of one array."""
 _BROKEN_HEADER = (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError)
 BROKEN_ARCHIVE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, OverflowError, ValueError),
     RuntimeError,  # of encrypted members
     NotImplementedError,  # of other methods of compression
 )
-"""What `zipfile` raises for a damaged archive."""
+"""The errors that `zipfile` raises for a damaged archive."""
 
 
 def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, spare: int = _SPARE) -> dict[str, Array]:
@@ -56,9 +56,9 @@ def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, s
         InputError: it is not one, or a member is not an array that can be read, or is much larger than expected.
     """
     names: set[str] = set()
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     if file.read(len(_NPY)) == _NPY:
-        raise InputError("it is a single array without a name", where=where, hint=_HINT)
+        raise InputError("the file is a single array without a name", where=where, hint=_HINT)
     size = file.seek(0, io.SEEK_END)
     left = most = max(spare, _INFLATION * size)
     file.seek(0)
@@ -67,9 +67,9 @@ def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, s
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if name in names:
-                    raise InputError(f"it has two arrays {name!r}", where=where, hint=_HINT)
+                    raise InputError(f"the file has two arrays {name!r}", where=where, hint=_HINT)
                 if name == member.filename:
-                    raise InputError(f"its member {name!r} is not an .npy", where=where, hint=_HINT)
+                    raise InputError(f"the member {name!r} is not an .npy", where=where, hint=_HINT)
                 names.add(name)
                 if (bytes_expected := expected(name)) is None:
                     continue
@@ -80,14 +80,14 @@ def read_npz(file: IO[bytes], where: str, expected: Expected = lambda name: 0, s
                 if left < 0:
                     limit = f"arrays of a file of {size:,} bytes may exceed what is expected by {most:,}"
                     hint = "if it is right, write it with numpy.savez, uncompressed"
-                    raise InputError(f"it would inflate to {needed:,} bytes: {limit}", where=place, hint=hint)
+                    raise InputError(f"the array would inflate to {needed:,} bytes: {limit}", where=place, hint=hint)
                 with archive.open(member) as stream:
-                    found[name] = _read(stream, place)
+                    arrays[name] = _read(stream, place)
     except InputError:
         raise
     except BROKEN_ARCHIVE as error:
-        raise InputError(f"it cannot be read as .npz: {error}", where=where, hint=_HINT) from error
-    return found
+        raise InputError(f"the file cannot be read as .npz: {error}", where=where, hint=_HINT) from error
+    return arrays
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, Array]) -> None:
@@ -125,7 +125,7 @@ def _read(stream: IO[bytes], where: str) -> Array:
 
 
 def _check_header(stream: IO[bytes], size: int, where: str) -> int:
-    """Check what a header says of an array, which has ``size`` bytes with it; how many its elements have."""
+    """Check the header of an array of ``size`` bytes with it; return how many bytes its elements have."""
     begin = io.BytesIO(stream.read(_MOST_HEADER))
     try:
         version = npy.read_magic(begin)
@@ -134,22 +134,26 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> int:
         shape, _, dtype = _HEADERS[version](begin)
     except _BROKEN_HEADER as error:
         first = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"it is not an .npy: {first}", where=where, hint=_HINT) from error
+        raise InputError(f"the file is not an .npy: {first}", where=where, hint=_HINT) from error
     if dtype.hasobject:
-        raise InputError("it has Python objects, which are not loaded", where=where, hint="save strings as numpy.str_")
+        raise InputError(
+            "the array has Python objects, which are not loaded", where=where, hint="save strings as numpy.str_"
+        )
     if dtype.names is not None or dtype.kind in "mM":
-        raise InputError(f"its elements are {dtype}, and not numbers", where=where)
+        raise InputError(f"the elements are {dtype}, and not numbers", where=where)
     if dtype.byteorder == ">":
         hint = f"write it as astype({dtype.newbyteorder('<').str!r})"
-        raise InputError(f"it is big-endian ({dtype.str}), and only little-endian is read", where=where, hint=hint)
+        raise InputError(
+            f"the array is big-endian ({dtype.str}), and only little-endian is read", where=where, hint=hint
+        )
     if any(dim < 0 for dim in shape):
         raise InputError(f"its shape is {list(shape)}", where=where)
     if 0 in (*shape, dtype.itemsize) and math.prod(max(dim, 1) for dim in shape) > _MOST_EMPTY:
         raise InputError(f"its shape is {list(shape)}, of elements of no size", where=where)
     needed, there = math.prod(shape) * dtype.itemsize, size - begin.tell()
     if needed > there:
-        raise InputError(f"its header says {needed} bytes of elements, and it has {there}", where=where)
+        raise InputError(f"the header says {needed} bytes of elements, and it has {there}", where=where)
     if needed > available_bytes():
-        what = f"it takes {needed / 2**30:.1f} GiB of memory, and {available_bytes() / 2**30:.1f} GiB are free"
+        what = f"the array takes {needed / 2**30:.1f} GiB of memory, and {available_bytes() / 2**30:.1f} GiB are free"
         raise InputError(what, where=where)
     return needed

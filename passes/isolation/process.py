@@ -40,7 +40,7 @@ _BOOT = "import sys; sys.path.insert(0, {root!r}); from passes.isolation import 
 
 
 class Reason(enum.Enum):
-    """Why a child did not answer."""
+    """A reason why a child did not answer."""
 
     DIED = "died"
     TIMEOUT = "timeout"
@@ -52,7 +52,7 @@ class ChildFailure(Exception):
 
     Attributes:
         reason: why.
-        returncode: as `subprocess.Popen.returncode`, where it died by itself or by a signal from elsewhere.
+        returncode: as `subprocess.Popen.returncode`, if it died by itself or by a signal from elsewhere.
         output: the last that it printed.
     """
 
@@ -69,7 +69,7 @@ class Child:
     Args:
         module: the module whose ``main`` it runs.
         arguments: plain values for ``main``, after the connection.
-        command: from the interpreter and its arguments to the command line, where a loader is to start it.
+        command: from the interpreter and its arguments to the command line, if a loader is to start it.
         environment: its environment variables; default: the parent's.
         output: a descriptor for what it prints; default: a memory file, for `printed`.
         inherited: further descriptors that it holds.
@@ -91,7 +91,7 @@ class Child:
         output: int | None = None,
         inherited: Sequence[int] = (),
     ) -> None:
-        self.connection, theirs = messages.connect()
+        self.connection, child_end = messages.connect()
         lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._output = os.memfd_create("onnx-bridge-output", os.MFD_CLOEXEC)
         fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)  # or writes after a truncation would leave a hole
@@ -99,7 +99,7 @@ class Child:
         self._memory_limit: int | None = None
         self._waiting = Waiting(self.connection)
         self._given, self._answers = ReusedMemory(), AnswerMemories()
-        boot = _BOOT.format(root=str(_ROOT), arguments=(theirs.fileno(), lifeline, self._owner, module, *arguments))
+        boot = _BOOT.format(root=str(_ROOT), arguments=(child_end.fileno(), lifeline, self._owner, module, *arguments))
         printed = self._output if output is None else output
         try:
             self._popen = subprocess.Popen(
@@ -107,7 +107,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                pass_fds=(theirs.fileno(), lifeline, *inherited),
+                pass_fds=(child_end.fileno(), lifeline, *inherited),
                 env=environment,
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent to handle
             )
@@ -115,7 +115,7 @@ class Child:
             self._close()
             raise
         finally:
-            theirs.close()
+            child_end.close()
             os.close(lifeline)
         _living.add(self)
 
@@ -141,7 +141,7 @@ class Child:
         Args:
             message: JSON values.
             arrays: what travels with it.
-            limits: of the request.
+            limits: the limits of the request.
             reuse: whether arrays travel in memory that is reused, which the child does not keep.
 
         Raises:
@@ -174,7 +174,7 @@ class Child:
     def kill(self) -> None:
         """End the process, whatever it is doing."""
         if self._owner == os.getpid():
-            self._popen.kill()  # does nothing where it has ended
+            self._popen.kill()  # does nothing if it has ended
             self._popen.wait()
         self._close()
         _living.discard(self)
@@ -196,7 +196,7 @@ class Child:
         """Set the soft limit of private memory, which makes allocations fail cleanly (std::bad_alloc)."""
         if limit != self._memory_limit:
             _, hard = resource.prlimit(self.pid, resource.RLIMIT_DATA)
-            wanted = [each for each in (limit, hard) if each not in (None, resource.RLIM_INFINITY)]
+            wanted = [number for number in (limit, hard) if number not in (None, resource.RLIM_INFINITY)]
             resource.prlimit(self.pid, resource.RLIMIT_DATA, (min(wanted, default=resource.RLIM_INFINITY), hard))
             self._memory_limit = limit
 
@@ -219,13 +219,13 @@ class Child:
 
     def _memory(self) -> tuple[int, int]:
         """Return the bytes of private memory that it reserved, and of anonymous memory that it uses; 0 once ended."""
-        found = {"VmData": 0, "RssAnon": 0}
+        sizes = {"VmData": 0, "RssAnon": 0}
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
                 name, _, value = line.partition(":")
-                if name in found:
-                    found[name] = int(value.split()[0]) << 10
-        return found["VmData"], found["RssAnon"]
+                if name in sizes:
+                    sizes[name] = int(value.split()[0]) << 10
+        return sizes["VmData"], sizes["RssAnon"]
 
 
 _living: set[Child] = set()
@@ -238,7 +238,7 @@ def _kill_all() -> None:
 
 
 def _release_all() -> None:
-    """A fork must neither use its parent's children, nor kill them, nor keep them alive by its copy of a lifeline."""
+    """Keep a fork from using or killing its parent's children, or keeping them alive by its copy of a lifeline."""
     for child in list(_living):
         child._close()
     _living.clear()

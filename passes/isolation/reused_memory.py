@@ -21,7 +21,7 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST = 1 << 28
-"""The most bytes of one: they are held as long as the connection."""
+"""The most bytes of a memory: they are held as long as the connection."""
 MOST_MEMORIES = 3
 """For answers: two that arrays lie in, since one is often kept until the next has come, and one that is copied from."""
 _LEAST_LENT = 1 << 16
@@ -57,7 +57,7 @@ class ReusedMemory:
         """Make room for some bytes.
 
         Returns:
-            The descriptor of a new file, for the other side, where there was too little.
+            The descriptor of a new file for the other side, if there was too little memory.
 
         Raises:
             OSError: there is no memory.
@@ -81,8 +81,8 @@ class ReusedMemory:
     def lay_out(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Find the places of arrays, which are as in `placed`."""
         assert self._memory is not None
-        self._entries = {each["name"]: each for each in entries}
-        self._arrays = {name: placed(each, self._memory) for name, each in self._entries.items()}
+        self._entries = {entry["name"]: entry for entry in entries}
+        self._arrays = {name: placed(entry, self._memory) for name, entry in self._entries.items()}
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         """Write the elements of the arrays that were laid out, in C order."""
@@ -98,7 +98,7 @@ class AnswerMemory(ReusedMemory):
     """Memory for answers, as the side sees it that asked; arrays that are read stay valid, and are writable.
 
     Args:
-        number: of this memory.
+        number: the number of this memory.
         lends: whether arrays may lie in it, rather than be copied.
     """
 
@@ -113,16 +113,16 @@ class AnswerMemory(ReusedMemory):
     @property
     def is_lent(self) -> bool:
         """Whether an array that lies here is in use; views of it keep it in use."""
-        return any(each() is not None for each in self._lent)
+        return any(reference() is not None for reference in self._lent)
 
     def read(self) -> dict[str, Array]:
-        found, self._lent = {}, []
+        arrays, self._lent = {}, []
         for name, array in self._arrays.items():
             if self._lends and array.nbytes >= _LEAST_LENT:
-                found[name] = self._lend(name)
+                arrays[name] = self._lend(name)
             else:
-                found[name] = array.copy()
-        return found
+                arrays[name] = array.copy()
+        return arrays
 
     def make_private(self) -> None:
         """Replace what is shared by private memory with the same bytes, at the same address.
@@ -136,11 +136,12 @@ class AnswerMemory(ReusedMemory):
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
         libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
-        made = libc.mmap(None, size, self._access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        if made != _FAILED:
-            ctypes.memmove(made, address, size)
-            made = libc.mremap(made, size, size, _MREMAP_MAYMOVE_FIXED, address)  # at once, for threads that read it
-        if made == _FAILED:
+        mapped = libc.mmap(None, size, self._access, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        if mapped != _FAILED:
+            ctypes.memmove(mapped, address, size)
+            # at once, for threads that read it
+            mapped = libc.mremap(mapped, size, size, _MREMAP_MAYMOVE_FIXED, address)
+        if mapped == _FAILED:
             raise OSError(ctypes.get_errno(), "outputs that are kept stay shared with a fork")
 
     def _lend(self, name: str) -> Array:
@@ -160,13 +161,12 @@ class AnswerMemories:
         self._most_lent = MOST_MEMORIES - 1
 
     def free(self) -> AnswerMemory:
-        """One that is not lent."""
-        for each in self._memories:
-            if not each.is_lent:
-                return each
-        made = AnswerMemory(next(self._numbers), lends=len(self._memories) < self._most_lent)
-        self._memories.append(made)
-        return made
+        """Return a memory that is not lent."""
+        for memory in self._memories:
+            if not memory.is_lent:
+                return memory
+        self._memories.append(AnswerMemory(next(self._numbers), lends=len(self._memories) < self._most_lent))
+        return self._memories[-1]
 
     def prepare_fork(self) -> None:
         """Leave what is lent to its users, of whom there will be two; then everything is copied.
@@ -174,11 +174,11 @@ class AnswerMemories:
         Raises:
             OSError: there is no memory for it.
         """
-        lent = [each for each in self._memories if each.is_lent]
+        lent = [memory for memory in self._memories if memory.is_lent]
         if lent:
             self._memories, self._most_lent = [], 0
-        for each in lent:
-            each.make_private()
+        for array in lent:
+            array.make_private()
 
 
 def placed(entry: Mapping[str, Any], memory: mmap.mmap | Array) -> Array:

@@ -1,4 +1,4 @@
-"""What runs in the process of a `Worker`."""
+"""The loop that runs in the process of a `Worker`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(connection: socket.socket, module: str) -> None:
         named = importlib.import_module(request["module"])
         if "request" not in request:
             return {}, {}
-        found: Message = named.answer(request["request"], arrays)
-        return found
+        message: Message = named.answer(request["request"], arrays)
+        return message
 
     serve(connection, answer)

@@ -15,16 +15,16 @@ Values = Mapping[str, Value]
 
 
 def pack(samples: Sequence[Values]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Samples as JSON values, and the arrays that these refer to."""
+    """Return samples as JSON values, and the arrays that these refer to."""
     arrays: dict[str, Array] = {}
 
     def entry(value: Value) -> Any:
         if value is None:
             return None
         if isinstance(value, list):
-            return [entry(each) for each in value]
+            return [entry(element) for element in value]
         if value.dtype.kind in "OUST":
-            strings = [each.decode() if isinstance(each, bytes) else str(each) for each in value.reshape(-1)]
+            strings = [text.decode() if isinstance(text, bytes) else str(text) for text in value.reshape(-1)]
             return {"strings": strings, "shape": list(value.shape)}
         arrays[str(len(arrays))] = value
         return len(arrays) - 1
@@ -39,7 +39,7 @@ def unpack(entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Array]) ->
         if entry is None:
             return None
         if isinstance(entry, list):
-            return [value(each) for each in entry]
+            return [value(element) for element in entry]
         if isinstance(entry, dict):
             return np.array(entry["strings"], dtype=object).reshape(entry["shape"])
         return arrays[str(entry)]
@@ -48,5 +48,5 @@ def unpack(entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, Array]) ->
 
 
 def from_bytes(data: bytes) -> Array:
-    """Bytes as an array of a message; `numpy.ndarray.tobytes` is the inverse."""
+    """Return bytes as an array of a message; `numpy.ndarray.tobytes` is the inverse."""
     return np.frombuffer(data, np.uint8)

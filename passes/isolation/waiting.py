@@ -1,4 +1,4 @@
-"""Waiting for a message of another process: actively where the last one came at once.
+"""Waiting for a message of another process: actively if the last one came at once.
 
 To put a process to sleep and to wake it again takes longer than many a small program runs, above all on a virtual
 machine, whose processor sleeps, too. So a wait is active at first, as HIP's by default (``hipDeviceScheduleAuto``) and
@@ -37,8 +37,8 @@ class Waiting:
                 if self._poll.poll(0):
                     self._short = time.perf_counter() < started + ACTIVE_SECONDS / 2
                     return True
-                os.sched_yield()  # to the other side, where the kernel has woken it on this processor
-        found = bool(self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
+                os.sched_yield()  # to the other side, if the kernel has woken it on this processor
+        arrived = bool(self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
         # a single processor is left to the other side
         self._short = time.perf_counter() < started + ACTIVE_SECONDS / 2 and len(os.sched_getaffinity(0)) > 1
-        return found
+        return arrived

@@ -54,7 +54,7 @@ class Worker:
             module: the module whose ``answer(request, arrays)`` returns the answer, likewise.
             request: JSON values.
             arrays: what travels with it.
-            limits: of this request; importing the module is not part of it.
+            limits: the limits of this request; importing the module is not part of it.
             library: what runs, for the error.
             process: the one that must answer, since it holds something; default: any.
 
@@ -76,10 +76,10 @@ class Worker:
                     self._child.exchange({"module": module}, {}, Limits(_START_SECONDS))
                     self._imported.add(imported)
                 message = {"module": module, "request": request}
-                answer, found = self._child.exchange(message, arrays or {}, limits)
+                answer, results = self._child.exchange(message, arrays or {}, limits)
             except ChildFailure as failure:
                 raise NativeFailure(library, limits, failure) from None
-            return (answer, found), child
+            return (answer, results), child
 
     def close(self) -> None:
         """End the process; the next request starts another."""

@@ -4,7 +4,7 @@ The driver asks the runtime for a verdict on every node. For a node that the run
 wrongly, it tries the rules for the operator (`passes.legalize.rules`) in order:
 
     1. A rule proposes a replacement, which is not yet part of the graph.
-    2. The nodes of the proposal are judged, and replaced by their own rules where they fail (recursively).
+    2. The nodes of the proposal are judged, and replaced by their own rules if they fail (recursively).
     3. The complete proposal is probed and its results are compared with those of the nodes that it replaces.
     4. Where that is too large to run, the same rules are applied to the witness of those nodes, and their proposal is
        compared.
@@ -37,9 +37,9 @@ from passes.rewriting.rewrite import NodeRewrite
 from passes.shapes.inference import infer_after
 
 _MAX_ROUNDS = 4
-"""How often all nodes are judged: committed nodes can form a new group that is wrong only together."""
+"""The most rounds in which all nodes are judged: committed nodes can form a group that is wrong only together."""
 _MAX_DEPTH = 12
-"""How deep rules may be nested: a rule's proposal, the proposals for its nodes, and so on."""
+"""The greatest depth of nested rules: a rule's proposal, the proposals for its nodes, and so on."""
 _DEFAULT_OPSET = 17
 """The opset that rules write in if the model does not import the standard domain."""
 _CLEANUP = (FoldConstants(), RemoveDead())
@@ -75,7 +75,7 @@ class _Replacement:
     Attributes:
         proposal: the proposal.
         rules: the names of the rules that contributed to it, outermost first.
-        verdict: the runtime's; None where there is nothing to compare.
+        verdict: the runtime's verdict; None if there is nothing to compare.
     """
 
     proposal: Proposal
@@ -118,13 +118,13 @@ class _Legalizer:
                 yield from self.legalize_nodes(list(graph))
             if self._failing_verdict(node) is None:
                 return
-        found = self._find_replacement(node, ())
-        if isinstance(found, Skip):
-            yield Skip("; ".join(filter(None, (_describe(verdict), found.reason))), node.name or "")
+        replacement = self._find_replacement(node, ())
+        if isinstance(replacement, Skip):
+            yield Skip("; ".join(filter(None, (_describe(verdict), replacement.reason))), node.name or "")
         elif self.context.budget.take():
-            self._commit(found, verdict)
+            self._commit(replacement, verdict)
         else:
-            found.proposal.discard()
+            replacement.proposal.discard()
 
     def _commit(self, replacement: _Replacement, verdict: Verdict) -> None:
         rewrite = replacement.proposal.commit(f"{RULE}{replacement.rules[0]}")
@@ -135,19 +135,17 @@ class _Legalizer:
         self.result.rewrites.append(dataclasses.replace(rewrite, note=note, rules=tuple(replacement.rules)))
 
     def _failing_verdict(self, node: ir.Node) -> Verdict | None:
-        """The verdict on a node that fails; None if it passes."""
-        found = self.verdicts.failing_nodes([node])
-        return found[node].verdict if found else None
+        """Return the verdict on a node that fails; None if it passes."""
+        failing = self.verdicts.failing_nodes([node])
+        return failing[node].verdict if failing else None
 
     def _find_replacement(
         self, node: ir.Node, chain: RuleChain, outer: Sequence[ir.Value | None] = ()
     ) -> _Replacement | Skip:
-        """The first replacement of ``node`` that the runtime runs correctly.
+        """Return the first replacement of ``node`` that the runtime runs correctly.
 
-        Args:
-            node: in a graph, or in a proposal.
-            chain: the enclosing rules. A rule is not applied again to an operator that it produced itself.
-            outer: the outputs of the proposal that it is in, which count as used.
+        A rule in ``chain``, the enclosing ones, is not applied again to an operator that it produced itself. The
+        ``outer`` outputs of the proposal that the node is in count as used.
         """
         reasons = []
         for rule in rules().get((node.domain, node.op_type), ()):
@@ -175,7 +173,7 @@ class _Legalizer:
         return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
 
     def _verify(self, replacement: _Replacement, rule: NodeRewrite[Any], chain: RuleChain) -> str | None:
-        """Legalize the nodes of a proposal, then probe it as a whole; why it fails, None if it passes."""
+        """Legalize the nodes of a proposal, then probe it as a whole; return why it fails, None if it passes."""
         proposal = replacement.proposal
         node = proposal.node
         original = self._original_probe(proposal)
@@ -192,7 +190,7 @@ class _Legalizer:
             return None
         if is_random_original:  # random results differ from run to run and cannot be compared
             problem = unresolved or _shared_seed(proposal.nodes)
-            return None if problem is None else f"its replacement of {node.op_type} fails; {problem}"
+            return None if problem is None else f"the replacement of {node.op_type} fails; {problem}"
         replaced = Probe.of(original.nodes, self.scope, list(outputs.values()))
         verdict = self.verdicts.of_probe(Probe.of(proposal.nodes, self.scope, list(outputs), replaces=replaced))
         if _is_too_large(verdict):
@@ -201,19 +199,13 @@ class _Legalizer:
         if verdict.status is Status.OK:
             return None
         problem = "" if unresolved is None else f"; {unresolved}"
-        return f"its replacement of {node.op_type} fails: {_describe(verdict)}{problem}"
+        return f"the replacement of {node.op_type} fails: {_describe(verdict)}{problem}"
 
     def _legalize_proposal(self, replacement: _Replacement, chain: RuleChain, *, keep_random: bool) -> str | None:
-        """Substitute the failing nodes of a proposal.
-
-        Args:
-            replacement: what is changed.
-            chain: the enclosing rules.
-            keep_random: leave nodes alone that draw random numbers.
+        """Substitute the failing nodes of a proposal, random ones only if not ``keep_random``.
 
         Returns:
-            Why the first of those that could not be substituted fails, None if there are none. Such a node may
-            still pass in the context of the proposal.
+            Why the first node without a substitute fails, otherwise None. The node may still pass in the proposal.
         """
         proposal, unresolved = replacement.proposal, None
         for node, finding in self.verdicts.failing_nodes(list(proposal.nodes)).items():
@@ -226,7 +218,7 @@ class _Legalizer:
                     continue
             inner = self._find_replacement(node, chain, proposal.outputs)
             if isinstance(inner, Skip):
-                reason = f"it needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
+                reason = f"the rewrite needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
                 unresolved = unresolved or reason
                 continue
             replacement.rules += [name for name in inner.rules if name not in replacement.rules]
@@ -236,14 +228,7 @@ class _Legalizer:
     def _prove_by_witness(
         self, replacement: _Replacement, original: Probe, rule: NodeRewrite[Any], chain: RuleChain
     ) -> Verdict:
-        """The verdict on a replacement that the runtime accepts, by the same replacement of a witness.
-
-        Args:
-            replacement: the replacement.
-            original: the nodes that it replaces.
-            rule: the outermost of the rules that it was made by.
-            chain: the enclosing rules.
-        """
+        """Return the verdict on a replacement that the runtime accepts, by the same replacement of a witness."""
         small = Skip("a witness has none") if self.is_witness else witness(original)
         if isinstance(small, Skip):
             return _unproven(small.reason)
@@ -268,7 +253,6 @@ class _Legalizer:
         return dataclasses.replace(twin.verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
 
     def _original_probe(self, proposal: Proposal) -> Probe:
-        """The probe of the nodes that a proposal replaces."""
         nodes = [proposal.node]
         if proposal.absorbed and proposal.node.graph is not None:
             replaced = {proposal.node, *proposal.absorbed}
@@ -278,7 +262,7 @@ class _Legalizer:
 
 
 def _is_too_large(verdict: Verdict) -> bool:
-    """Whether a runtime accepts something, of which nothing is compared since it is too large."""
+    """Return whether a runtime accepts what is too large to compare."""
     why = verdict.unproven
     too_large = why is not None and why.obstacle is Obstacle.SIZE
     return verdict.status is Status.OK and verdict.proof is Proof.NONE and too_large
@@ -289,16 +273,16 @@ def _unproven(why: str) -> Verdict:
 
 
 def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
-    """Why copies of a seeded random node are not equivalent to it; None if no two nodes have the same seed.
+    """Return why copies of a seeded random node are not equivalent to it; None if no two nodes have the same seed.
 
-    The iterations of a loop continue one sequence of numbers; the unrolled copies would all start it anew.
+    The iterations of a loop continue one sequence of numbers; the unrolled copies would each start it again.
     """
     seeds = [seed.value for node in with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
-    return "its copies would all draw the same numbers from one seed" if len(seeds) > len(set(seeds)) else None
+    return "the copies would all draw the same numbers from one seed" if len(seeds) > len(set(seeds)) else None
 
 
 def _describe(verdict: Verdict) -> str:
-    """A failing verdict for the user."""
+    """Return a failing verdict for the user."""
     match verdict.status:
         case Status.WRONG:
             return f"the runtime computes it wrongly ({verdict.message})"

@@ -1,1 +1,1 @@
-"""What the runtime makes of a graph: probes, clusters of nodes, and the partition into device and host."""
+"""Questions to the runtime about a graph: probes, clusters of nodes, and the partition into device and host."""

@@ -36,23 +36,22 @@ _STANDARD_LAYOUT = frozenset(
 )
 """Operators whose results have the standard layout, whatever that of their inputs."""
 _MAX_VIEWS = 4
-"""How many views in a row are followed."""
+"""The most views in a row that are followed."""
 _MAX_DISTANCE = 16
-"""How many nodes apart a Transpose and a Resize may be."""
+"""The most nodes between a Transpose and a Resize."""
 
 
 def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[ir.Node, ...]]:
     """Yield the clusters of a scope, each in topological order, so that the last node is the one to rewrite.
 
     Args:
-        scope: of the nodes.
         rehearsed: whether to include those that the gpu target alone fuses.
     """
     for node in scope.nodes():
         if rehearsed and node.op_type in _QUANTIZABLE:
             operands = [_producer(node, index) for index in (0, 1)]
-            if all(each is not None and is_dequantize(each) for each in operands):
-                yield *dict.fromkeys(each for each in operands if each is not None), node
+            if all(producer is not None and is_dequantize(producer) for producer in operands):
+                yield *dict.fromkeys(operand for operand in operands if operand is not None), node
             yield from _beside_zero_point(node, scope)
         if node.op_type in _PADDED:
             producer = _producer(node, 0)
@@ -72,22 +71,22 @@ def fusion_clusters(scope: Scope, *, rehearsed: bool = False) -> Iterator[tuple[
 
 def _beside_zero_point(node: ir.Node, scope: Scope) -> Iterator[tuple[ir.Node, ...]]:
     """Yield a product whose weight has no zero point, with one of the same input whose weight has."""
-    found = _weight_zeros(node, scope)
-    if found is None or found[1] or node.inputs[0] is None:
+    zeros = _weight_zeros(node, scope)
+    if zeros is None or zeros[1] or node.inputs[0] is None:
         return
     beside = [use.node for use in node.inputs[0].uses() if use.idx == 0 and use.node.op_type == node.op_type]
     for other in beside:
         weight = _weight_zeros(other, scope) if other.graph is node.graph else None
         if weight is not None and weight[1]:
-            yield weight[0], found[0], other, node
+            yield weight[0], zeros[0], other, node
             return
 
 
 def _weight_zeros(node: ir.Node, scope: Scope) -> tuple[ir.Node, bool] | None:
     """Return the DequantizeLinear of a product's weight, and whether its zero point differs from 0; None for others."""
     weight = _producer(node, 1)
-    found = parameters(weight, scope) if weight is not None and is_dequantize(weight) else None
-    return (weight, bool(found.zero.any())) if weight is not None and isinstance(found, Parameters) else None
+    params = parameters(weight, scope) if weight is not None and is_dequantize(weight) else None
+    return (weight, bool(params.zero.any())) if weight is not None and isinstance(params, Parameters) else None
 
 
 def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
@@ -96,12 +95,12 @@ def _path_from_transpose(node: ir.Node) -> list[ir.Node]:
     pending = [node]
     for _ in range(_MAX_DISTANCE):
         reached = {
-            producer: each for each in pending for producer in _producers(each, node) if producer not in successors
+            producer: last for last in pending for producer in _producers(last, node) if producer not in successors
         }
         successors |= reached
-        found = next((producer for producer in reached if producer.op_type == "Transpose"), None)
-        if found is not None:
-            path, step = [found], successors[found]
+        transpose = next((producer for producer in reached if producer.op_type == "Transpose"), None)
+        if transpose is not None:
+            path, step = [transpose], successors[transpose]
             while step is not None:
                 path.append(step)
                 step = successors[step]
@@ -114,11 +113,14 @@ def _producers(node: ir.Node, last: ir.Node) -> list[ir.Node]:
     """Return the producers of a node's inputs, in the same graph; of the last node, that of its data."""
     values = node.inputs[:1] if node is last else node.inputs
     producers = [value.producer() for value in values if value is not None]
-    return [each for each in producers if each is not None and each.graph is node.graph and each.op_type != "Constant"]
+    return [
+        producer
+        for producer in producers
+        if producer is not None and producer.graph is node.graph and producer.op_type != "Constant"
+    ]
 
 
 def _producer(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the producer of an input of a node, in the same graph."""
     value = node.inputs[index] if index < len(node.inputs) else None
     producer = value.producer() if value is not None else None
     return producer if producer is not None and producer.graph is node.graph else None

@@ -35,28 +35,28 @@ def _pieces(partition: Partition) -> Iterator[Partition]:
         return
     nodes, wanted = partition.nodes, dict.fromkeys(partition.outputs)
     operands = [operands_of(node) for node in nodes]
-    made = {value: index for index, node in enumerate(nodes) for value in node.outputs}
+    producers = {value: index for index, node in enumerate(nodes) for value in node.outputs}
     last_use = {value: index for index, values in enumerate(operands) for value in values}
     given = set(partition.inputs)
-    borders = list(_borders(made, last_use, len(nodes)))
+    borders = list(_borders(producers, last_use, len(nodes)))
     for start, end in pairwise(borders):
         used = dict.fromkeys(chain.from_iterable(operands[start:end]))
-        inputs = [value for value in used if value in given or made.get(value, start) < start]
+        inputs = [value for value in used if value in given or producers.get(value, start) < start]
         outputs = [v for node in nodes[start:end] for v in node.outputs if v in wanted or last_use.get(v, 0) >= end]
         if end == len(nodes):  # also returns what no node makes
-            outputs += [value for value in wanted if value not in made]
+            outputs += [value for value in wanted if value not in producers]
             inputs += [value for value in wanted if value in given and value not in used]
         yield Partition(partition.side, nodes[start:end], tuple(inputs), tuple(outputs))
 
 
-def _borders(made: dict[ir.Value, int], last_use: dict[ir.Value, int], count: int) -> Iterator[int]:
+def _borders(producers: dict[ir.Value, int], last_use: dict[ir.Value, int], count: int) -> Iterator[int]:
     """Return where pieces begin, and the end: the narrowest places in the second half of what a piece may be."""
     change, blocked = [0] * (count + 1), [0] * (count + 1)
-    for value, index in made.items():
+    for value, index in producers.items():
         user = last_use.get(value, index)
-        for each in (change, *((blocked,) if not can_cross(value) else ())):
-            each[index + 1] += 1  # it crosses the places after the node that makes it
-            each[user + 1] -= 1  # up to the one before its last user
+        for step in (change, *((blocked,) if not can_cross(value) else ())):
+            step[index + 1] += 1  # it crosses the places after the node that makes it
+            step[user + 1] -= 1  # up to the one before its last user
     width, closed = list(accumulate(change)), list(accumulate(blocked))
     start = 0
     yield start

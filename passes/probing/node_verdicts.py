@@ -63,7 +63,7 @@ class NodeVerdicts:
             for finding in findings:
                 if finding.fails:  # it is probed again next time: more may be known of its inputs by then
                     finding.nodes[0].meta.pop(_CACHED, None)
-            return {each.nodes[0]: _as_rewritten(each) for each in self._in_groups(findings, asked)}
+            return {group.nodes[0]: _as_rewritten(group) for group in self._in_groups(findings, asked)}
 
     def failing_nodes(self, nodes: Iterable[ir.Node]) -> dict[ir.Node, Finding]:
         """Return the nodes that fail alone, except those that pass within their rule group in ``nodes``."""
@@ -72,7 +72,9 @@ class NodeVerdicts:
     def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
         """Return the clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
         clusters = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
-        probes = [(each, Probe.of(each, self.scope)) for each in clusters if all(node in sound for node in each)]
+        probes = [
+            (cluster, Probe.of(cluster, self.scope)) for cluster in clusters if all(node in sound for node in cluster)
+        ]
         failing = [finding for finding in self._ask(probes) if finding.fails]
         nodes = [node for node in self.scope.graph if node in sound] if failing else []
         return [finding for finding in self._in_groups(failing, nodes) if finding.fails]
@@ -101,8 +103,10 @@ class NodeVerdicts:
         asked = self._ask([(group, Probe.of(group, self.scope)) for group in dict.fromkeys(groups.values())])
         passing = {group.nodes: group.verdict for group in asked if not group.fails}
         return [
-            replace(each, verdict=passing[groups[each.nodes]]) if groups.get(each.nodes) in passing else each
-            for each in findings
+            replace(finding, verdict=passing[groups[finding.nodes]])
+            if groups.get(finding.nodes) in passing
+            else finding
+            for finding in findings
         ]
 
     def _probe(self, node: ir.Node) -> Probe:

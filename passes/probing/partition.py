@@ -38,7 +38,7 @@ _ISLAND_WORK = 10_000_000
 
 
 class Side(enum.Enum):
-    """Where a partition runs."""
+    """The side on which a partition runs."""
 
     DEVICE = "device"
     HOST = "host"
@@ -83,8 +83,8 @@ class Partitioning:
 
     @property
     def cuts(self) -> int:
-        """How often a partition on the device follows another one (`passes.probing.long_partitions`)."""
-        return sum(one.side is next_one.side is Side.DEVICE for one, next_one in pairwise(self.partitions))
+        """The number of partitions on the device that follow another one (`passes.probing.long_partitions`)."""
+        return sum(first.side is second.side is Side.DEVICE for first, second in pairwise(self.partitions))
 
     @property
     def is_one_program(self) -> bool:
@@ -99,7 +99,7 @@ class Partitioning:
     @property
     def on_device(self) -> set[str]:
         """The names of the nodes on the device, those of subgraphs included."""
-        nodes = chain.from_iterable(each.nodes for each in self.partitions if each.side is Side.DEVICE)
+        nodes = chain.from_iterable(partition.nodes for partition in self.partitions if partition.side is Side.DEVICE)
         return {str(node.name) for node in with_nested(nodes)}
 
 
@@ -148,9 +148,9 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
         raise PassError(f"the model has no value {', '.join(missing)}")
     given, wanted = dict.fromkeys(known[name] for name in inputs), [known[name] for name in outputs]
     kept = _leading_to(wanted, given, graph)
-    made = {value for node in kept for value in node.outputs}
+    computed = {value for node in kept for value in node.outputs}
     used = dict.fromkeys((*wanted, *(value for node in kept for value in operands_of(node))))
-    outer = [value for value in used if value not in given and value not in made]
+    outer = [value for value in used if value not in given and value not in computed]
     for value in outer:
         if not value.is_initializer():
             raise PassError(f"the part needs {value.name} as well")
@@ -162,8 +162,10 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     for value, twin in zip(given, part.inputs, strict=True):
         twin.const_value = None
         twin.meta.clear()
-        if value in made:  # by a node that another of its outputs needs
-            other = next(each for node in part for each in node.outputs if each.name == value.name and each is not twin)
+        if value in computed:  # by a node that another of its outputs needs
+            other = next(
+                output for node in part for output in node.outputs if output.name == value.name and output is not twin
+            )
             other.name = f"{value.name}/unused"
             other.replace_all_uses_with(twin, replace_graph_outputs=True)
     return ir.Model(
@@ -174,22 +176,22 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
         domain=model.domain,
         model_version=model.model_version,
         doc_string=model.doc_string,
-        functions=[each.clone() for each in called_functions(part, model).values()],
+        functions=[function.clone() for function in called_functions(part, model).values()],
         metadata_props=dict(model.metadata_props),
     )
 
 
 def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
     """Return the nodes of a graph that compute the values ``wanted`` from those ``given``, in order."""
-    found: set[ir.Node] = set()
+    leading: set[ir.Node] = set()
     pending = [value.producer() for value in wanted if value not in given]
     while pending:
         node = pending.pop()
-        if node is None or node in found:
+        if node is None or node in leading:
             continue
-        found.add(node)
+        leading.add(node)
         pending += [value.producer() for value in operands_of(node) if value not in given]
-    return [node for node in graph if node in found]
+    return [node for node in graph if node in leading]
 
 
 def can_cross(value: ir.Value) -> bool:
@@ -221,10 +223,10 @@ def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) 
 
 
 class _Planner:
-    """What is independent of the sides of nodes.
+    """The facts that do not depend on the sides of nodes.
 
     Attributes:
-        operands: of each node that outputs depend on: the values that it and its subgraphs use, without constants.
+        operands: for each node that outputs depend on, the values that it and its subgraphs use, without constants.
         work: the estimated work of each node.
     """
 
@@ -284,15 +286,15 @@ class _Planner:
             if node not in hosted and latest[node] == level:
                 partitions.setdefault(level, []).append(node)
         total = sum(work for node, work in self.work.items() if node not in hosted)
-        found = []
+        islands = []
         for work, level in sorted(
             (sum(self.work[node] for node in nodes), level) for level, nodes in partitions.items()
         ):
             if work > min(total // _ISLAND_SHARE, _ISLAND_WORK):
                 break
             total -= work
-            found.append(partitions[level])
-        return found
+            islands.append(partitions[level])
+        return islands
 
     def _without(self, islands: Iterable[Iterable[ir.Node]], hosted: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
         added = dict.fromkeys(chain.from_iterable(islands), "too little work for a partition of its own")
@@ -310,9 +312,9 @@ class _Planner:
         for node in self.operands:
             members.setdefault(levels[node], []).append(node)
         for level, nodes in sorted(members.items()):
-            made = dict.fromkeys(value for node in nodes for value in node.outputs)
-            inputs = dict.fromkeys(value for node in nodes for value in self.operands[node] if value not in made)
-            outputs = [value for value in made if value in results or used_at.get(value, set()) - {level}]
+            computed = dict.fromkeys(value for node in nodes for value in node.outputs)
+            inputs = dict.fromkeys(value for node in nodes for value in self.operands[node] if value not in computed)
+            outputs = [value for value in computed if value in results or used_at.get(value, set()) - {level}]
             side = first if level % 2 == 0 else first.other
             if side is Side.HOST:  # which can return constants
                 outputs += constants
@@ -357,26 +359,26 @@ def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
 
 def needed(graph: ir.Graph) -> set[ir.Node]:
     """Return the nodes of a graph that its outputs depend on."""
-    found: set[ir.Node] = set()
+    reached: set[ir.Node] = set()
     pending = [value.producer() for value in graph.outputs]
     while pending:
         node = pending.pop()
-        if node is None or node in found or node.graph is not graph:
+        if node is None or node in reached or node.graph is not graph:
             continue
-        found.add(node)
+        reached.add(node)
         pending += [value.producer() for value in operands_of(node)]
-    return found
+    return reached
 
 
 def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:
     """Return the inputs of some nodes of a graph, without constants, and their outputs that are used elsewhere."""
     inside = set(nodes)
-    made = {value: None for node in graph if node in inside for value in node.outputs}
+    computed = {value: None for node in graph if node in inside for value in node.outputs}
     taken = dict.fromkeys(
         value for node in graph if node in inside for value in operands_of(node) if not _is_constant(value)
     )
     wanted = {value for node in graph if node not in inside for value in operands_of(node)} | set(graph.outputs)
-    return [value for value in taken if value not in made], [value for value in made if value in wanted]
+    return [value for value in taken if value not in computed], [value for value in computed if value in wanted]
 
 
 def _is_constant(value: ir.Value) -> bool:

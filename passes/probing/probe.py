@@ -43,7 +43,7 @@ class Probe:
 
     Attributes:
         nodes: the nodes, in topological order, without Constant nodes.
-        scope: where they are, or would be.
+        scope: the scope of the nodes, now or later.
         inputs: the values from outside that are not constant.
         outputs: the values to compute.
         replaces: the probe whose outputs its own must equal; None if it is judged by itself.
@@ -72,9 +72,9 @@ class Probe:
 
         Args:
             nodes: in topological order.
-            scope: where they are, or would be.
+            scope: the scope of the nodes, now or later.
             outputs: the values to compute; only outputs of the nodes are kept. Default: all that are used outside of
-                the nodes or are outputs of the graph; if there are none, all that the nodes themselves do not use.
+                the nodes or are outputs of the graph; without any, all that the nodes themselves do not use.
             replaces: the probe of what the nodes replace, with as many outputs.
         """
         within = set(nodes)
@@ -89,7 +89,7 @@ class Probe:
 
     @cached_property
     def full_dependencies(self) -> Dependencies:
-        """What the nodes depend on, with full constant cones."""
+        """The dependencies of the nodes, with full constant cones."""
         cut_off = self._dependencies.cut_off
         return Dependencies(self.nodes, self.scope, full=True) if cut_off else self._dependencies
 
@@ -124,8 +124,8 @@ class Probe:
             known: Range = value.meta[RANGE]
             return known
         matters = self.scope.dtype(value) in _HALVES or self.operators <= _CASTS
-        found = value_range(value, self.scope) if matters else ANY
-        return found if max(map(abs, found)) <= _SMALL else None
+        interval = value_range(value, self.scope) if matters else ANY
+        return interval if max(map(abs, interval)) <= _SMALL else None
 
     @property
     def input_indices(self) -> list[int] | None:
@@ -141,7 +141,7 @@ class Probe:
 
     @cached_property
     def problem(self) -> str | None:
-        """Why a runtime cannot judge it at all; None if it can.
+        """The reason why no runtime can judge the probe; None if one can.
 
         Outputs may have unknown shapes: they are not compared then, but a rejection is one.
         """
@@ -161,9 +161,9 @@ class Probe:
 
     @cached_property
     def randomness(self) -> str | None:
-        """Which of its nodes is random, which no single run of a probe shows; None if none is."""
-        found = next((node for node in self._all_nodes() if is_random(node, self.scope)), None)
-        return None if found is None else f"{found.op_type} {RANDOM_REASON}"
+        """The random node of the probe, which no single run shows; None without one."""
+        random = next((node for node in self._all_nodes() if is_random(node, self.scope)), None)
+        return None if random is None else f"{random.op_type} {RANDOM_REASON}"
 
     @property
     def is_local(self) -> bool:
@@ -179,11 +179,11 @@ class Probe:
         return frozenset((node.domain, node.op_type) for node in self._all_nodes())
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
-        """Return the dtype of one of its inputs or outputs; None where unknown."""
+        """Return the dtype of one of its inputs or outputs; None if unknown."""
         return self.scope.dtype(value)
 
     def shape(self, value: ir.Value) -> tuple[int | None, ...] | None:
-        """Return the shape of one of its inputs or outputs; None, or dimensions of None, where unknown."""
+        """Return the shape of one of its inputs or outputs; None, or dimensions of None, if unknown."""
         shape = self.scope.shape(value)
         return None if shape is None else tuple(dim if isinstance(dim, int) else None for dim in shape)
 
@@ -206,7 +206,7 @@ class Probe:
 
     @cached_property
     def constants_digest(self) -> str:
-        """Of the elements of all constants, which `signature` leaves out if there are many."""
+        """The digest of the elements of all constants, which `signature` leaves out if there are many."""
         digest = hashlib.blake2b(digest_size=16)
         for tensor in self.full_dependencies.constants.values():
             digest.update(tensor.tobytes())
@@ -217,7 +217,7 @@ class Probe:
         """Whether ``to_proto()`` and ``to_proto(full=True)`` are the same."""
         constants = self._dependencies.constants.values()
         return not self._dependencies.cut_off and all(
-            keeps_elements(each) or each.dtype not in INPUT_DTYPES for each in constants
+            keeps_elements(constant) or constant.dtype not in INPUT_DTYPES for constant in constants
         )
 
     @cached_property
@@ -267,8 +267,8 @@ class Probe:
 def _indices(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:
     """Return the index of each value among others; None if some are not among them."""
     indices = {value: index for index, value in enumerate(among)}
-    found = [indices.get(value) for value in values]
-    return None if None in found else [each for each in found if each is not None]
+    numbers = [indices.get(value) for value in values]
+    return None if None in numbers else [index for index in numbers if index is not None]
 
 
 def _is_used_outside(value: ir.Value, within: set[ir.Node]) -> bool:

@@ -31,7 +31,7 @@ from passes.rewriting.base import Skip
 from passes.shapes import inference
 
 _ATTEMPTS = ((0, 0), (1, 1), (3, 2), (15, 2))
-"""How much larger than need be, as a factor less one, and which power of all moduli all sizes keep a remainder by."""
+"""The excess over the smallest sizes, as a factor less one, and the power of all moduli that keeps remainders."""
 _ELEMENTS = 24
 """An input has at least this many elements, unless the real one has fewer: as many edge cases fit in."""
 _LIST = 64
@@ -47,7 +47,7 @@ def witness(probe: Probe) -> Probe | Skip:
     if probe.problem is not None:
         return Skip(probe.problem)
     if probe.replaces is not None:
-        return Skip("it is judged by what it replaces")
+        return Skip("the node is judged by what it replaces")
     blueprint = _Blueprint(probe)
     reason = ""
     for least, power in _ATTEMPTS:
@@ -117,12 +117,10 @@ class _Blueprint:
                     self.limits.setdefault(value, shrunk.limits[index])
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """Return the tensor of a constant."""
-        found = None if value is None else self.dependencies.constants.get(value)
-        return found if found is not None else self.scope.constant(value)
+        tensor = None if value is None else self.dependencies.constants.get(value)
+        return tensor if tensor is not None else self.scope.constant(value)
 
     def real(self, value: ir.Value | None) -> Dims | None:
-        """Return the real shape of a value, if it is known."""
         tensor = self.constant(value)
         shape = self.scope.static_shape(value) if tensor is None else tensor.shape.numpy()
         return None if shape is None else tuple(shape)
@@ -130,7 +128,7 @@ class _Blueprint:
     def _operands(self, node: ir.Node, *, kinds: bool) -> Operands:
         tensors = {index: self.constant(value) for index, value in enumerate(node.inputs)}
         known = {index: tensor for index, tensor in tensors.items() if tensor is not None}
-        shapes, results = [[self.real(each) for each in values] for values in (node.inputs, node.outputs)]
+        shapes, results = [[self.real(value) for value in values] for values in (node.inputs, node.outputs)]
         return Operands(node, shapes, results, known, kinds)
 
     def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
@@ -140,7 +138,10 @@ class _Blueprint:
         if any(result is None or len(result) > 1 or sum(result) > _LIST for result in operands.results):
             return False
         producers = [value.producer() for value in node.inputs if value is not None]
-        if any(each is not None and (each in before or each.op_type in ("Shape", "Size")) for each in producers):
+        if any(
+            producer is not None and (producer in before or producer.op_type in ("Shape", "Size"))
+            for producer in producers
+        ):
             return True
         dtype = self.scope.dtype(node.outputs[0])
         return node in self.dependencies.cone and dtype is not None and dtype.is_integer()
@@ -173,9 +174,9 @@ class _Copy:
 
     def probe(self) -> Probe:
         """Return the nodes as a probe of this model."""
-        made = {old: self._values[old.outputs[0]].producer() for old in self._blueprint.probe.nodes}
+        copies = {old: self._values[old.outputs[0]].producer() for old in self._blueprint.probe.nodes}
         outputs = [self._values[value] for value in self._blueprint.probe.outputs]
-        return Probe([node for node in made.values() if node is not None], self._scope, outputs)
+        return Probe([node for node in copies.values() if node is not None], self._scope, outputs)
 
     # copying
 
@@ -187,8 +188,8 @@ class _Copy:
     def _input(self, value: ir.Value) -> ir.Value:
         new, real = self._named(value), self._blueprint.real(value)
         new.shape = None if real is None else ir.Shape(self._blueprint.small(value, real))
-        if (found := self._blueprint.ranges.get(value)) is not None:
-            new.meta[RANGE] = found
+        if (known_range := self._blueprint.ranges.get(value)) is not None:
+            new.meta[RANGE] = known_range
         return new
 
     def _constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
@@ -203,17 +204,17 @@ class _Copy:
         shape = blueprint.small(value, tensor.shape.numpy())
         elements = blueprint.elements.get(value)
         if elements is not None:
-            numbers = np.array([blueprint.sizes.evaluate(each) for each in elements], tensor.dtype.numpy())
+            numbers = np.array([blueprint.sizes.evaluate(element) for element in elements], tensor.dtype.numpy())
             return ir.Tensor(numbers.reshape(shape), dtype=tensor.dtype)
         limits = blueprint.limits.get(value)
         small = sampled(tensor, shape)
         if limits is None:
             return small
-        return within(small, [each.real for each in limits], [blueprint.sizes.evaluate(each) for each in limits])
+        return within(small, [limit.real for limit in limits], [blueprint.sizes.evaluate(limit) for limit in limits])
 
     def _node(self, node: ir.Node) -> ir.Node:
         inputs = [None if value is None else self._values[value] for value in node.inputs]
-        attributes = [self._attribute(each, node) for each in node.attributes.values()]
+        attributes = [self._attribute(attribute, node) for attribute in node.attributes.values()]
         outputs = [self._named(value) for value in node.outputs]
         return ir.Node(
             node.domain, node.op_type, inputs, attributes, overload=node.overload, outputs=outputs, name=node.name
@@ -222,7 +223,7 @@ class _Copy:
     def _attribute(self, attribute: ir.Attr, node: ir.Node) -> ir.Attr:
         elements = self._blueprint.shrunk[node].attributes.get(attribute.name)
         if elements is not None:
-            small = [self._blueprint.sizes.evaluate(each) for each in elements]
+            small = [self._blueprint.sizes.evaluate(element) for element in elements]
             single = attribute.type == ir.AttributeType.INT
             return ir.AttrInt64(attribute.name, small[0]) if single else ir.AttrInt64s(attribute.name, small)
         if attribute.is_ref():
@@ -230,7 +231,7 @@ class _Copy:
         if attribute.type == ir.AttributeType.GRAPH:
             return ir.AttrGraph(attribute.name, self._graph(attribute.as_graph()))
         if attribute.type == ir.AttributeType.GRAPHS:
-            return ir.AttrGraphs(attribute.name, [self._graph(each) for each in attribute.as_graphs()])
+            return ir.AttrGraphs(attribute.name, [self._graph(graph) for graph in attribute.as_graphs()])
         tensor = constant_of(node)
         return attribute if tensor is None else ir.AttrTensor("value", self._tensor(node.outputs[0], tensor))
 
@@ -254,7 +255,7 @@ class _Copy:
             for index, axes in shrunk.results.items():
                 new = self._values[node.outputs[index]]
                 if new.shape is None:
-                    new.shape = ir.Shape([self._blueprint.sizes.evaluate(each) for each in axes])
+                    new.shape = ir.Shape([self._blueprint.sizes.evaluate(axis) for axis in axes])
         inference.infer_foreign(self._model)
         followed = [self._follow_first_input(node) for node in self._blueprint.nodes]
         if any(followed):
@@ -301,4 +302,4 @@ class _Copy:
 
     def _small(self, value: ir.Value | None) -> list[int | None] | None:
         shape = self._scope.shape(self._values[value]) if value is not None else None
-        return None if shape is None else [each if isinstance(each, int) else None for each in shape]
+        return None if shape is None else [size if isinstance(size, int) else None for size in shape]

@@ -1,1 +1,1 @@
-"""What a pass and a rule are: their base classes, the driver, edits, pipelines and specifications."""
+"""Passes and rules: their base classes, the driver, edits, pipelines and specifications."""

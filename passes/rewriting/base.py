@@ -20,7 +20,7 @@ from passes.shapes.settled import Settled
 
 
 class Exactness(enum.Enum):
-    """How much a pass may change the numbers that a model computes."""
+    """The extent to which a pass may change the numbers that a model computes."""
 
     BITWISE = "bitwise"
     """Results are the same bit for bit."""
@@ -32,7 +32,7 @@ class Exactness(enum.Enum):
 
 @dataclass(frozen=True)
 class Skip:
-    """Why a pass did not apply where it might have: what ``passes explain`` prints."""
+    """A reason why a pass did not apply at a node that it considered; ``passes explain`` prints it."""
 
     reason: str
     node: str = ""
@@ -50,7 +50,7 @@ class Rewrite:
         before: the names of the nodes that were removed or changed.
         after: the names of the new ones.
         note: what else to say of it.
-        rules: of legalization, the rules that contributed, outermost first.
+        rules: the rules of legalization that contributed, outermost first.
     """
 
     before: tuple[str, ...]
@@ -69,7 +69,7 @@ class Rewrite:
 
 @dataclass
 class Result:
-    """What a pass did. ``model`` is the one that was given, unless the pass makes another."""
+    """The result of a pass. ``model`` is the one that was given, unless the pass makes another."""
 
     model: ir.Model
     rewrites: list[Rewrite] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Status(enum.Enum):
 
 
 class Proof(enum.Enum):
-    """How far numbers are known."""
+    """The proof of a verdict's numbers."""
 
     RUN = "real size"
     """Compared with the reference in a run at real size."""
@@ -115,7 +115,7 @@ class Obstacle(enum.Enum):
 
 @dataclass(frozen=True)
 class Unproven:
-    """Why numbers were not compared at real size; ``detail`` says more, for example why there is no witness."""
+    """A reason not to compare numbers at real size; ``detail`` says more, for example why there is no witness."""
 
     obstacle: Obstacle
     detail: str = ""
@@ -126,7 +126,7 @@ class Unproven:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a runtime handles one probe.
+    """A runtime's verdict on one probe.
 
     Attributes:
         status: its kind.
@@ -134,8 +134,8 @@ class Verdict:
             differ.
         error: the largest absolute difference from the reference, if the probe was run and has one.
         proof: what the verdict on the numbers rests on.
-        unproven: why numbers were not compared at real size; None if they were, or if there are none.
-        group: of a rehearsed target, the first group of passes after which it is so; empty for the runtime's answer.
+        unproven: why numbers were not compared at real size; None if they were, or if the probe has no numbers.
+        group: the first group of GPU passes after which a rehearsed probe fails; empty for the runtime's answer.
     """
 
     status: Status
@@ -150,7 +150,7 @@ class Target(Protocol):
     """The runtime that the model is meant for, as passes see it.
 
     Attributes:
-        name: of what it compiles for.
+        name: the target's name.
         rehearses: whether its verdicts hold nodes to the fusions of another target as well.
     """
 
@@ -158,7 +158,7 @@ class Target(Protocol):
     rehearses: bool
 
     def verdicts(self, probes: Sequence[Any]) -> list[Verdict]:
-        """The verdict on each `passes.probing.probe.Probe` without a ``problem``, in their order, in one call."""
+        """Return the verdict on each `passes.probing.probe.Probe` without a ``problem``, in order, in one call."""
 
 
 class Budget:
@@ -179,7 +179,7 @@ class Budget:
 
 @dataclass
 class Context(Settled):
-    """What a pass is given besides the model.
+    """The surroundings that a pass is given besides the model.
 
     Attributes:
         target: the runtime that the model is meant for; None if none is available.

@@ -35,11 +35,10 @@ _SCALARS = {"min", "max", "value", "k"}
 
 
 class Edit(Expressions):
-    """What a rule asks about its node, and builds the replacement with, outside of the graph.
+    """A rule's view of its node, and the builder of the replacement, outside of the graph.
 
     Args:
         scope: the main graph or function that contains the node, with opset, constants, shapes and dtypes.
-        node: the node.
 
     Attributes:
         root: the node whose outputs are replaced; a rule that is called with an inner node of what it replaces sets it.
@@ -88,7 +87,6 @@ class Edit(Expressions):
         """Return the elements of an optional input, which must be constant; None if it is omitted.
 
         Args:
-            node: the node.
             index: the input.
             what: what the input is called in the reason.
 
@@ -131,10 +129,9 @@ class Edit(Expressions):
         model's opset, the constant given for it becomes that attribute.
 
         Args:
-            op_type: the operator.
             inputs: values of the graph or of this edit; None for optional inputs that are not given.
             attributes: by name; empty lists are not possible, since their type is unknown.
-            domain: of the operator.
+            domain: the operator's domain.
             outputs: their number.
 
         Raises:
@@ -186,7 +183,7 @@ class Edit(Expressions):
     def _as_attributes(
         self, op_type: str, moved: Mapping[int, str], inputs: Sequence[ir.Value | None]
     ) -> dict[str, Attribute]:
-        found: dict[str, Attribute] = {}
+        converted: dict[str, Attribute] = {}
         for index, name in moved.items():
             value = inputs[index] if index < len(inputs) else None
             if value is None:
@@ -202,8 +199,8 @@ class Edit(Expressions):
                     where=self.root.name,
                 )
             elements = tensor.numpy()
-            found[name] = elements.item() if name in _SCALARS else elements.ravel().tolist()
-        return found
+            converted[name] = elements.item() if name in _SCALARS else elements.ravel().tolist()
+        return converted
 
 
 def not_constant(value: ir.Value, what: str) -> str:

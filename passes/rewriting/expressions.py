@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | ir.Attr
-"""What `Expressions.op` takes as an attribute's value."""
+"""The values of attributes that `Expressions.op` takes."""
 
 
 class Expressions(ABC):
@@ -51,11 +51,9 @@ class Expressions(ABC):
         return self.op("Reshape", [x, self.index(shape)]) if len(shape) else self.op("Squeeze", [x])
 
     def squeeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Remove some axes of length 1."""
         return self.op("Squeeze", [x, self.index(axes)]) if axes else x
 
     def unsqueeze(self, x: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """Insert axes of length 1."""
         return self.op("Unsqueeze", [x, self.index(axes)]) if axes else x
 
     def slice(self, x: ir.Value, axis: int, start: int, stop: int) -> ir.Value:
@@ -67,7 +65,6 @@ class Expressions(ABC):
         return self.op(f"Reduce{kind}", [x, self.index(list(axes))], {"keepdims": int(keepdims)})
 
     def concat(self, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-        """Concatenate ``parts`` along an axis."""
         return parts[0] if len(parts) == 1 else self.op("Concat", parts, {"axis": axis})
 
     def apply_along(self, x: ir.Value, shape: Sequence[int], axis: int, matrix: Array) -> ir.Value:
@@ -76,7 +73,7 @@ class Expressions(ABC):
         A separable map (interpolation, averaging) is one such product for each axis, one after the other.
 
         Args:
-            x: of the matrix's dtype, with the static ``shape``.
+            x: the operand, in the matrix's dtype, with the static ``shape``.
             shape: the shape of ``x``.
             axis: non-negative.
             matrix: (out, shape[axis]).

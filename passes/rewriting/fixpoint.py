@@ -23,9 +23,9 @@ def run_to_fixpoint(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context:
     while any((node.domain, node.op_type) in known for scope in scopes(model) for node in scope.nodes()):
         infer(model)
         results = [step.run(model, context) for step in steps]
-        result.skips = [skip for each in results for skip in each.skips]
-        found = [rewrite for each in results for rewrite in each.rewrites]
-        if not found:
+        result.skips = [skip for step in results for skip in step.skips]
+        rewrites = [rewrite for step in results for rewrite in step.rewrites]
+        if not rewrites:
             break
-        result.rewrites += found
+        result.rewrites += rewrites
     return result

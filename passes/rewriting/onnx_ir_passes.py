@@ -22,7 +22,7 @@ class OnnxIrPass(Pass):
     @classmethod
     @abstractmethod
     def make(cls) -> ir.passes.PassBase:
-        """The pass to run."""
+        """Return the pass to run."""
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Run it, as one rewrite.
@@ -46,7 +46,7 @@ class OnnxIrPass(Pass):
 
 
 def adapt(given: ir.passes.PassBase | type[ir.passes.PassBase], name: str | None = None) -> type[OnnxIrPass]:
-    """The `Pass` class that runs a pass of `onnx_ir`.
+    """Return the `Pass` class that runs a pass of `onnx_ir`.
 
     Args:
         given: the pass, or its class, if that can be made without arguments.
@@ -66,34 +66,34 @@ def adapt(given: ir.passes.PassBase | type[ir.passes.PassBase], name: str | None
 
 
 @functools.cache
-def as_pass(found: object, name: str | None = None) -> type[Pass] | None:
+def as_pass(candidate: object, name: str | None = None) -> type[Pass] | None:
     """Return the class of a pass; None if ``found`` is neither a `Pass` nor a pass of `onnx_ir`."""
-    if isinstance(found, Pass):
-        return type(found)
-    if isinstance(found, type) and issubclass(found, Pass):
-        return found
-    if isinstance(found, type) and issubclass(found, ir.passes.PassBase):
-        return adapt(found, name)
+    if isinstance(candidate, Pass):
+        return type(candidate)
+    if isinstance(candidate, type) and issubclass(candidate, Pass):
+        return candidate
+    if isinstance(candidate, type) and issubclass(candidate, ir.passes.PassBase):
+        return adapt(candidate, name)
     return None
 
 
 def _named_nodes(model: ir.Model) -> dict[str, ir.Node]:
-    """All nodes by name; those without get one."""
-    found: dict[str, ir.Node] = {}
+    """Return all nodes by name; those without get one."""
+    nodes: dict[str, ir.Node] = {}
     for scope in scopes(model):
         name_nodes(scope)
-        found |= {str(node.name): node for node in scope.nodes()}
-    return found
+        nodes |= {str(node.name): node for node in scope.nodes()}
+    return nodes
 
 
 def _structure(model: ir.Model) -> list[Any]:
-    """All that an edit of the graphs changes, without the elements of tensors; equal as long as nothing is edited."""
-    found: list[Hashable] = []
+    """Return all that an edit of the graphs changes, without tensors' elements; equal until something is edited."""
+    structure: list[Hashable] = []
     for scope in scopes(model):
         for graph in scope.graphs():
-            found.append((*graph.inputs, None, *graph.outputs, None, *graph.initializers.values()))
-            found += [(value, id(value.const_value)) for value in graph.initializers.values()]
+            structure.append((*graph.inputs, None, *graph.outputs, None, *graph.initializers.values()))
+            structure += [(value, id(value.const_value)) for value in graph.initializers.values()]
             for node in graph:
-                found.append((node, node.domain, node.op_type, *node.inputs, None, *node.outputs))
-                found.append(tuple(map(id, node.attributes.values())))
-    return found
+                structure.append((node, node.domain, node.op_type, *node.inputs, None, *node.outputs))
+                structure.append(tuple(map(id, node.attributes.values())))
+    return structure

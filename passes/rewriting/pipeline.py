@@ -23,7 +23,7 @@ from passes.shapes.declarations import settle
 
 @dataclass(frozen=True)
 class Step:
-    """What one pass of a pipeline did.
+    """The work of one pass of a pipeline.
 
     Attributes:
         name: the name of the pass.
@@ -44,7 +44,7 @@ class Step:
     result: Result
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values: rewrites as their number, rules as theirs by name, skips as the nodes of each reason."""
+        """Return JSON values: rewrites as their number, rules as theirs by name, skips as the nodes of each reason."""
         skips: dict[str, list[str]] = {}
         for skip in self.result.skips:
             skips.setdefault(skip.reason, []).append(skip.node)
@@ -56,7 +56,7 @@ class Step:
             "nodes_before": self.nodes_before,
             "nodes_after": self.nodes_after,
             "rewrites": len(self.result.rewrites),
-            "rules": dict(collections.Counter(rule for each in self.result.rewrites for rule in each.rules)),
+            "rules": dict(collections.Counter(rule for rewrite in self.result.rewrites for rule in rewrite.rules)),
             "skips": [{"reason": reason, "nodes": nodes} for reason, nodes in skips.items()],
         }
 
@@ -73,11 +73,10 @@ class Pipeline:
     """
 
     def __init__(self, passes: Iterable[Pass | ir.passes.PassBase | str] = ()) -> None:
-        self.items = tuple(each if isinstance(each, (Pass, str)) else adapt(each)() for each in passes)
+        self.items = tuple(pass_ if isinstance(pass_, (Pass, str)) else adapt(pass_)() for pass_ in passes)
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes, in order."""
         return tuple(map(_imported, self.items))
 
     @classmethod
@@ -101,7 +100,7 @@ class Pipeline:
         return cls(items)
 
     def __str__(self) -> str:
-        return ",".join(each if isinstance(each, str) else spec.text_of(each) for each in self.items)
+        return ",".join(item if isinstance(item, str) else spec.text_of(item) for item in self.items)
 
     def __repr__(self) -> str:
         return f"Pipeline.parse({str(self)!r})"

@@ -35,7 +35,7 @@ UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 
 Replacement = ir.Value | Sequence[ir.Value | None] | Skip | None
-"""What a rule returns: a value for the only output of its node; a list with one for each output, None for an output
+"""The result of a rule: a value for the only output of its node; a list with one for each output, None for an output
 that nothing uses, which may be left out at the end; a Skip if the rule would apply but for a reason; None if there is
 nothing to do. After a Skip or None, what the rule built is discarded. What a rule asks may raise `NotApplicable`, which
 is the same as returning a Skip."""
@@ -43,7 +43,7 @@ is the same as returning a Skip."""
 
 @dataclass(frozen=True)
 class Match:
-    """What a rewrite in the older form matched; subclasses add the facts that it needs.
+    """A match of a rewrite in the older form; subclasses add the facts that it needs.
 
     Attributes:
         node: the node whose outputs will be replaced.
@@ -91,12 +91,12 @@ class NodeRewrite(Pass, Generic[M]):
 
         Values that are there already may be returned; those that ``edit`` makes take the names of the outputs.
         """
-        found = self.match(node, edit)
-        if not isinstance(found, Match):
-            return found
-        edit.root = found.node
-        edit.absorb(*found.absorbed)
-        return self.rewrite(found, edit)
+        match = self.match(node, edit)
+        if not isinstance(match, Match):
+            return match
+        edit.root = match.node
+        edit.absorb(*match.absorbed)
+        return self.rewrite(match, edit)
 
     def match(self, node: ir.Node, context: Edit) -> M | Skip | None:
         """Match ``node``, in the older form."""
@@ -163,9 +163,10 @@ class NodeRewrite(Pass, Generic[M]):
         return not is_redefined(node, scope) and (self.allows_references or not has_references(node))
 
     def _unmet_need(self, node: ir.Node, scope: Scope) -> str | None:
-        """What the class needs and this node does not have."""
+        """Return what the class needs and this node does not have."""
         if scope.opset() < self.since_opset:
-            return f"it needs opset {self.since_opset}, and the model has {scope.opset()}: convert-opset comes first"
+            needed = f"the rewrite needs opset {self.since_opset}"
+            return f"{needed}, and the model has {scope.opset()}: convert-opset comes first"
         for index, value in enumerate(node.inputs):
             if value is not None and index in self.needs_shape and scope.static_shape(value) is None:
                 return UNKNOWN_SHAPE
@@ -184,7 +185,7 @@ class NodeRewrite(Pass, Generic[M]):
             )
 
     def _checked_outputs(self, outputs: Sequence[ir.Value | None], edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Return a value for each output of the node that is replaced.
+        """Return a value for each output of the replaced node.
 
         Returns:
             A Skip if a value is missing or would be hidden by its name, or if an operator is of a later opset.
@@ -192,18 +193,20 @@ class NodeRewrite(Pass, Generic[M]):
         node, scope = edit.root, edit.scope
         unknown = _unknown_operator(edit.nodes, scope.opset())
         if unknown is not None:
-            return Skip(f"it needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first")
+            return Skip(
+                f"the rewrite needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first"
+            )
         if len(outputs) > len(node.outputs):
             message = f"it returns {len(outputs)} values for {len(node.outputs)} outputs of {node.name}"
             raise PassError(message, where=f"pass {self.name}")
         outputs = [*outputs, *[None] * (len(node.outputs) - len(outputs))]
-        made = {*edit.constants, *(value for each in edit.nodes for value in each.outputs)}
+        computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):
             if new is None and old.name and (old.uses() or old.is_graph_output()):
-                return Skip(f"its output {old.name} is used, and nothing replaces it")
-            if new is not None and new not in made and not can_stand_for(new, old, node.graph, scope):
+                return Skip(f"the output {old.name} is used, and nothing replaces it")
+            if new is not None and new not in computed and not can_stand_for(new, old, node.graph, scope):
                 return Skip(_HIDDEN)
-        taken = {value for each in edit.nodes for value in each.inputs} - made - {None, *node.inputs}
+        taken = {value for node in edit.nodes for value in node.inputs} - computed - {None, *node.inputs}
         if not all(is_visible(value, node.graph, scope) for value in taken if value is not None):
             return Skip(_HIDDEN)
         return outputs
@@ -231,8 +234,8 @@ class NodeRewrite(Pass, Generic[M]):
             result.rewrites.append(proposal.commit(self.name))
             work.add(proposal.nodes)
             work.add(before)
-            for each in before:  # a value with one use left may match now
-                work.add(use.node for value in each.outputs if len(uses := value.uses()) == 1 for use in uses)
+            for neighbour in before:  # a value with one use left may match now
+                work.add(use.node for value in neighbour.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
         result.skips.extend(skips.values())
 
@@ -296,7 +299,7 @@ def _domain_and_type(operator: Operator) -> tuple[str, str]:
 
 
 def _unknown_operator(nodes: Iterable[ir.Node], opset: int) -> str | None:
-    """The first standard operator that an opset does not have."""
+    """Return the first standard operator that an opset does not have."""
     for node in nodes:
         if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
             return node.op_type
@@ -329,7 +332,7 @@ class _Worklist:
                 self._queue.append(node)
 
     def take(self) -> ir.Node | None:
-        """The next node that is still in a graph; None if there is none."""
+        """Return the next node that is still in a graph; None if there is none."""
         while self._queue:
             node = self._queue.popleft()
             self._queued.discard(node)

@@ -4,7 +4,7 @@
     map      = "{" [ entry { "," entry } ] "}"  entry = word "=" value
     list     = "[" [ value { "," value } ] "]"  value = map | list | word
 
-A word is a run of other characters, or a JSON string where it holds any of ``{}[],="`` or blanks at its ends. The
+A word is a run of other characters, or a JSON string if it holds any of ``{}[],="`` or blanks at its ends. The
 annotation of the pass's field determines how a word is read.
 """
 
@@ -76,7 +76,7 @@ def _hints(cls: type[Pass]) -> Mapping[str, Any]:
 
 
 def options_of(step: Pass) -> dict[str, Any]:
-    """The options of a pass that differ from their defaults."""
+    """Return the options of a pass that differ from their defaults."""
     options = {}
     for field in dataclasses.fields(step):
         value = getattr(step, field.name)
@@ -87,16 +87,16 @@ def options_of(step: Pass) -> dict[str, Any]:
 
 
 def text_of(step: Pass) -> str:
-    """The canonical text of a pass: its name, and the options that differ from their defaults."""
+    """Return the canonical text of a pass: its name, and the options that differ from their defaults."""
     units = {field.name.replace("_", "-"): field.metadata.get("unit") for field in dataclasses.fields(step)}
     options = [f"{name}={show(_untyped(value, units[name]))}" for name, value in options_of(step).items()]
     return step.name + (f"{{{','.join(options)}}}" if options else "")
 
 
 def show(value: Value) -> str:
-    """A value as text."""
+    """Return a value as text."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{show(key)}={show(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{show(key)}={show(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(show, value)) + "]"
     return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
@@ -109,7 +109,7 @@ class _Reader:
         self.text, self.at = text, 0
 
     def peek(self) -> str:
-        """The next non-blank character; empty at the end."""
+        """Return the next non-blank character; empty at the end."""
         while self.at < len(self.text) and self.text[self.at].isspace():
             self.at += 1
         return self.text[self.at : self.at + 1]
@@ -120,19 +120,19 @@ class _Reader:
         self.at += 1
 
     def error(self, what: str) -> InputError:
-        found = repr(self.text[self.at :][:20]) if self.at < len(self.text) else "the end"
-        return InputError(f"{what}, found {found} at character {self.at + 1}", where=f"pipeline {self.text!r}")
+        following = repr(self.text[self.at :][:20]) if self.at < len(self.text) else "the end"
+        return InputError(f"{what}, found {following} at character {self.at + 1}", where=f"pipeline {self.text!r}")
 
     def word(self) -> str:
         self.peek()
-        found = _WORD.match(self.text, self.at)
-        if found is None:
+        word = _WORD.match(self.text, self.at)
+        if word is None:
             raise self.error("expected a name or a value")
-        self.at = found.end()
-        if not found[0].startswith('"'):
-            return found[0].strip()
+        self.at = word.end()
+        if not word[0].startswith('"'):
+            return word[0].strip()
         try:
-            return str(json.loads(found[0]))
+            return str(json.loads(word[0]))
         except ValueError as error:
             raise self.error(f"bad quoted text ({error})") from None
 
@@ -175,7 +175,7 @@ def _typed(value: Value, hint: Any, unit: str | None) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value == "none" and type(None) in arguments:
             return None
-        return _typed(value, next(each for each in arguments if each is not type(None)), unit)
+        return _typed(value, next(argument for argument in arguments if argument is not type(None)), unit)
     if origin is typing.Literal:
         if value in arguments:
             return value
@@ -184,11 +184,11 @@ def _typed(value: Value, hint: Any, unit: str | None) -> Any:
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
             raise ValueError("expected a map, as in {name=value}")
-        return {key: _typed(each, arguments[1], unit) for key, each in value.items()}
+        return {key: _typed(entry, arguments[1], unit) for key, entry in value.items()}
     if origin is tuple:
         if not isinstance(value, list):
             raise ValueError("expected a list, as in [1,2]")
-        return tuple(_typed(each, arguments[0], unit) for each in value)
+        return tuple(_typed(element, arguments[0], unit) for element in value)
     if not isinstance(value, str):
         raise ValueError("expected a single value")
     return _typed_word(value, hint, unit)
@@ -213,13 +213,13 @@ def _typed_word(value: str, hint: Any, unit: str | None) -> bool | int | float |
 
 
 def _untyped(value: Any, unit: str | None) -> Value:
-    """The inverse of `_typed`."""
+    """Return the inverse of `_typed`."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return {str(key): _untyped(each, unit) for key, each in value.items()}
+        return {str(key): _untyped(entry, unit) for key, entry in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_untyped(each, unit) for each in value]
+        return [_untyped(element, unit) for element in value]
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and unit == "bytes":
@@ -229,8 +229,8 @@ def _untyped(value: Any, unit: str | None) -> Value:
 
 
 def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise ValueError("expected a number of bytes, as in 1024, 64MiB or 1.5GB")
-    number, unit = found[1], _UNITS[found[2] or "B"]
+    number, unit = match[1], _UNITS[match[2] or "B"]
     return int(float(number) * unit) if "." in number else int(number) * unit

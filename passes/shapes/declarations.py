@@ -1,4 +1,4 @@
-"""What a model declares of its own values: taken for what it is, a hint, and replaced by what is so.
+"""Check what a model declares of its own values, which is a hint, and replace it by what inference proves.
 
     y: [3, 4, 1, 6] = MatMul(a, b)                   →  y: [3, 4, 6]          what inference finds
     Loop(…){ (acc: [0, 4]) → (Concat(acc, row)) }    →  acc: [unknown, 4]     as it grows from turn to turn
@@ -31,11 +31,10 @@ from passes.shapes.skeleton import DOMAINS, Known
 
 _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
-"""Operators that are known only in a run to have results of some size."""
 
 
 def settle(model: ir.Model, context: Settled) -> int:
-    """Replace what a model declares of the types and shapes of its values by what inference finds, where they differ.
+    """Replace the declared types and shapes of a model's values by the inferred ones if they differ.
 
     Args:
         model: the values of the main graph and its subgraphs are changed in place; its inputs are what they say.
@@ -46,21 +45,26 @@ def settle(model: ir.Model, context: Settled) -> int:
     """
     for scope in scopes(model):
         if scope.function is not None:  # its calls may differ
-            for each in loops.parameters(scope):
-                each.value.shape = None
+            for parameter in loops.parameters(scope):
+                parameter.value.shape = None
     parameters = list(loops.parameters(Scope(model, model.graph)))
     undeclared = not any(map(_has_declarations, model.graph))
-    declared = {value: value.shape for each in parameters for value in (each.value, each.final) if value is not None}
+    declared = {
+        value: value.shape
+        for parameter in parameters
+        for value in (parameter.value, parameter.final)
+        if value is not None
+    }
     failed = False
     try:
-        found = _carried_through(model, parameters)
+        inferred = _carried_through(model, parameters)
     except inference.FAILURES:
-        failed, found = True, {}
+        failed, inferred = True, {}
         for value in declared:
             value.shape = None
     wrong = {
         value: reason
-        for value, known in found.items()
+        for value, known in inferred.items()
         if DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
     scans = list(_scans(model))
@@ -72,19 +76,19 @@ def settle(model: ir.Model, context: Settled) -> int:
                 value.shape = ir.Shape([None] * len(shape))
     unproven = [value for value, shape in declared.items() if _says_more(shape, value.shape)]
     for value in wrong:
-        value.type = found[value][0] or value.type
+        value.type = inferred[value][0] or value.type
     for value in _dependents((*wrong, *unproven), parameters, model) - declared.keys():
-        kind, shape = found.get(value, (None, None))
+        kind, shape = inferred.get(value, (None, None))
         value.type, value.shape = value.type or kind, shape
     for value, shape in results.items():
         if value.shape is None:
             value.shape = ir.Shape([None] * len(shape))
     wrong |= _settle_constants(model)
-    claimed = _mark_claims(model, parameters, found, failed=failed)
+    claimed = _mark_claims(model, parameters, inferred, failed=failed)
     context.settled = model
-    context.inferred = found if undeclared else None
+    context.inferred = inferred if undeclared else None
     context.complete = not (parameters or claimed or model.functions) and all(
-        node.domain in DOMAINS and _is_proven(value, *found.get(value, (None, None)))
+        node.domain in DOMAINS and _is_proven(value, *inferred.get(value, (None, None)))
         for node in model.graph.all_nodes()
         for value in node.outputs
     )
@@ -93,7 +97,7 @@ def settle(model: ir.Model, context: Settled) -> int:
 
 
 def _settle_constants(model: ir.Model) -> dict[ir.Value, str]:
-    """Correct what is declared of outputs that are initializers; how each was declared otherwise."""
+    """Correct what is declared of outputs that are initializers; return each contradiction as a sentence."""
     wrong, scope = {}, Scope(model, model.graph)
     for value in model.graph.outputs:
         tensor = scope.constant(value)
@@ -124,7 +128,7 @@ def settle_foreign(model: ir.Model, context: Settled) -> int:
 
 
 def unproven(model: ir.Model) -> list[ir.Value]:
-    """The results of operators outside of ONNX's main domain whose shapes neither ONNX nor ONNX Runtime infers."""
+    """Return the results of foreign operators whose shapes neither ONNX nor ONNX Runtime infers."""
     functions = model.functions
     values = [
         value
@@ -135,13 +139,13 @@ def unproven(model: ir.Model) -> list[ir.Value]:
     ]
     if not values:
         return []
-    found = {value: shape for value, (_, shape) in ask(model, values, declared=False).items()}
+    inferred = {value: shape for value, (_, shape) in ask(model, values, declared=False).items()}
     if any(node.domain == "ai.onnx.ml" for node in model.graph):
         with contextlib.suppress(*inference.FAILURES):
             own = inference.run(model, declared=False, propagate=False)
             ml = [value for value in values if _producer_domain(value) == "ai.onnx.ml"]
-            found |= {value: own.get(value, (None, None))[1] for value in ml}
-    shapes = [found.get(value) for value in values]
+            inferred |= {value: own.get(value, (None, None))[1] for value in ml}
+    shapes = [inferred.get(value) for value in values]
     return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
 
 
@@ -155,20 +159,15 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
     return {value: value.meta[CLAIMED] for value in values_of(model) if CLAIMED in value.meta}
 
 
-def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Value, Known], *, failed: bool) -> bool:
+def _mark_claims(
+    model: ir.Model, parameters: list[Parameter], inferred: dict[ir.Value, Known], *, failed: bool
+) -> bool:
     """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
     have a size of others, beside what is declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
 
-    Args:
-        model: its values get a note.
-        parameters: of its loops.
-        found: by inference.
-        failed: whether there was none, so that all is only claimed.
-
-    Returns:
-        Whether there is anything of that kind.
+    If inference ``failed``, every shape is only claimed. Returns whether there is any such value.
     """
     for value in values_of(model):
         value.meta.pop(CLAIMED, None)
@@ -176,12 +175,12 @@ def _mark_claims(model: ir.Model, parameters: list[Parameter], found: dict[ir.Va
     sources = [value for node in nodes if failed or node.op_type in operators("by data") for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
-    sources += [value for value, (_, shape) in found.items() if _is_claim(value.shape, shape, sizes)]
+    sources += [value for value, (_, shape) in inferred.items() if _is_claim(value.shape, shape, sizes)]
     if sources and not failed:
         with contextlib.suppress(*inference.FAILURES):  # what was found without propagation is proven as well
-            found = _infer(model, propagate=True)
+            inferred = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model):
-        proven = found.get(value, (None, None))[1]
+        proven = inferred.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
             value.meta[CLAIMED] = proven
     return bool(sources)
@@ -194,17 +193,16 @@ def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str
     if declared is None:
         return False
     if proven is None or len(declared) != len(proven):
-        return any(isinstance(one, ir.SymbolicDim) and one.value is not None for one in declared)
-    for one, other in zip(declared, proven, strict=True):
-        if isinstance(other, int):
+        return any(isinstance(dim, ir.SymbolicDim) and dim.value is not None for dim in declared)
+    for dim, proven_dim in zip(declared, proven, strict=True):
+        if isinstance(proven_dim, int):
             continue
-        if other.value in sizes if isinstance(one, int) else one.value is not None and one != other:
+        if proven_dim.value in sizes if isinstance(dim, int) else dim.value is not None and dim != proven_dim:
             return True
     return False
 
 
 def _scans(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the bodies of all Scans."""
     for node in Scope(model, model.graph).nodes():
         body = loops.body_of(node)
         if node.op_type == "Scan" and body is not None:
@@ -213,48 +211,49 @@ def _scans(model: ir.Model) -> Iterator[ir.Graph]:
 
 def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, Known]:
     """Set the shapes of all parameters to what is proven; returns what inference finds then, from inputs alone."""
-    for each in parameters:
-        each.value.shape = None
-        _leave(each, None)
+    for parameter in parameters:
+        parameter.value.shape = None
+        _leave(parameter, None)
     started: set[Parameter] = set()
-    found = _infer(model, propagate=False)
+    inferred = _infer(model, propagate=False)
     for _ in range(_ROUNDS):
-        changed = _advance(parameters, started, found, Scope(model, model.graph))
+        changed = _advance(parameters, started, inferred, Scope(model, model.graph))
         if not changed:
-            return found
-        found = _infer(model, propagate=True)
-    for each in parameters:
-        each.value.shape = None
-        _leave(each, None)
+            return inferred
+        inferred = _infer(model, propagate=True)
+    for parameter in parameters:
+        parameter.value.shape = None
+        _leave(parameter, None)
     return _infer(model, propagate=bool(parameters))
 
 
 def _advance(
-    parameters: Iterable[Parameter], started: set[Parameter], found: dict[ir.Value, Known], scope: Scope
+    parameters: Iterable[Parameter], started: set[Parameter], inferred: dict[ir.Value, Known], scope: Scope
 ) -> bool:
-    """One step towards shapes that hold in every iteration; whether there was anything to change.
+    """Take one step towards shapes that hold in every iteration; return whether anything changed.
 
-    First every parameter gets the shape of its source, where that is known; then sizes that change become unknown.
+    First every parameter gets the shape of its source if that is known; then sizes that change become unknown.
     """
-    sources = {each: _shape(each.source, found, scope) for each in parameters}
-    new = [each for each, shape in sources.items() if shape is not None and each not in started]
-    for each in new:
-        each.value.shape = _entered(each, sources[each])
-        each.value.type = each.value.type or _kind(each, found)  # a shape without a type cannot be written
-        if each.final is not None:
-            each.final.type = each.final.type or each.value.type
-        _leave(each, sources[each])
+    sources = {parameter: _shape(parameter.source, inferred, scope) for parameter in parameters}
+    new = [parameter for parameter, shape in sources.items() if shape is not None and parameter not in started]
+    for parameter in new:
+        parameter.value.shape = _entered(parameter, sources[parameter])
+        # a shape without a type cannot be written
+        parameter.value.type = parameter.value.type or _kind(parameter, inferred)
+        if parameter.final is not None:
+            parameter.final.type = parameter.final.type or parameter.value.type
+        _leave(parameter, sources[parameter])
     if new:
         started.update(new)
         return True
     changed = False
-    for each in started:
-        kept = _common(each.value.shape, _entered(each, sources[each]))
-        if each.result is not None:
-            kept = _common(kept, _shape(each.result, found, scope))
-        if kept != each.value.shape:
-            each.value.shape, changed = kept, True
-            _leave(each, sources[each])
+    for parameter in started:
+        kept = _common(parameter.value.shape, _entered(parameter, sources[parameter]))
+        if parameter.result is not None:
+            kept = _common(kept, _shape(parameter.result, inferred, scope))
+        if kept != parameter.value.shape:
+            parameter.value.shape, changed = kept, True
+            _leave(parameter, sources[parameter])
     return changed
 
 
@@ -267,11 +266,11 @@ def _leave(parameter: Parameter, source: ir.Shape | None) -> None:
         parameter.final.shape = ir.Shape([*(source[axis] for axis in parameter.removed), *shape])
 
 
-def _kind(parameter: Parameter, found: dict[ir.Value, Known]) -> ir.TypeProtocol | None:
+def _kind(parameter: Parameter, inferred: dict[ir.Value, Known]) -> ir.TypeProtocol | None:
     """Return the type of what a body is given."""
     if parameter.source is None:
         return None
-    kind = parameter.source.type or found.get(parameter.source, (None, None))[0]
+    kind = parameter.source.type or inferred.get(parameter.source, (None, None))[0]
     if parameter.final is None and isinstance(kind, ir.SequenceType):  # SequenceMap gives its elements
         elements: ir.TypeProtocol = kind.elem_type
         return elements
@@ -285,35 +284,35 @@ def _entered(parameter: Parameter, source: ir.Shape | None) -> ir.Shape | None:
     return ir.Shape([dim for axis, dim in enumerate(source) if axis not in removed])
 
 
-def _shape(value: ir.Value | None, found: dict[ir.Value, Known], scope: Scope) -> ir.Shape | None:
+def _shape(value: ir.Value | None, inferred: dict[ir.Value, Known], scope: Scope) -> ir.Shape | None:
     if value is None:
         return None
     tensor = scope.constant(value)
     if tensor is not None:
         return ir.Shape(tensor.shape.numpy())
-    return value.shape if value.producer() is None else found.get(value, (None, None))[1]
+    return value.shape if value.producer() is None else inferred.get(value, (None, None))[1]
 
 
-def _common(one: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
+def _common(shape: ir.Shape | None, other: ir.Shape | None) -> ir.Shape | None:
     """Return what two shapes have in common; None without a common rank."""
-    if one is None or other is None or len(one) != len(other):
+    if shape is None or other is None or len(shape) != len(other):
         return None
-    return ir.Shape([mine if mine == theirs else None for mine, theirs in zip(one, other, strict=True)])
+    return ir.Shape([dim if dim == other_dim else None for dim, other_dim in zip(shape, other, strict=True)])
 
 
 def _infer(model: ir.Model, *, propagate: bool) -> dict[ir.Value, Known]:
     return inference.run(model, declared=False, propagate=propagate)
 
 
-def contradiction(value: ir.Value, found: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:
-    """Return how the type and the shape of a value contradict those found, as a sentence; None if they do not."""
-    kind, shape = found
+def contradiction(value: ir.Value, inferred: tuple[ir.TypeProtocol | None, ir.Shape | None]) -> str | None:
+    """Return how a value's type and shape contradict the inferred ones, as a sentence; None if they do not."""
+    kind, shape = inferred
     if kind is not None and value.type is not None and kind != value.type:
         return f"{value.name} is declared as {value.type}, and inferred to be {kind}"
     if shape is None or value.shape is None:
         return None
     pairs = zip(value.shape, shape, strict=False)
-    differ = any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)
+    differ = any(isinstance(dim, int) and isinstance(other, int) and dim != other for dim, other in pairs)
     if differ or len(shape) != len(value.shape):
         return f"{value.name} is declared with shape {value.shape}, and inferred to have {shape}"
     return None
@@ -328,7 +327,7 @@ def _has_declarations(node: ir.Node) -> bool:
 
 
 def _is_proven(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> bool:
-    """Return whether the type and the shape of a value, where it has any, are no more than those found."""
+    """Return whether the type and the shape of a value, if it has any, are no more than what inference proves."""
     return value.type in (None, kind) and not _says_more(value.shape, shape)
 
 
@@ -339,9 +338,9 @@ def _says_more(declared: ir.Shape | None, proven: ir.Shape | None) -> bool:
     if proven is None or len(declared) != len(proven):
         return True
     return any(
-        one != other and not isinstance(other, int) if not isinstance(one, int) else one != other
-        for one, other in zip(declared, proven, strict=True)
-        if isinstance(one, int) or one.value is not None
+        dim != other and (isinstance(dim, int) or not isinstance(other, int))
+        for dim, other in zip(declared, proven, strict=True)
+        if isinstance(dim, int) or dim.value is not None
     )
 
 
@@ -352,9 +351,9 @@ def _dependents(values: Iterable[ir.Value], parameters: Iterable[Parameter], mod
         return reached
     owners = {graph: node for node in with_nested(model.graph) for graph in subgraphs(node)}
     passed: dict[ir.Value | None, list[ir.Value]] = {}
-    for each in parameters:
-        for value in (each.source, each.result):
-            passed.setdefault(value, []).append(each.value)
+    for parameter in parameters:
+        for value in (parameter.source, parameter.result):
+            passed.setdefault(value, []).append(parameter.value)
     pending = list(reached)
 
     def reach(more: Iterable[ir.Value]) -> None:

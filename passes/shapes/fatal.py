@@ -36,7 +36,7 @@ class EndlessInference(FatalInference):
     """ONNX's inference would never return.
 
     Attributes:
-        equation: that of the Einsum in question.
+        equation: the equation of the Einsum.
     """
 
     def __init__(self, equation: str) -> None:
@@ -68,10 +68,10 @@ def _fatal_values(model: onnx.ModelProto) -> Iterator[tuple[bytes | int, str, in
 
     Those that are attributes of functions have the values of any of their calls.
     """
-    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+    functions = {(function.domain, function.name, function.overload): function for function in model.functions}
     given: defaultdict[_Source, list[_Source]] = defaultdict(list)
     pending: list[tuple[_Source, str, int]] = []
-    for scope, nodes in ((_MAIN, model.graph.node), *((key, each.node) for key, each in functions.items())):
+    for scope, nodes in ((_MAIN, model.graph.node), *((key, function.node) for key, function in functions.items())):
         for node in with_nested(nodes):
             called = (node.domain, node.op_type, node.overload)
             for attribute in node.attribute if node.op_type in FATAL or called in functions else ():

@@ -164,7 +164,6 @@ def _is_known(value: ir.Value) -> bool:
 
 
 def _is_open(value: ir.Value) -> bool:
-    """Return whether inference may say more of a value."""
     return bool(value.name) and not _is_known(value) and is_undisputed(value)
 
 

@@ -1,4 +1,4 @@
-"""How values get into the bodies of Loop, Scan and SequenceMap, and from one iteration to the next."""
+"""The ways of values into the bodies of Loop, Scan and SequenceMap, and from one iteration to the next."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MOST_ELEMENTS = 2**20
 
 
 FAILURES = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
-"""What is raised for a model that ONNX's inference rejects."""
+"""The errors that ONNX's inference raises for a model that it rejects."""
 
 
 class UnknownLists(Exception):
@@ -39,7 +39,7 @@ class UnknownLists(Exception):
 def infer_shapes(
     model: onnx.ModelProto, *, data_prop: bool = False, limited: bool = True, **options: bool
 ) -> onnx.ModelProto:
-    """`onnx.shape_inference.infer_shapes`, with values of shapes propagated only where it helps, in short lists.
+    """Run `onnx.shape_inference.infer_shapes`, with values of shapes propagated only if it helps, in short lists.
 
     Args:
         model: not changed.
@@ -54,11 +54,11 @@ def infer_shapes(
     """
     nodes = list(Surroundings(model.graph, apply.opset_of(model)).nodes())
     present = [{(node.message.domain, node.message.op_type) for node in nodes}]
-    present += [{(node.domain, node.op_type) for node in with_nested(each.node)} for each in model.functions]
-    operators = {op_type for each in present for _, op_type in each}
+    present += [{(node.domain, node.op_type) for node in with_nested(function.node)} for function in model.functions]
+    operators = {op_type for operators in present for _, op_type in operators}
     if not operators.isdisjoint(FATAL):
         refuse_fatal(model)
-    model = _with_imports(model, [{domain for domain, _ in each} for each in present])
+    model = _with_imports(model, [{domain for domain, _ in operators} for operators in present])
 
     def infer(propagate: bool) -> onnx.ModelProto:
         def run(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -69,15 +69,15 @@ def infer_shapes(
             return run(model)
         return apply.infer(model, nodes, run, propagates=propagate)
 
-    found = infer(False)
+    inferred = infer(False)
     if not data_prop or longest_list(model) > MAX_LIST:
-        return found
-    sizes = {dim.dim_param for each in model.graph.input for dim in each.type.tensor_type.shape.dim if dim.dim_param}
-    shapes = list(_shapes(found.graph, sizes))
+        return inferred
+    sizes = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim if dim.dim_param}
+    shapes = list(_shapes(inferred.graph, sizes))
     if all(shape is not None and None not in shape for shape in shapes):
-        return found
-    if any(_is_long(kind) for kind in _types(found.graph)):
-        return found
+        return inferred
+    if any(_is_long(kind) for kind in _types(inferred.graph)):
+        return inferred
     lengths = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
     known = [length for length in lengths if length is not None]
     unknown = None in shapes or None in lengths or bool(model.functions)
@@ -139,15 +139,10 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
 
 
 def _with_imports(model: onnx.ModelProto, domains: Sequence[Set[str]]) -> onnx.ModelProto:
-    """Return a model with imports of the domains of all nodes; without them ONNX infers nothing.
-
-    Args:
-        model: not changed.
-        domains: those of the nodes of the main graph, and of each function.
-    """
+    """Return a model whose main graph and functions import ``domains``; without them ONNX infers nothing."""
     scopes = (model, *model.functions)
     missing = [
-        {domain for domain in used if domain not in _STANDARD}.difference(each.domain for each in scope.opset_import)
+        {domain for domain in used if domain not in _STANDARD}.difference(entry.domain for entry in scope.opset_import)
         for scope, used in zip(scopes, domains, strict=True)
     ]
     if not any(missing):
@@ -175,17 +170,12 @@ def _is_long(kind: onnx.TypeProto) -> bool:
 
 
 def _shapes(graph: onnx.GraphProto, sizes: Set[str]) -> Iterator[list[int | None] | None]:
-    """Yield the shapes of the results of all nodes, with those of subgraphs, as far as known.
-
-    Args:
-        graph: after inference.
-        sizes: names of sizes that are open; they count as 0.
-    """
+    """Yield the known shapes of the results of all inferred nodes, also in subgraphs; the open ``sizes`` count as 0."""
 
     def size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
         return int(dim.dim_value) if dim.HasField("dim_value") else 0 if dim.dim_param in sizes else None
 
-    infos = {each.name: each.type for each in (*graph.value_info, *graph.output)}
+    infos = {info.name: info.type for info in (*graph.value_info, *graph.output)}
     for node in graph.node:
         for name in filter(None, node.output):
             kind = infos.get(name, onnx.TypeProto())
@@ -203,13 +193,13 @@ def infer_node_outputs(
     opsets: Mapping[str, int],
     ir_version: int,
 ) -> dict[str, onnx.TypeProto]:
-    """`onnx.shape_inference.infer_node_outputs`, by the versions of domains; raises like `infer_shapes`."""
+    """Run `onnx.shape_inference.infer_node_outputs`, by the versions of domains; raises like `infer_shapes`."""
     refuse_fatal(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
 
     def run(node: onnx.NodeProto, opset: int) -> dict[str, onnx.TypeProto]:
         versions = {**opsets, "": opset}
         schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
-        imports = [onnx.helper.make_opsetid(*each) for each in versions.items()]
+        imports = [onnx.helper.make_opsetid(*version) for version in versions.items()]
         with _as_failures():
             return onnx.shape_inference.infer_node_outputs(
                 schema, node, types, data, opset_imports=imports, ir_version=ir_version

@@ -33,7 +33,7 @@ class OpenSizes:
 
     Attributes:
         default: the dimensions that nothing determines, by name; one without a name is ``input[axis]``.
-        derived: those that follow from the model.
+        derived: the sizes that follow from the model.
     """
 
     default: Mapping[str, int]
@@ -63,7 +63,7 @@ class Conflict:
 
     Attributes:
         node: that does not take them.
-        sizes: those that should be the same.
+        sizes: the sizes that should be the same.
     """
 
     node: ir.Node
@@ -75,7 +75,7 @@ class OpenDims:
 
     Attributes:
         names: in the order of inputs; one without a name is ``input[axis]``.
-        symbols: those that are names of the model's own.
+        symbols: the sizes whose names are the model's own.
         given: the sizes of those that are not open, by name.
         follows: expressions for those that follow from others by what the caller says, or by a convention of names.
     """
@@ -135,11 +135,11 @@ class OpenDims:
         Args:
             known: a size for each open dimension.
         """
-        found = {}
+        shapes = {}
         for value in self._unnamed:
             sizes = [_sized(dim, {**self.given, **known}) for dim in self._inputs[value]]
-            found[str(value.name)] = tuple(size for size in sizes if isinstance(size, int))
-        return found
+            shapes[str(value.name)] = tuple(size for size in sizes if isinstance(size, int))
+        return shapes
 
     def batch_names(self) -> set[str]:
         """Return the names that are the first dimension of each input that has them."""
@@ -150,7 +150,7 @@ class OpenDims:
         """Return a size for each open dimension.
 
         Args:
-            default: of those that do not follow from the model.
+            default: the size for dimensions that do not follow from the model.
             given: sizes of some of them, by name.
         """
         known = {**self.given, **(given or {})}
@@ -159,10 +159,10 @@ class OpenDims:
             free = sorted((name for name in self.names if name not in known), key=self.follows.__contains__)
             if not free:
                 break
-            found, waiting = self._following(known, free)
-            derived |= found
-            known |= found
-            if not found:
+            following, waiting = self._following(known, free)
+            derived |= following
+            known |= following
+            if not following:
                 ready = free if left == 0 else [name for name in free if name not in waiting]
                 known |= dict.fromkeys(ready or free[:1], default)
         return OpenSizes(
@@ -182,8 +182,8 @@ class OpenDims:
 
     def conflict(self, known: Mapping[str, int]) -> Conflict | None:
         """Return the first node that inference finds unable to compute with given sizes of all open dimensions."""
-        found = self._relations({**self.given, **known})
-        return next((Conflict(node, each.sizes) for node, each in found if not each.holds), None)
+        relations = self._relations({**self.given, **known})
+        return next((Conflict(node, relation.sizes) for node, relation in relations if not relation.holds), None)
 
     def _following(self, known: Mapping[str, int], free: list[str]) -> tuple[dict[str, int], set[str]]:
         """Return the sizes that follow from those that are known, and the names that wait for a size which is not."""
@@ -191,20 +191,22 @@ class OpenDims:
         if sizes := {name: size for name, size in said.items() if isinstance(size, int)}:
             return sizes, set()
         free = [name for name in free if name not in said]
-        found = [each for _, each in self._relations(known)]
+        relations = [relation for _, relation in self._relations(known)]
         for broadcast in (False, True):
-            sizes = _determined((each for each in found if each.broadcast is broadcast), free)
+            sizes = _determined((relation for relation in relations if relation.broadcast is broadcast), free)
             if sizes:
                 return sizes, set()
-        waiting = {size for each in found if None in each.sizes for size in each.sizes if isinstance(size, str)}
+        waiting = {
+            size for relation in relations if None in relation.sizes for size in relation.sizes if isinstance(size, str)
+        }
         return {}, waiting | said.keys()
 
     def _relations(self, known: Mapping[str, int]) -> Iterator[tuple[ir.Node, Relation]]:
         shapes = self._shapes(known)
         scope = Scope(self._model, self._model.graph)
         for node in self._model.graph:
-            for each in relations(Operands(node, shapes.get, scope)):
-                yield node, each
+            for relation in relations(Operands(node, shapes.get, scope)):
+                yield node, relation
 
     def _shapes(self, known: Mapping[str, int]) -> dict[ir.Value, Dims]:
         """Return the shapes that inference finds, with the names of open dimensions that are not known."""
@@ -229,18 +231,18 @@ def _named(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
 
 
 def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:
-    """Return a size where it is known; the name of a symbol; None for an expression of symbols that are not known."""
+    """Return a size if it is known; the name of a symbol; None for an expression of symbols that are not known."""
     if not isinstance(dim, str) or dim in known:
         return known[dim] if isinstance(dim, str) else dim
     return dim if size_expressions.symbols(dim) == {dim} else size_expressions.evaluate(dim, known)
 
 
-def _determined(found: Iterable[Relation], free: list[str]) -> dict[str, int]:
+def _determined(relations: Iterable[Relation], free: list[str]) -> dict[str, int]:
     """Return the sizes that relations determine, without those that contradict each other."""
     sizes: dict[str, set[int]] = {}
-    for each in found:
-        numbers = {size for size in each.sizes if isinstance(size, int) and size > (1 if each.broadcast else 0)}
-        for size in each.sizes:
+    for relation in relations:
+        numbers = {size for size in relation.sizes if isinstance(size, int) and size > (1 if relation.broadcast else 0)}
+        for size in relation.sizes:
             if isinstance(size, str) and size in free:
                 sizes.setdefault(size, set()).update(numbers)
     return {name: min(numbers) for name, numbers in sizes.items() if len(numbers) == 1}

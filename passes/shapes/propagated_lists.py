@@ -1,4 +1,4 @@
-"""How long the lists become that ONNX's inference propagates as the values of shapes.
+"""Bound the length of the lists that ONNX's inference propagates as the values of shapes.
 
 It holds each element of such a list as a message. Thirty Concats, each of the one before with itself, make 2³⁰ of them.
 """
@@ -20,7 +20,7 @@ _Key = tuple[str, str, str]
 
 def longest_list(model: onnx.ModelProto) -> int:
     """Return an upper bound of the elements of the lists that are propagated; ``model`` has no recursive functions."""
-    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+    functions = {(function.domain, function.name, function.overload): function for function in model.functions}
     return _Lists(functions, {}).of_graph(model.graph, {})
 
 
@@ -28,8 +28,8 @@ class _Lists:
     """The bounds of all lists, by the names of values; a value without data has none.
 
     Args:
-        functions: those of the model.
-        factors: how many times longer than the longest input a list of a function may be, as far as known.
+        functions: the functions of the model.
+        factors: how many times longer than the longest input a list of a function may be, if known.
     """
 
     def __init__(self, functions: Mapping[_Key, onnx.FunctionProto], factors: dict[_Key, int]) -> None:
@@ -37,7 +37,7 @@ class _Lists:
 
     def of_graph(self, graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
         """Return the longest list of a graph and its subgraphs."""
-        given = {each.name: max(1, *each.dims) if each.dims else 1 for each in graph.initializer}
+        given = {tensor.name: max(1, *tensor.dims) if tensor.dims else 1 for tensor in graph.initializer}
         return self._longest(graph.node, {**outer, **given})
 
     def _longest(self, nodes: Iterable[onnx.NodeProto], sizes: dict[str, int]) -> int:
@@ -58,8 +58,12 @@ class _Lists:
         if key in self._functions:
             return max(1, *inputs, 1) * self._factor(key)
         if node.op_type == "Constant":
-            tensors = [max(1, *each.t.dims) if each.t.dims else 1 for each in node.attribute if each.HasField("t")]
-            return max(1, *tensors, *(len(each.ints) for each in node.attribute), 1)
+            tensors = [
+                max(1, *attribute.t.dims) if attribute.t.dims else 1
+                for attribute in node.attribute
+                if attribute.HasField("t")
+            ]
+            return max(1, *tensors, *(len(attribute.ints) for attribute in node.attribute), 1)
         if node.op_type in ("Shape", "Size"):
             return _AXES
         if node.op_type not in _PROPAGATES or not inputs or not all(inputs):

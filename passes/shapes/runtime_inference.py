@@ -21,7 +21,7 @@ from passes.isolation.process import Reason
 from passes.shapes.skeleton import DOMAINS, Skeleton, message, overridable
 
 _SECONDS = 30.0
-"""The time limit, where the user gives none."""
+"""The default time limit in seconds."""
 _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
     **{f"{sign}int{bits}": ir.DataType[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -46,25 +46,21 @@ def ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -
     Skeleton(declared=True, variable=overridable(model)).write(model.graph, proto.graph)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         _hide_sizes(nodes)
-    made = {name for node in proto.graph.node for name in node.output}
-    proto.graph.input.extend(each for each in proto.graph.value_info if each.name not in made)  # the weights
+    computed = {name for node in proto.graph.node for name in node.output}
+    proto.graph.input.extend(info for info in proto.graph.value_info if info.name not in computed)  # the weights
     names = {str(value.name): value for value in values}
     if not declared:
-        kept = [each for each in proto.graph.value_info if each.name not in names]
+        kept = [info for info in proto.graph.value_info if info.name not in names]
         del proto.graph.value_info[:]
         proto.graph.value_info.extend(kept)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    found = {names[name]: known for name, known in _inferred(proto).items()}
-    return found | _scalars(proto, [value for value, (_, shape) in found.items() if shape is None])
+    inferred = {names[name]: known for name, known in _inferred(proto).items()}
+    return inferred | _scalars(proto, [value for value, (_, shape) in inferred.items() if shape is None])
 
 
 def _hide_sizes(nodes: Any) -> None:
-    """Replace each Size by the product of a Shape: of the Size of a shape, ONNX Runtime infers that of the tensor.
-
-    Args:
-        nodes: of a protobuf message, with their subgraphs.
-    """
+    """Replace each Size by the product of a Shape: of the Size of a shape, ONNX Runtime infers that of the tensor."""
     given = list(nodes)
     if any(node.op_type == "Size" and node.domain == "" for node in given):
         given = [copy.deepcopy(node) for node in given]
@@ -88,7 +84,7 @@ def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Valu
     """
     if not values:
         return {}
-    opset = next((each.version for each in proto.opset_import if each.domain == ""), 0)
+    opset = next((entry.version for entry in proto.opset_import if entry.domain == ""), 0)
     if opset == 0:
         return {}
     names = {f"{value.name}/with_axis": value for value in values}
@@ -101,12 +97,12 @@ def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Valu
             node.attribute.append(onnx.helper.make_attribute("axes", [0]))
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    found = _inferred(proto)
-    return {names[name]: (kind, ir.Shape([])) for name, (kind, shape) in found.items() if shape == ir.Shape([1])}
+    inferred = _inferred(proto)
+    return {names[name]: (kind, ir.Shape([])) for name, (kind, shape) in inferred.items() if shape == ir.Shape([1])}
 
 
 def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
-    """What ONNX Runtime infers of the outputs of a model that are tensors; a scalar's shape is reported as unknown.
+    """Return the inferred types and shapes of a model's outputs that are tensors; a scalar's shape is None.
 
     Raises:
         NativeFailure: a limit of time or memory was exceeded.
@@ -120,10 +116,10 @@ def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
         if failure.reason is not Reason.DIED:
             raise
         return {}
-    found: dict[str, _Known] = {}
+    inferred: dict[str, _Known] = {}
     for name, kind, shape in answer["outputs"]:
         element = re.fullmatch(r"tensor\((\w+)\)", kind)
         if element and element[1] in _ELEMENTS:
             dims = [dim if isinstance(dim, int) and dim != 0 else None for dim in shape]  # 0 is said of open sizes, too
-            found[name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
-    return found
+            inferred[name] = ir.TensorType(_ELEMENTS[element[1]]), ir.Shape(dims) if dims else None
+    return inferred

@@ -1,4 +1,4 @@
-"""What is known of the declarations of a model."""
+"""The state of a model's declarations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import onnx_ir as ir
 
 @dataclass(kw_only=True)
 class Settled:
-    """The state of a model's declarations, as far as inference has looked at them.
+    """The state of a model's declarations, to the extent that inference has looked at them.
 
     Attributes:
         contradictions: what the model declares of its values and is not so, a sentence by the name of each value.
         settled: the model whose declarations `passes.shapes.declarations.settle` has corrected, as long as there is
             nothing new to correct.
-        inferred: types and shapes of the values of ``settled`` that inference finds, where it would find no more with
-            what is declared of them.
-        complete: whether all that ``settled`` declares was found so by inference.
+        inferred: the inferred types and shapes of the values of ``settled``, if what is declared would add nothing.
+        complete: whether inference confirms all that ``settled`` declares.
     """
 
     contradictions: dict[str, str] = field(default_factory=dict)

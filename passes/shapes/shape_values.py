@@ -24,7 +24,7 @@ _DTYPES = (ir.DataType.INT32, ir.DataType.INT64)
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of an integer tensor.
+    """The known elements of an integer tensor.
 
     Attributes:
         elements: its elements; None for unknown ones.
@@ -49,7 +49,7 @@ class Elements:
 
     Args:
         scope: the scope.
-        constants: those of constants, which is added to: they do not change with what is known of other values.
+        constants: the values of constants, which is added to: they do not depend on what is known of other values.
     """
 
     def __init__(self, scope: Scope, constants: dict[ir.Value, Known | None]) -> None:
@@ -83,7 +83,7 @@ class Elements:
         return self._constants[value]
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:
-        """See `Scope.proven_shape`."""
+        """Return `Scope.proven_shape`."""
         return self._scope.proven_shape(value)
 
 

@@ -36,7 +36,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Fraction | int], range]] = {
 
 
 def symbols(text: str) -> frozenset[str]:
-    """Return the symbols of an expression; the text itself if it is none."""
+    """Return the symbols of an expression; the text itself if it is not an expression."""
     parsed = _parsed(text)
     return frozenset({text}) if parsed is None else parsed[1]
 
@@ -49,10 +49,10 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int | None:
     if parsed is None or not parsed[1] <= sizes.keys():
         return None
     try:
-        found = _value(parsed[0], sizes)
+        number = _value(parsed[0], sizes)
     except (ArithmeticError, ValueError):
         return None
-    return int(found) if found.denominator == 1 else None
+    return int(number) if number.denominator == 1 else None
 
 
 @lru_cache(maxsize=1024)
@@ -62,12 +62,12 @@ def _parsed(text: str) -> tuple[ast.expr, frozenset[str]] | None:
         return ast.Name(text), frozenset({text})
     if len(text) > _LONGEST:
         return None
-    names: list[str] = []  # they may have dots, which are none of Python's
+    names: list[str] = []  # they may have dots, unlike Python's
 
-    def numbered(found: re.Match[str]) -> str:
-        if found[0].lower() in _FUNCTIONS and text[found.end() :].lstrip().startswith("("):
-            return found[0].lower()
-        names.append(found[0])
+    def numbered(name: re.Match[str]) -> str:
+        if name[0].lower() in _FUNCTIONS and text[name.end() :].lstrip().startswith("("):
+            return name[0].lower()
+        names.append(name[0])
         return f"v{len(names) - 1}"
 
     try:
@@ -94,8 +94,8 @@ def _check(node: ast.expr) -> None:
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if (
             name in _FUNCTIONS and len(given) in _FUNCTIONS[name][1]
         ):
-            for each in given:
-                _check(each)
+            for argument in given:
+                _check(argument)
         case _:
             raise ValueError(ast.dump(node))
 
@@ -111,7 +111,7 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.BinOp(left=left, op=kind, right=right):
             found = Fraction(_OPERATORS[type(kind)](_value(left, sizes), _value(right, sizes)))
         case ast.Call(func=ast.Name(id=name), args=given):
-            found = Fraction(_FUNCTIONS[name][0](*(_value(each, sizes) for each in given)))
+            found = Fraction(_FUNCTIONS[name][0](*(_value(argument, sizes) for argument in given)))
         case _:
             raise AssertionError(ast.dump(node))
     if max(abs(found.numerator), found.denominator) > _LARGEST:

@@ -41,7 +41,6 @@ class Operands:
     """The shapes of a node's inputs, and its attributes.
 
     Attributes:
-        node: the node.
     """
 
     def __init__(self, node: ir.Node, dims_of: Callable[[ir.Value], Dims | None], scope: Scope) -> None:
@@ -57,7 +56,7 @@ class Operands:
         return [self.dims(index) for index in range(len(self.node.inputs))]
 
     def dim(self, index: int, axis: int) -> Dim:
-        """One dimension; None if it is unknown."""
+        """Return a dimension; None if it is unknown."""
         dims = self.dims(index)
         return dims[axis] if -len(dims) <= axis < len(dims) else None
 
@@ -70,7 +69,7 @@ class Operands:
         tensor = None if value is None else self._scope.constant(value)
         if tensor is None or tensor.size > 64:
             return None
-        return [int(each) for each in tensor.numpy().reshape(-1)]
+        return [int(number) for number in tensor.numpy().reshape(-1)]
 
 
 _Rule = Callable[[Operands], Iterator[Relation]]
@@ -191,7 +190,7 @@ def _reshape(node: Operands) -> Iterator[Relation]:
     fixed = [size for size in left if isinstance(size, int)]
     elements, rest = math.prod(size for size in target if size), math.prod(fixed)
     if len(fixed) == len(left) - 1 and rest and elements % rest == 0:
-        (size,) = (each for each in left if not isinstance(each, int))
+        (size,) = (factor for factor in left if not isinstance(factor, int))
         yield _same(size, elements // rest)
 
 
@@ -202,7 +201,7 @@ def _einsum(node: Operands) -> Iterator[Relation]:
         if "." not in term and len(term) == len(dims):
             for letter, size in zip(term, dims, strict=True):
                 sizes.setdefault(letter, []).append(size)
-    yield from (Relation(tuple(each)) for each in sizes.values() if len(each) > 1)
+    yield from (Relation(tuple(group)) for group in sizes.values() if len(group) > 1)
 
 
 def _heads(size: Dim, count: int) -> Dim:
@@ -211,7 +210,7 @@ def _heads(size: Dim, count: int) -> Dim:
 
 
 def _past(node: Operands, inputs: Sequence[int], batch: Dim, heads: Dim, size: Dim) -> Iterator[Relation]:
-    """Cached keys and values: [batch, heads, length, head size]."""
+    """Yield the relations of cached keys and values: [batch, heads, length, head size]."""
     given = list(filter(node.dims, inputs))
     for index in given:
         yield _same(node.dim(index, 0), batch)
@@ -235,14 +234,14 @@ def _multi_head_attention(node: Operands) -> Iterator[Relation]:
 
 
 def _attention(node: Operands) -> Iterator[Relation]:
-    """ONNX's Attention, whose operands have an axis of heads or as many as attributes say; or com.microsoft's."""
+    """Yield the relations of Attention: ONNX's, with an axis of heads or heads by attributes, or com.microsoft's."""
     if node.node.domain == "com.microsoft":
         heads, past = node.number("num_heads", 0), node.dims(4)
         yield _same(node.dim(0, -1), node.dim(1, 0))
         if len(past) == 5:
             size = _heads(_heads(node.dim(1, 1), 3), heads)
             pairs = ((past[0], 2), (past[1], node.dim(0, 0)), (past[2], heads or None), (past[4], size))
-            yield from (_same(*each) for each in pairs)
+            yield from (_same(*pair) for pair in pairs)
         return
     count = node.number("kv_num_heads", 0)
     apart = len(node.dims(1)) == 4

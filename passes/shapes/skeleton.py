@@ -27,14 +27,14 @@ DOMAINS = ("", "ai.onnx.ml")
 Known = tuple[ir.TypeProtocol | None, ir.Shape | None]
 """A type and a shape; None for what is not known."""
 Info = onnx.ValueInfoProto | ir.TensorProtocol
-"""What inference says of a value; of a constant, the tensor itself. See `read`."""
+"""The inferred type and shape of a value; of a constant, the tensor itself. See `read`."""
 
 
 def message(model: ir.Model) -> onnx.ModelProto:
     """Return a model with the opsets and functions of another, and an empty graph."""
     proto = onnx.ModelProto(ir_version=max(model.ir_version, 4))  # so that initializers need not be inputs
     imports = Scope(model, model.graph).opset_imports.items()
-    proto.opset_import.extend(onnx.helper.make_opsetid(*each) for each in imports)
+    proto.opset_import.extend(onnx.helper.make_opsetid(*entry) for entry in imports)
     for function in model.functions.values():
         ir.serde.serialize_function_into(proto.functions.add(), function)
     return proto
@@ -73,12 +73,12 @@ def distinct_names(model: ir.Model) -> Iterator[set[str]]:
 def overridable(model: ir.Model) -> set[str]:
     """Return the names of initializers that callers may replace, whose elements are no constants."""
     scope = Scope(model, model.graph)
-    return {str(each.name) for each in model.graph.inputs if each.is_initializer() and not scope.is_parameter(each)}
+    return {str(value.name) for value in model.graph.inputs if value.is_initializer() and not scope.is_parameter(value)}
 
 
 @dataclass(frozen=True)
 class Skeleton:
-    """How a model is written for inference.
+    """A writer of models for inference.
 
     Attributes:
         declared: include known types and shapes of results.
@@ -93,7 +93,6 @@ class Skeleton:
     for_onnx: bool = False
 
     def write(self, graph: ir.Graph, proto: onnx.GraphProto) -> None:
-        """Write a graph with its subgraphs."""
         proto.name = graph.name or "graph"
         for value in graph.inputs:
             write_info(value, proto.input.add())
@@ -184,7 +183,7 @@ def inferred(graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[tuple[ir.Value
 
 
 def read(info: Info) -> Known:
-    """Return the type and the shape that inference found; None for what it did not find."""
+    """Return the inferred type and shape; None for what is not inferred."""
     if not isinstance(info, onnx.ValueInfoProto):
         return ir.TensorType(info.dtype), ir.Shape(info.shape.numpy())
     if info.type.WhichOneof("value") == "tensor_type":  # onnx_ir's own way takes three times as long

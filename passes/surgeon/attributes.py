@@ -18,17 +18,12 @@ from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 from passes.core.errors import InputError
 from passes.surgeon.tensors import ArraySources, TensorValues, data_type, tensor_of
 
-_LISTS = {
-    ir.AttributeType.FLOATS,
-    ir.AttributeType.INTS,
-    ir.AttributeType.STRINGS,
-    ir.AttributeType.TENSORS,
-}
+_LISTS = {ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS, ir.AttributeType.TENSORS}
 _Kind = ir.AttributeType
 
 
 def unchanged(value: Any, shown: Any, attribute: ir.Attr) -> bool:
-    """Whether a script left the value of an attribute as it was shown.
+    """Return whether a script left the value of an attribute as it was shown.
 
     Args:
         value: the value now.
@@ -59,10 +54,9 @@ def attribute_of(
     sources: ArraySources,
     graph_of: Callable[[gs.Graph], ir.Graph],
 ) -> ir.Attr:
-    """The attribute that a script wrote.
+    """Return the attribute that a script wrote.
 
     Args:
-        name: its name.
         value: what the script wrote.
         node: the node that has it.
         before: the previous attribute of this name.
@@ -88,14 +82,14 @@ def attribute_of(
     wanted = before.type if before is not None else _declared(name, node, opset)
     if isinstance(value, list | tuple):
         kind = _list_kind(value, wanted)
-        values = [tensor_of(each, sources) for each in value] if kind == _Kind.TENSORS else list(value)
-        found = None if kind is None else ir.Attr(name, kind, _plain(values, kind))
+        values = [tensor_of(element, sources) for element in value] if kind == _Kind.TENSORS else list(value)
+        attribute = None if kind is None else ir.Attr(name, kind, _plain(values, kind))
     else:
         kind = _kind(value, wanted)
-        found = None if kind is None else ir.Attr(name, kind, _plain([value], kind)[0])
-    if found is None:
+        attribute = None if kind is None else ir.Attr(name, kind, _plain([value], kind)[0])
+    if attribute is None:
         raise InputError(f"the attribute {name}={value!r} of {node.name} ({node.op}) has no ONNX attribute type")
-    return found
+    return attribute
 
 
 def _declared(name: str, node: gs.Node, opset: int) -> ir.AttributeType | None:
@@ -120,9 +114,9 @@ def _kind(value: object, wanted: ir.AttributeType | None) -> ir.AttributeType | 
 def _list_kind(value: list[Any] | tuple[Any, ...], wanted: ir.AttributeType | None) -> ir.AttributeType | None:
     if not value:
         return wanted if wanted in _LISTS else None
-    if all(isinstance(each, gs.Constant) for each in value):
+    if all(isinstance(element, gs.Constant) for element in value):
         return _Kind.TENSORS
-    kinds = {_kind(each, _Kind.FLOAT if wanted == _Kind.FLOATS else None) for each in value}
+    kinds = {_kind(element, _Kind.FLOAT if wanted == _Kind.FLOATS else None) for element in value}
     if kinds == {_Kind.INT}:
         return _Kind.INTS
     if kinds == {_Kind.STRING}:
@@ -131,13 +125,13 @@ def _list_kind(value: list[Any] | tuple[Any, ...], wanted: ir.AttributeType | No
 
 
 def _plain(values: list[Any], kind: ir.AttributeType) -> list[Any]:
-    """Values as built-in Python types; bytes become str where they are UTF-8."""
+    """Return values as built-in Python types; bytes become str if they are UTF-8."""
     if kind in (_Kind.FLOAT, _Kind.FLOATS):
-        return [float(each) for each in values]
+        return [float(element) for element in values]
     if kind in (_Kind.INT, _Kind.INTS):
-        return [int(each) for each in values]
+        return [int(element) for element in values]
     if kind in (_Kind.STRING, _Kind.STRINGS):
-        return [_text(each) for each in values]
+        return [_text(value) for value in values]
     return values
 
 

@@ -1,4 +1,4 @@
-"""What a script changed in a model, and the consequences: origins of new nodes, and invalidated types and shapes."""
+"""The changes of a script to a model, and the consequences: origins of new nodes, and invalidated types and shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from passes.shapes.inference import infer
 
 @dataclass
 class Changes:
-    """What a script changed.
+    """The changes of a script.
 
     Attributes:
         made: nodes that are new (mapped to None) or compute something else (mapped to the previous node).
@@ -38,7 +38,6 @@ class Changes:
     was: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def count(self) -> int:
-        """The number of changes so far, without removed nodes."""
         return len(self.made) + len(self.rewired) + len(self.values) + len(self.declared) + len(self.other)
 
 
@@ -107,7 +106,7 @@ def invalidate(model: ir.Model, changes: Changes) -> tuple[int, str]:
 
 def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
     """Add all values that depend on ``touched``; whether the graph has any."""
-    found = False
+    spread = False
     for node in graph:
         hit = node in changes.made or node in changes.rewired or any(value in touched for value in node.inputs)
         for inner in subgraphs(node):
@@ -116,5 +115,5 @@ def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
             hit = _spread(inner, touched, changes) or hit
         if hit:
             touched.update(node.outputs)
-        found = found or hit
-    return found
+        spread = spread or hit
+    return spread

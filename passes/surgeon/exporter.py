@@ -48,17 +48,17 @@ class Exporter:
         self._on_devices: list[tuple[ir.Node, ir.Node]] = []
 
     def graph(self, graph: gs.Graph) -> ir.Graph:
-        """The main graph, with its opset imports.
+        """Return the main graph, with its opset imports.
 
         Raises:
             InputError: the script left an invalid graph.
         """
-        made = self._graph(graph, ChainMap(), graph.opset)
-        self._restore_defaults(graph, made)
-        return self._finish(graph, made)
+        exported = self._graph(graph, ChainMap(), graph.opset)
+        self._restore_defaults(graph, exported)
+        return self._finish(graph, exported)
 
     def functions(self, graph: gs.Graph) -> list[ir.Function]:
-        """The functions; an unchanged one is the model's own.
+        """Return the functions; an unchanged one is the model's own.
 
         Raises:
             InputError: the script left an invalid function.
@@ -68,7 +68,7 @@ class Exporter:
     def _function(self, function: gs.Function) -> ir.Function:
         tag: GraphTag | None = tag_of(function)
         before, count = tag.function if tag is not None else None, self.changes.count()
-        made = self._finish(function, self._graph(function, ChainMap(), function.opset, in_function=True))
+        exported_graph = self._finish(function, self._graph(function, ChainMap(), function.opset, in_function=True))
         node = gs.Node(function.name, name=function.name, domain=function.domain)
         attributes = []
         for name, value in function.attrs.items():
@@ -78,32 +78,34 @@ class Exporter:
             else:
                 attributes.append(old if old is not None else ir.Attr(name, ir.AttributeType.UNDEFINED, None))
         overload = before.overload if before is not None else ""
-        found = ir.Function(function.domain, function.name, overload, graph=made, attributes=attributes)
-        if before is not None and count == self.changes.count() and before.identifier() == found.identifier():
-            same = [each.value for each in attributes] == [each.value for each in before.attributes.values()]
-            if same and len(before.graph) == len(made):
+        exported = ir.Function(function.domain, function.name, overload, graph=exported_graph, attributes=attributes)
+        if before is not None and count == self.changes.count() and before.identifier() == exported.identifier():
+            same = [attribute.value for attribute in attributes] == [
+                attribute.value for attribute in before.attributes.values()
+            ]
+            if same and len(before.graph) == len(exported_graph):
                 return before
         self.changes.other.append(f"function {function.domain}::{function.name}")
-        return found
+        return exported
 
     def _graph(self, graph: gs.Graph, outer: Values, opset: int, *, in_function: bool = False) -> ir.Graph:
         tag: GraphTag | None = tag_of(graph)
         before = tag.graph if tag is not None else None
         values = outer.new_child()
         inputs = [self._define(tensor, values) for tensor in graph.inputs]
-        constants = [self._define(each, values) for each in self._own_constants(graph, before, values)]
+        constants = [self._define(constant, values) for constant in self._own_constants(graph, before, values)]
         constants += [
-            self._define_again(each, values) for each in _never_used(before) if each.name not in values.maps[0]
+            self._define_again(value, values) for value in _never_used(before) if value.name not in values.maps[0]
         ]
         gs_nodes = [node for node in graph.nodes if len(node.outputs)]  # nodes without outputs were disconnected
-        outputs = [[self._output(node, each, values) for each in node.outputs] for node in gs_nodes]
-        nodes = [self._node(*each, values, opset) for each in zip(gs_nodes, outputs, strict=True)]
+        outputs = [[self._output(node, output, values) for output in node.outputs] for node in gs_nodes]
+        nodes = [self._node(*pair, values, opset) for pair in zip(gs_nodes, outputs, strict=True)]
         if in_function:
             made_here = [_constant_node(value) for value in constants]
             self.changes.made.update(dict.fromkeys(made_here))
             nodes, constants = [*made_here, *nodes], []
         defined = [value for value in (*inputs, *constants) if value.const_value is not None]
-        made = ir.Graph(
+        exported = ir.Graph(
             inputs,
             [self._graph_output(tensor, values) for tensor in graph.outputs],
             nodes=nodes,
@@ -112,29 +114,29 @@ class Exporter:
             doc_string=graph.doc_string or None,
             metadata_props=dict(before.metadata_props) if before is not None else None,
         )
-        self.pairs.append((graph, made))
-        if before is None or not self._same_interface(made, before):
-            self.changes.other.append(f"inputs, outputs, name or description of {made.name}")
-        return made
+        self.pairs.append((graph, exported))
+        if before is None or not self._same_interface(exported, before):
+            self.changes.other.append(f"inputs, outputs, name or description of {exported.name}")
+        return exported
 
     def _in_old_order(self, values: list[ir.Value], before: ir.Graph | None) -> list[ir.Value]:
-        """Initializers in the order of the model, then new ones."""
+        """Return initializers in the order of the model, then new ones."""
         old = list(before.initializers.values()) if before is not None else []
         places = {value: place for place, value in enumerate(old)}
         return sorted(values, key=lambda value: places.get(self.changes.was.get(value) or value, len(old)))
 
-    def _same_interface(self, made: ir.Graph, before: ir.Graph) -> bool:
+    def _same_interface(self, graph: ir.Graph, before: ir.Graph) -> bool:
         was = self.changes.was
         old = [value for value in before.inputs if not value.is_initializer()]
         return (
-            [was.get(value) for value in made.inputs] == old
-            and [was.get(value) or value.name for value in made.outputs]
+            [was.get(value) for value in graph.inputs] == old
+            and [was.get(value) or value.name for value in graph.outputs]
             == [value if value in self._now else value.name for value in before.outputs]
-            and (made.name, made.doc_string or "") == (before.name, before.doc_string or "")
+            and (graph.name, graph.doc_string or "") == (before.name, before.doc_string or "")
         )
 
     def _own_constants(self, graph: gs.Graph, before: ir.Graph | None, values: Values) -> Iterator[gs.Constant]:
-        """The constants that a graph must define: those that it uses, and its own that its subgraphs use."""
+        """Yield the constants that a graph must define: those that it uses, and its own that its subgraphs use."""
         seen: dict[str, gs.Constant] = {}
         for constant in _constants(graph, before):
             if not constant.name:
@@ -156,15 +158,12 @@ class Exporter:
         tag: TensorTag | None = tag_of(tensor)
         before = tag.value if tag is not None else None
         if isinstance(tensor, gs.Constant):
-            found = tensor_of(tensor, self.sources)
+            own = tensor_of(tensor, self.sources)
             value = ir.Value(
-                name=tensor.name,
-                type=ir.TensorType(found.dtype),
-                shape=ir.Shape(found.shape.numpy()),
-                const_value=found,
+                name=tensor.name, type=ir.TensorType(own.dtype), shape=ir.Shape(own.shape.numpy()), const_value=own
             )
             self._constants[id(tensor)] = value
-            same = before is not None and before.const_value is found
+            same = before is not None and before.const_value is own
             if before is not None and same:
                 value.type, value.shape = before.type, before.shape
         else:
@@ -175,7 +174,7 @@ class Exporter:
         return self._place(value, before, values)
 
     def _define_again(self, before: ir.Value, values: Values) -> ir.Value:
-        """An unused constant, which scripts cannot see."""
+        """Return an unused constant, which scripts cannot see."""
         value = ir.Value(name=before.name, type=before.type, shape=before.shape, const_value=before.const_value)
         return self._place(value, before, values)
 
@@ -203,7 +202,7 @@ class Exporter:
         return value
 
     def _variable(self, tensor: gs.Tensor) -> ir.Value:
-        """A value that is not constant, with its previous type and shape, or those that the script set."""
+        """Return a value that is not constant, with its previous type and shape, or those that the script set."""
         value = ir.Value(name=tensor.name)
         if isinstance(tensor, gs.Constant):
             raise InputError(f"{tensor.name} is both a constant and the output of a node", hint="clear its inputs")
@@ -239,8 +238,8 @@ class Exporter:
             hidden = {name: old for name, old in before.attributes.items() if name not in shown}
             attributes = {**hidden, **attributes}
             same = attributes.keys() == before.attributes.keys()
-        inputs = [None if each.is_empty() else self._input(node, each, values) for each in node.inputs]
-        made = ir.Node(
+        inputs = [None if tensor.is_empty() else self._input(node, tensor, values) for tensor in node.inputs]
+        exported = ir.Node(
             domain,
             node.op,
             inputs,
@@ -251,24 +250,25 @@ class Exporter:
             doc_string=before.doc_string if before is not None else None,
             metadata_props=dict(before.metadata_props) if before is not None else None,
         )
-        self.nodes.append((node, made))
-        self._note(made, before, same=same and before is not None and made.name == (before.name or made.name))
-        return made
+        self.nodes.append((node, exported))
+        same = same and before is not None and exported.name == (before.name or exported.name)
+        self._note(exported, before, same=same)
+        return exported
 
-    def _note(self, made: ir.Node, before: ir.Node | None, *, same: bool) -> None:
+    def _note(self, node: ir.Node, before: ir.Node | None, *, same: bool) -> None:
         changes, was = self.changes, self.changes.was
         if before is not None:
             changes.kept.add(before)
             if before.device_configurations:
-                self._on_devices.append((made, before))
+                self._on_devices.append((node, before))
             for key, note in before.meta.items():
-                made.meta[key] = note
+                node.meta[key] = note
         if before is None or not same:
-            changes.made[made] = before
-        elif [was.get(each) if each else None for each in made.inputs] != list(before.inputs) or [
-            was.get(each) for each in made.outputs if each.name
-        ] != [each for each in before.outputs if each.name]:
-            changes.rewired[made] = before
+            changes.made[node] = before
+        elif [was.get(value) if value else None for value in node.inputs] != list(before.inputs) or [
+            was.get(value) for value in node.outputs if value.name
+        ] != [output for output in before.outputs if output.name]:
+            changes.rewired[node] = before
 
     def _name(self, node: gs.Node, tag: NodeTag | None) -> str:
         if tag is not None and node.name == tag.name:
@@ -307,47 +307,47 @@ class Exporter:
             graph_of=lambda graph: self._graph(graph, values, opset),
         )
 
-    def _restore_defaults(self, graph: gs.Graph, made: ir.Graph) -> None:
+    def _restore_defaults(self, graph: gs.Graph, exported: ir.Graph) -> None:
         """Restore the default values of inputs, which graphsurgeon does not show."""
         tag: GraphTag | None = tag_of(graph)
         if tag is None:
             return
-        shown = list(made.inputs)
+        shown = list(exported.inputs)
         old = [self._now[value] for value in tag.graph.inputs if value in self._now]
         defaults = [value for value in old if value.is_initializer() and not value.is_graph_input()]
         all_shown = [value for value in old if value.is_graph_input()]
         in_order = shown[: len(all_shown)] == all_shown
         wanted = set(defaults) | set(all_shown)
         merged = [value for value in old if value in wanted] + shown[len(all_shown) :]
-        made.inputs[:] = merged if in_order else [*shown, *defaults]
+        exported.inputs[:] = merged if in_order else [*shown, *defaults]
         if self.ir_version < 4:
-            made.inputs.extend(value for value in made.initializers.values() if not value.is_graph_input())
+            exported.inputs.extend(value for value in exported.initializers.values() if not value.is_graph_input())
 
-    def _finish(self, graph: gs.Graph, made: ir.Graph) -> ir.Graph:
+    def _finish(self, graph: gs.Graph, exported: ir.Graph) -> ir.Graph:
         """Set opset imports, sort, and update device configurations to the new values."""
         tag: GraphTag | None = tag_of(graph)
-        imports = {each.domain: each.version for each in graph.import_domains or ()}
+        imports = {domain.domain: domain.version for domain in graph.import_domains or ()}
         standard = "ai.onnx" if "ai.onnx" in imports else ""
         if (
             tag is None or graph.opset != tag.opset or standard not in imports
         ):  # graphsurgeon ignores a changed graph.opset
             imports[standard] = graph.opset
-        for node in ir.traversal.RecursiveGraphIterator(made):
+        for node in ir.traversal.RecursiveGraphIterator(exported):
             imports.setdefault(node.domain or standard, 1)
-        made.opset_imports.update(imports)
+        exported.opset_imports.update(imports)
         if tag is not None and imports != tag.graph.opset_imports:
             self.changes.other.append("opset imports")
         try:
-            made.sort()
+            exported.sort()
         except ValueError:
-            raise InputError(f"the nodes of the graph {made.name} form a cycle") from None
+            raise InputError(f"the nodes of the graph {exported.name} form a cycle") from None
         for node, before in self._on_devices:
             node.device_configurations = tuple(
-                replace(each, sharding_specs=tuple(self._remapped(each.sharding_specs)))
-                for each in before.device_configurations
+                replace(configuration, sharding_specs=tuple(self._remapped(configuration.sharding_specs)))
+                for configuration in before.device_configurations
             )
         self._on_devices.clear()
-        return made
+        return exported
 
     def _remapped(self, specs: Iterable[ir.ShardingSpec]) -> Iterator[ir.ShardingSpec]:
         for spec in specs:
@@ -356,11 +356,11 @@ class Exporter:
 
 
 def _constants(graph: gs.Graph, before: ir.Graph | None) -> Iterator[gs.Constant]:
-    """The constants that a graph uses, and those defined in it that its subgraphs use."""
+    """Yield the constants that a graph uses, and those defined in it that its subgraphs use."""
     for node in graph.nodes:
         yield from (tensor for tensor in node.inputs if isinstance(tensor, gs.Constant))
         for inner in node.subgraphs(recursive=True):
-            for tensor in (*(each for inside in inner.nodes for each in inside.inputs), *inner.outputs):
+            for tensor in (*(value for inside in inner.nodes for value in inside.inputs), *inner.outputs):
                 tag = tag_of(tensor)
                 if isinstance(tensor, gs.Constant) and tag is not None and tag.owner is before:
                     yield tensor
@@ -368,14 +368,12 @@ def _constants(graph: gs.Graph, before: ir.Graph | None) -> Iterator[gs.Constant
 
 
 def _never_used(graph: ir.Graph | None) -> Iterator[ir.Value]:
-    """The unused constants of a graph of the model."""
     for value in graph.initializers.values() if graph is not None else ():
         if value.const_value is not None and not value.uses() and not value.is_graph_output():
             yield value
 
 
 def _constant_node(value: ir.Value) -> ir.Node:
-    """The Constant node of a constant in a function."""
     assert value.const_value is not None
     attribute = ir.AttrTensor("value", value.const_value)
     value.const_value = None

@@ -33,19 +33,19 @@ class SurgeonGraph(gs.Graph):  # type: ignore[misc]
     """The graph that scripts receive."""
 
     def copy(self, tensor_map: Any = None) -> SurgeonGraph:
-        """A copy whose parts have the same tags."""
-        made: SurgeonGraph = super().copy(tensor_map)
-        made.__class__ = type(self)
-        tag(made, tag_of(self))
-        made.producer_name, made.producer_version = self.producer_name, self.producer_version
-        for old, new in zip(self.nodes, made.nodes, strict=True):
+        """Return a copy whose parts have the same tags."""
+        copied: SurgeonGraph = super().copy(tensor_map)
+        copied.__class__ = type(self)
+        tag(copied, tag_of(self))
+        copied.producer_name, copied.producer_version = self.producer_name, self.producer_version
+        for old, new in zip(self.nodes, copied.nodes, strict=True):
             tag(new, tag_of(old))
-        copies = made.tensors()
+        copies = copied.tensors()
         for name, tensor in self.tensors().items():
             tag(copies[name], tag_of(tensor))
             if isinstance(tensor, gs.Variable):
                 copies[name].type = tensor.type
-        return made
+        return copied
 
     def fold_constants(
         self,
@@ -54,7 +54,7 @@ class SurgeonGraph(gs.Graph):  # type: ignore[misc]
         should_exclude_node: Callable[[gs.Node], bool] | None = None,
         **__: Any,
     ) -> SurgeonGraph:
-        """Turn tensors into constants where the pass fold-constants can compute them; call ``cleanup()`` afterwards.
+        """Turn tensors into constants if the pass fold-constants can compute them; call ``cleanup()`` afterwards.
 
         Args:
             size_threshold: the largest result to fold, in bytes.
@@ -65,9 +65,9 @@ class SurgeonGraph(gs.Graph):  # type: ignore[misc]
             return self  # subgraphs are folded with the main graph
         exporter = Exporter(shown.model, shown.sources)
         model = ir.Model(exporter.graph(self), ir_version=shown.model.ir_version)
-        for node, made in exporter.nodes:
+        for node, node_copy in exporter.nodes:
             if should_exclude_node is not None and should_exclude_node(node):
-                made.domain = _EXCLUDED
+                node_copy.domain = _EXCLUDED
         step = FoldConstants() if size_threshold is None else FoldConstants(size_threshold)
         step.run(model, Context())
         for graph, folded in exporter.pairs:

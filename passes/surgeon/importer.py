@@ -48,7 +48,7 @@ class Importer:
         self._names: Counter[str] = Counter()
 
     def run(self) -> gs.Graph:
-        """The main graph.
+        """Return the main graph.
 
         Raises:
             InputError: a node has an attribute that is a list of graphs, which graphsurgeon cannot represent.
@@ -64,23 +64,20 @@ class Importer:
         return self._graph(model.graph, scope, {**metadata, "functions": functions})
 
     def _graph(self, graph: ir.Graph, scope: Scope, metadata: Mapping[str, Any]) -> gs.Graph:
-        made = SurgeonGraph(**self._parts(graph, scope), name=graph.name, **metadata)
-        producer = (made.producer_name, made.producer_version)
-        tag(made, GraphTag(self.model, self.sources, graph, None, made.name, made.opset, producer, made.ir_version))
-        return made
+        shown = SurgeonGraph(**self._parts(graph, scope), name=graph.name, **metadata)
+        producer = (shown.producer_name, shown.producer_version)
+        tag(shown, GraphTag(self.model, self.sources, graph, None, shown.name, shown.opset, producer, shown.ir_version))
+        return shown
 
     def _function(self, function: ir.Function) -> gs.Function:
-        attributes = {}
+        attributes, scope = {}, Scope(self.model, function.graph, function)
         for name, attribute in function.attributes.items():
             hidden = attribute.type in _HIDDEN
-            attributes[name] = (
-                None if hidden else self._attribute(attribute, Scope(self.model, function.graph, function))
-            )
-        scope = Scope(self.model, function.graph, function)
+            attributes[name] = None if hidden else self._attribute(attribute, scope)
         parts = self._parts(function.graph, scope)
-        made = gs.Function(function.name, domain=function.domain, attrs=attributes, **parts)
-        tag(made, GraphTag(self.model, self.sources, function.graph, function, made.name, made.opset))
-        return made
+        imported = gs.Function(function.name, domain=function.domain, attrs=attributes, **parts)
+        tag(imported, GraphTag(self.model, self.sources, function.graph, function, imported.name, imported.opset))
+        return imported
 
     def _parts(self, graph: ir.Graph, scope: Scope) -> dict[str, Any]:
         for value in graph.initializers.values():
@@ -91,7 +88,7 @@ class Importer:
             "outputs": [self._tensor(value) for value in graph.outputs],
             "doc_string": graph.doc_string,
             "opset": scope.opset(),
-            "import_domains": [onnx.helper.make_opsetid(*each) for each in scope.graph.opset_imports.items()],
+            "import_domains": [onnx.helper.make_opsetid(*entry) for entry in scope.graph.opset_imports.items()],
         }
 
     def _node(self, node: ir.Node, scope: Scope) -> gs.Node:
@@ -101,7 +98,7 @@ class Importer:
             if attribute.type not in _HIDDEN or attribute.is_ref()
         }
         name = self._unique(node.name or node.op_type)
-        made = SurgeonNode(
+        imported = SurgeonNode(
             node.op_type,
             name,
             dict(attributes),
@@ -110,17 +107,17 @@ class Importer:
             domain=node.domain or None,
         )
         shown = {key: list(value) if isinstance(value, list) else value for key, value in attributes.items()}
-        tag(made, NodeTag(node, name, shown))
-        return made
+        tag(imported, NodeTag(node, name, shown))
+        return imported
 
     def _unique(self, name: str) -> str:
-        """A unique name, since graphsurgeon takes nodes with the same contents for the same node."""
-        found = name
-        while self._names[found]:
+        """Return a unique name, since graphsurgeon takes nodes with the same contents for the same node."""
+        unique = name
+        while self._names[unique]:
             self._names[name] += 1
-            found = f"{name}_{self._names[name]}"
-        self._names[found] += 1
-        return found
+            unique = f"{name}_{self._names[name]}"
+        self._names[unique] += 1
+        return unique
 
     def _attribute(self, attribute: ir.Attr, scope: Scope) -> Any:
         if attribute.is_ref():
@@ -144,9 +141,9 @@ class Importer:
 
     def _new_tensor(self, value: ir.Value) -> gs.Tensor:
         if value.is_initializer() and value.const_value is not None:
-            made = gs.Constant(value.name, TensorValues(value.const_value, self.sources))
-            tag(made, TensorTag(value, value.graph, None, None, ""))
-            return made
+            imported = gs.Constant(value.name, TensorValues(value.const_value, self.sources))
+            tag(imported, TensorTag(value, value.graph, None, None, ""))
+            return imported
         kind, name = value.type, "tensor_type"
         if kind is not None:
             name = _KINDS.get(type(kind), name)
@@ -156,6 +153,6 @@ class Importer:
         shape = None
         if value.shape is not None:
             shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        made = gs.Variable(value.name, dtype, shape, name)
-        tag(made, TensorTag(value, value.graph, dtype, None if shape is None else tuple(shape), name))
-        return made
+        imported = gs.Variable(value.name, dtype, shape, name)
+        tag(imported, TensorTag(value, value.graph, dtype, None if shape is None else tuple(shape), name))
+        return imported

@@ -41,7 +41,7 @@ def operate(
     except InputError as error:
         raise InputError(error.what, where=error.where or where, hint=error.hint) from error.__cause__
     functions = after.functions.values()
-    unchanged = {node for each in functions for node in Scope(model, each.graph, each).nodes()}
+    unchanged = {node for function in functions for node in Scope(model, function.graph, function).nodes()}
     removed = set(nodes) - changes.kept - unchanged
     if not changes.count() and not removed:
         return result
@@ -59,7 +59,7 @@ def operate(
         result.skips.append(Skip(f"ONNX's shape inference fails on the changed model: {failure}"))
     elif disputed:
         result.skips.append(Skip(f"the types or shapes of {disputed} values cannot be confirmed by inference"))
-    old = {*removed, *(each for each in changes.made.values() if each is not None), *changes.rewired.values()}
+    old = {*removed, *(node for node in changes.made.values() if node is not None), *changes.rewired.values()}
     note = where + (f"; {len(changes.other)} other changes" if changes.other else "")
     before = tuple(node.name or "" for node in nodes if node in old)
     result.rewrites.append(Rewrite(before, tuple(node.name or "" for node in (*changes.made, *changes.rewired)), note))
@@ -67,18 +67,17 @@ def operate(
 
 
 def _run(function: Callable[[gs.Graph], gs.Graph | None], model: ir.Model) -> tuple[ir.Model, Changes]:
-    """The model that a function leaves, and what it changed."""
     sources = ArraySources()
     graph = Importer(model, sources).run()
     shown: GraphTag = tag_of(graph)
     returned = function(graph)
     graph = graph if returned is None else returned
     if not isinstance(graph, gs.Graph):
-        raise InputError(f"it returned {type(graph).__name__}, not a graphsurgeon graph or None")
+        raise InputError(f"the script returned {type(graph).__name__}, not a graphsurgeon graph or None")
     exporter = Exporter(model, sources)
     main, functions = exporter.graph(graph), exporter.functions(graph)
     changes = exporter.changes
-    if [each.identifier() for each in functions] != list(model.functions):
+    if [function.identifier() for function in functions] != list(model.functions):
         changes.other.append("the list of functions")
     producer = (graph.producer_name, graph.producer_version)
     if (producer, graph.ir_version) != (shown.producer, shown.ir_version):

@@ -54,15 +54,15 @@ class Surgeon(Pass):
         file, _, function = self.script.rpartition(":")
         if not file or not function:
             hint = "as in surgeon{script=my.py:function}"
-            raise InputError("its option script must name a file and a function in it", where=self.name, hint=hint)
+            raise InputError("the option script must name a file and a function in it", where=self.name, hint=hint)
         path = Path(file)
         if not path.is_file():
             raise InputError("the file does not exist", where=file)
         with scripts.importable(path.parent):
             module = _load(path)
-            known = [name for name, each in vars(module).items() if callable(each)]
+            known = [name for name, var in vars(module).items() if callable(var)]
             if function not in known:
-                raise InputError(f"it has no function {function}", where=file, hint=nearest(function, known))
+                raise InputError(f"the file has no function {function}", where=file, hint=nearest(function, known))
             return _operate(vars(module)[function], model, context, self.name, self.script)
 
 
@@ -96,7 +96,7 @@ def surgeon_pass(
     Args:
         function: changes the graph in place or returns another; the first line of its docstring describes the pass.
         name: the name of the pass; default: that of the function, with dashes.
-        exactness: of the pass.
+        exactness: the exactness of the pass.
 
     Returns:
         The function itself.
@@ -135,7 +135,7 @@ def _not_installed(where: str) -> InputError:
 
 
 def _guarded(operation: Operation, where: str) -> Operation:
-    """The operation, with errors that name the line of the script."""
+    """Return the operation, with errors that name the line of the script."""
 
     def run(graph: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What the parts of a graphsurgeon graph stand for: the parts of the model, and how they were shown to the script.
+"""Tags of the parts of a graphsurgeon graph: the parts of the model, and how they were shown to the script.
 
 The importer attaches tags, copies of graphs carry them along, and the exporter compares with them what a script left.
 """
@@ -17,7 +17,7 @@ _TAG = "_onnx_bridge"
 
 
 class _Tag:
-    """What a part of a graphsurgeon graph stands for; a deep copy of the part shares the tag."""
+    """The part of the model that a part of a graphsurgeon graph stands for; a deep copy of the part shares the tag."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Tag:
         return self
@@ -83,7 +83,7 @@ class GraphTag(_Tag):
 
 
 def tag_of(part: object) -> Any:
-    """The tag of a part of a graphsurgeon graph; None for a part that a script made."""
+    """Return the tag of a part of a graphsurgeon graph; None for a part that a script made."""
     return vars(part).get(_TAG)  # not getattr, for which graphs log an error
 
 

@@ -1,4 +1,4 @@
-"""Convert tensors to graphsurgeon and back: read lazily, and the model's own tensors where a script changed nothing.
+"""Convert tensors to graphsurgeon and back: read lazily, and the model's own tensors if a script changed nothing.
 
 graphsurgeon's exporter confuses float8 types and fails for types smaller than a byte. So it writes no constants: what a
 script leaves in a `Constant` is converted to a tensor here.
@@ -29,15 +29,15 @@ class ArraySources:
         self._sources: dict[int, tuple[weakref.ref[Array], ir.TensorProtocol]] = {}
 
     def read(self, tensor: ir.TensorProtocol) -> Array:
-        """The elements as a new array, which the script may change; strings are str where they are UTF-8."""
+        """Return the elements as a new array, which the script may change; strings are str if they are UTF-8."""
         array = np.array(tensor.numpy())
         if tensor.dtype == ir.DataType.STRING:
-            array = np.array([_decode(each) for each in array.ravel()], object).reshape(array.shape)
+            array = np.array([_decode(element) for element in array.ravel()], object).reshape(array.shape)
         self._sources[id(array)] = (weakref.ref(array), tensor)
         return array
 
     def find(self, array: Array) -> ir.TensorProtocol | None:
-        """The tensor that an array was read from, if the elements are unchanged."""
+        """Return the tensor that an array was read from, if the elements are unchanged."""
         reference, tensor = self._sources.get(id(array), (None, None))
         if reference is None or tensor is None or reference() is not array:
             return None
@@ -72,7 +72,7 @@ class TensorValues(LazyValues):  # type: ignore[misc]
 
 
 def tensor_of(constant: gs.Constant, sources: ArraySources) -> ir.TensorProtocol:
-    """The tensor that a script left in a constant: the model's own tensor if it is unchanged.
+    """Return the tensor that a script left in a constant: the model's own tensor if it is unchanged.
 
     Raises:
         InputError: ONNX does not have its dtype.
@@ -100,19 +100,19 @@ def tensor_of(constant: gs.Constant, sources: ArraySources) -> ir.TensorProtocol
 
 
 def data_type(dtype: object) -> ir.DataType:
-    """The ONNX dtype of a graphsurgeon dtype, which is a numpy dtype or an ONNX number.
+    """Return the ONNX dtype of a graphsurgeon dtype, which is a numpy dtype or an ONNX number.
 
     Raises:
         TypeError: ONNX does not have it.
     """
     if isinstance(dtype, int):
         return ir.DataType(dtype)
-    found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
-    return ir.DataType.STRING if found.kind in "OUS" else ir.DataType.from_numpy(found)
+    numpy_dtype: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
+    return ir.DataType.STRING if numpy_dtype.kind in "OUS" else ir.DataType.from_numpy(numpy_dtype)
 
 
 def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
-    """The type that a script gave a tensor.
+    """Return the type that a script gave a tensor.
 
     Raises:
         InputError: ONNX does not have its dtype.
@@ -129,7 +129,7 @@ def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
 
 
 def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
-    """Whether a tensor still has the dtype and the kind of type that were shown.
+    """Return whether a tensor still has the dtype and the kind of type that were shown.
 
     Raises:
         InputError: ONNX does not have its dtype.
@@ -140,7 +140,7 @@ def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
 
 
 def dimension(dim: object) -> int | str | None:
-    """A dimension that a script wrote; a negative number means unknown.
+    """Return a dimension that a script wrote; a negative number means unknown.
 
     Raises:
         InputError: it is neither an integer, a name nor None.
@@ -165,21 +165,24 @@ def _dtype_of(tensor: gs.Variable) -> ir.DataType:
 
 
 def surgeon_dtype(dtype: ir.DataType) -> object:
-    """The dtype in graphsurgeon's form: a numpy dtype, or an ONNX number where numpy has none."""
-    found = get_numpy_type(dtype.value)
-    return dtype.value if found is None else found
+    """Return the dtype in graphsurgeon's form: a numpy dtype, or an ONNX number if numpy has no such dtype."""
+    numpy_dtype = get_numpy_type(dtype.value)
+    return dtype.value if numpy_dtype is None else numpy_dtype
 
 
-def same_elements(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether two tensors are bitwise equal."""
-    same = one is other or (one.dtype, one.shape.numpy()) == (other.dtype, other.shape.numpy())
-    return same and (one is other or _same_cells(one.numpy(), other.numpy()))
+def same_elements(tensor: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    """Return whether two tensors are bitwise equal."""
+    if tensor is other:
+        return True
+    if (tensor.dtype, tensor.shape.numpy()) != (other.dtype, other.shape.numpy()):
+        return False
+    return _same_cells(tensor.numpy(), other.numpy())
 
 
-def _same_cells(one: Array, other: Array) -> bool:
-    if one.dtype.kind in "OUS":
-        return _encode(one) == _encode(other)
-    return np.array_equal(_bytes(one), _bytes(other))
+def _same_cells(array: Array, other: Array) -> bool:
+    if array.dtype.kind in "OUS":
+        return _encode(array) == _encode(other)
+    return np.array_equal(_bytes(array), _bytes(other))
 
 
 def _bytes(array: Array) -> Array:
@@ -187,7 +190,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _encode(array: Array) -> list[bytes]:
-    return [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
+    return [element if isinstance(element, bytes) else str(element).encode() for element in array.ravel()]
 
 
 def _decode(text: bytes) -> str | bytes:

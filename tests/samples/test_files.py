@@ -114,7 +114,7 @@ def test_many_arrays_that_are_no_inputs(tmp_path: Path) -> None:
     """Each is small enough to be read by mistake; together they are not."""
     path = tmp_path / "in.npz"
     np.savez_compressed(path, x=np.zeros(2, np.float32), **{f"a{index}": np.zeros(2**21, "f4") for index in range(9)})
-    with pytest.raises(InputError, match="'a8': it would inflate"):
+    with pytest.raises(InputError, match="'a8': the array would inflate"):
         files.read(path, [spec("f4", 2)])
 
 

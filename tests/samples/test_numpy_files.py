@@ -37,7 +37,7 @@ def npz(**members: bytes) -> io.BytesIO:
 
 ZEROS = header("'<f4'", f"({2**24 + 2**20},)", bytes(2**26 + 2**22))
 SMALL = header("'<f4'", "(2, 3)", bytes(24))
-INFLATED = "it would inflate to 71,303,168 bytes"
+INFLATED = "the array would inflate to 71,303,168 bytes"
 X = TensorSpec("x", np.dtype(np.float32), (2, 3))
 
 
@@ -47,9 +47,9 @@ X = TensorSpec("x", np.dtype(np.float32), (2, 3))
         (header("'>f4'", "(1,)", b"abcd"), "big-endian"),
         (header("'|O'", "(1,)", b"abcd"), "Python objects"),
         (header("[('a', '<f4')]", "(1,)", b"abcd"), "not numbers"),
-        (header("'<f4'", f"({2**62},)"), "its header says"),
+        (header("'<f4'", f"({2**62},)"), "the header says"),
         (header("'<f4'", "(-1,)"), r"\[-1\]"),
-        (header("'<f4'", "(2,)", b"abcd"), "its header says 8 bytes"),
+        (header("'<f4'", "(2,)", b"abcd"), "the header says 8 bytes"),
         (header("'<f4'", "x"), "not an .npy"),
         (header("[" * 3000, "(1,)"), "not an .npy"),
         (b"\x93NUMPY\x09\x00", "not an .npy"),
@@ -144,7 +144,7 @@ def test_an_archive_in_polygraphys_json(tmp_path: Path) -> None:
     content = npz(x_npy=header("'<f4'", f"({2**20},)", bytes(2**22))).getvalue()
     array = {"array": base64.b64encode(content).decode(), "polygraphy_class": "ndarray"}
     (tmp_path / "in.json").write_text(json.dumps([{"x": array}]))
-    with pytest.raises(InputError, match="it would inflate to 4,194,304 bytes"):
+    with pytest.raises(InputError, match="the array would inflate to 4,194,304 bytes"):
         files.read(tmp_path / "in.json", [TensorSpec("x", np.dtype(np.float32), (None,))])
 
 

@@ -45,14 +45,7 @@ def _attend(
 
 
 def _mask(node: ir.Node, index: int, heads: Heads, edit: Edit, *, may_be_shorter: bool = False) -> ir.Value | None:
-    """Return the mask, an optional input.
-
-    Args:
-        node: the operator.
-        index: the input.
-        heads: the sizes.
-        edit: knows the shape of the mask.
-        may_be_shorter: whether the mask may end before the keys do.
+    """Return the mask, the optional input ``index``, which may be shorter than the keys only if ``may_be_shorter``.
 
     Raises:
         NotApplicable: the mask has an unknown form.
@@ -75,16 +68,7 @@ def _masked_bias(
     bias: ir.Value | None,
     causal_after: int | None = None,
 ) -> ir.Value | None:
-    """Return the bias of the scores, with the mask and causality added to it.
-
-    Args:
-        a: builds the nodes.
-        node: the operator.
-        heads: the sizes.
-        mask: see `_mask`.
-        bias: of the scores.
-        causal_after: the number of keys before the first query, if a query must not attend to later keys.
-    """
+    """Return the scores' bias with the mask and, if ``causal_after`` keys precede the queries, causality added."""
     if mask is not None:
         masked = node.attributes.get_float("mask_filter_value", -10000.0)
         penalty = a("Where", _is_attended(a, mask, heads), 0.0, masked)
@@ -115,10 +99,7 @@ def _is_attended(a: Arithmetic, mask: ir.Value, heads: Heads) -> ir.Value:
 
 
 @rewrite(
-    "com.microsoft.MultiHeadAttention",
-    exactness=Exactness.ROUNDING,
-    needs_shape=(0, 1, 2, 4, 6),
-    needs_dtype=(0,),
+    "com.microsoft.MultiHeadAttention", exactness=Exactness.ROUNDING, needs_shape=(0, 1, 2, 4, 6), needs_dtype=(0,)
 )
 def decompose_multi_head_attention(node: ir.Node, edit: Edit) -> Replacement:
     """Write com.microsoft's MultiHeadAttention as products and a softmax."""
@@ -141,12 +122,7 @@ def decompose_multi_head_attention(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _heads(node: ir.Node, past: int, edit: Edit) -> Heads:
-    """Return the sizes of MultiHeadAttention, in any of its forms.
-
-    Args:
-        node: the operator.
-        past: the number of keys before those of the node.
-        edit: knows the shapes.
+    """Return the sizes of MultiHeadAttention, in any of its forms, with ``past`` keys before those of the node.
 
     Raises:
         NotApplicable: the form is unknown, or queries, keys or values are empty.
@@ -172,15 +148,7 @@ def _heads(node: ir.Node, past: int, edit: Edit) -> Heads:
 
 
 def _project(a: Arithmetic, node: ir.Node, heads: Heads, keys: int, bias: ir.Value | None) -> Projections:
-    """Return queries, keys and values with the bias of the projection.
-
-    Args:
-        a: builds the nodes.
-        node: the operator.
-        heads: the sizes.
-        keys: the number of keys that the node is given, without the past.
-        bias: of the projection.
-    """
+    """Return queries, ``keys`` keys (without the past) and values, with the ``bias`` of the projection."""
     k, v, count = given(node, 1), given(node, 2), heads.query_heads
     hidden = (count * heads.size, count * heads.size, count * heads.value_size)
     lengths, ends = (heads.queries, keys, keys), np.cumsum((0, *hidden)).tolist()
@@ -277,12 +245,10 @@ def _attend_projected(
     """Return the outputs of Attention and QAttention.
 
     Args:
-        a: builds the nodes.
-        node: the operator.
         projected: queries, keys and values without the bias of the projection, concatenated.
         mask_index: the input that is the mask.
         past_index: the input with the past keys and values.
-        bias: of the scores.
+        bias: the bias of the scores.
     """
     edit, attributes, past = a.edit, node.attributes, given(node, past_index)
     if attributes.get_int("past_present_share_buffer", 0):

@@ -41,7 +41,7 @@ def unroll_dynamic_quantize_lstm(node: ir.Node, edit: Edit) -> Replacement:
     differ = lengths is not None and set(ints(edit.scope.constant(lengths)) or [0]) != {steps}
     is_forward = node.attributes.get_string("direction", "forward") == "forward"
     if differ and batch > 1 and not (is_forward and _each_row_alone(batch, gates // 4)):
-        return Skip("the lengths of the sequences are not all the same constant, and the states have one scale")
+        return Skip("the lengths of the sequences are not the same constant, and the states have one scale")
     return None if 0 in shape else unroll(recurrence, _QuantizedLayer, edit)
 
 
@@ -50,7 +50,7 @@ class _QuantizedLayer(Layer):
     """One direction; the recurrent weights are integers.
 
     Attributes:
-        scale: of the recurrent weights: one, or one for each column.
+        scale: the scale of the recurrent weights: a single one, or one per column.
         started: whether there is a state: the product of the initial 0 is 0.
     """
 
@@ -94,15 +94,7 @@ def _centered(a: Arithmetic, weights: ir.Value | None, zero: ir.Value | None) ->
 
 
 def _product(a: Arithmetic, x: ir.Value, weights: ir.Value, scale: ir.Value | None, axes: Sequence[int]) -> ir.Value:
-    """Return the product of ``x``, rounded to 256 steps, and integers with a scale.
-
-    Args:
-        a: of float32.
-        x: floats.
-        weights: integers.
-        scale: of the weights.
-        axes: of ``x``, along which there is one range.
-    """
+    """Return the product of ``x``, rounded to 256 steps of a range along its ``axes``, and integers with a scale."""
     assert scale is not None
     low, high = a("Min", a.reduce("Min", x, axes), 0), a("Max", a.reduce("Max", x, axes), 0)
     step = a("Div", a("Sub", high, low), _LEVELS)

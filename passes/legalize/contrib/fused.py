@@ -109,12 +109,7 @@ def decompose_bias_softmax(node: ir.Node, edit: Edit) -> Replacement:
     return a.reshape(a("Softmax", flat, axis=1), shape)
 
 
-@rewrite(
-    "com.microsoft.FusedMatMul",
-    "com.microsoft.TransposeMatMul",
-    exactness=Exactness.ROUNDING,
-    needs_dtype=(0,),
-)
+@rewrite("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", exactness=Exactness.ROUNDING, needs_dtype=(0,))
 def decompose_fused_mat_mul(node: ir.Node, edit: Edit) -> Replacement:
     """Write FusedMatMul and TransposeMatMul as transposes, a product and a factor."""
     a, alpha = Arithmetic(edit, edit.dtype(node)), node.attributes.get_float("alpha", 1.0)

@@ -121,9 +121,6 @@ def project(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None) 
     """Return queries and keys, normalized and rotated, and values, (batch, heads, length, size) each.
 
     Args:
-        a: builds the nodes.
-        node: the operator.
-        heads: the sizes.
         start: the position of the first new token; None for 0.
     """
     q, k, v = a.edit.input(node), given(node, 1), given(node, 2)
@@ -140,13 +137,7 @@ def project(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None) 
 
 
 def _rotate(
-    a: Arithmetic,
-    node: ir.Node,
-    heads: Heads,
-    x: ir.Value,
-    count: int,
-    weight: ir.Value | None,
-    start: ir.Value | None,
+    a: Arithmetic, node: ir.Node, heads: Heads, x: ir.Value, count: int, weight: ir.Value | None, start: ir.Value | None
 ) -> ir.Value:
     """Normalize and rotate queries or keys of ``count`` heads; ``weight`` is the factor of the normalization."""
     attributes = node.attributes
@@ -170,15 +161,9 @@ def _rotate(
 def _write(
     a: Arithmetic, heads: Heads, new: ir.Value, old: ir.Value | None, past: int, start: ir.Value | None
 ) -> ir.Value:
-    """Return the cache with the new tokens.
+    """Return the ``old`` cache, of length ``past``, with the keys or values of the new tokens.
 
-    Args:
-        a: builds the nodes.
-        heads: the sizes.
-        new: the keys or values of the new tokens.
-        old: the cache before.
-        past: the length of ``old``.
-        start: where each sample's new tokens begin; None for the beginning of the cache.
+    ``start`` is where each sample's new tokens begin; None for the beginning of the cache.
     """
     shape = [heads.batch, heads.kv_heads, heads.keys, heads.size]
 

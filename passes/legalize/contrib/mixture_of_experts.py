@@ -52,7 +52,7 @@ def decompose_mixture_of_experts(node: ir.Node, edit: Edit) -> Replacement:
     """Write com.microsoft's MoE and QMoE as products of all experts."""
     attributes, activation = node.attributes, node.attributes.get_string("activation_type", "relu")
     if any(given(node, index) is not None for index in _REST[node.op_type]):
-        return Skip("there is a third product, weights for aggregation alone, or scales of another kind")
+        return Skip("the node has a third product, weights for aggregation alone, or scales of another kind")
     if attributes.get_int("use_sparse_mixer", 0):
         return Skip("the mixer is sparse")
     if activation not in _ACTIVATIONS or (activation == "swiglu" and attributes.get_int("swiglu_fusion", 0) != 1):

@@ -71,10 +71,8 @@ def _attend(a: Arithmetic, node: ir.Node, parts: Sequence[ir.Value], widths: Seq
     """Return the attention over one sample of all tokens.
 
     Args:
-        a: builds the nodes, in the dtype of the parts.
-        node: the operator.
         parts: queries, keys and values, (tokens, width) each.
-        widths: their widths.
+        widths: the widths of ``parts``.
         ends: the cumulative lengths of the samples.
     """
     tokens, count = a.edit.shape(node)[0], node.attributes["num_heads"].as_int()

@@ -37,7 +37,7 @@ def decompose_windowed_cache(node: ir.Node, edit: Edit) -> Replacement:
     if not node.attributes.get_int("sliding_window_cache", 0):
         return None
     if given(node, 3) is None:
-        return Skip("there is no cache, by whose capacity keys would be evicted")
+        return Skip("the node has no cache, by whose capacity keys would be evicted")
     if given(node, 12) is not None or given(node, 13) is not None:
         return Skip("the cache is quantized")
     if given(node, 10) is not None:
@@ -63,8 +63,6 @@ class _Cache:
     """The positions that the rows of a cache hold.
 
     Attributes:
-        a: builds the nodes.
-        heads: the sizes.
         capacity: the number of rows.
         window: the number of keys that a query reads.
         total: the number of tokens with the new ones, int64[batch, 1, 1, 1], as the other values.

@@ -63,5 +63,5 @@ def shift_by_arithmetic(node: ir.Node, edit: Edit) -> Replacement:
 def _integer_dtype(node: ir.Node, edit: Edit) -> ir.DataType:
     dtype = next(filter(None, map(edit.scope.dtype, (*node.inputs, *node.outputs))), None)
     if dtype is None or not dtype.is_integer():
-        raise NotApplicable("its integer dtype is unknown")
+        raise NotApplicable("the integer dtype is unknown")
     return dtype

@@ -57,7 +57,7 @@ def decompose_einsum(node: ir.Node, edit: Edit) -> Replacement:
     shapes = [edit.shape(node, index) for index in range(len(node.inputs))]
     equation = _parse(node.attributes["equation"].as_string(), [len(shape) for shape in shapes])
     if equation is None or not _fits(equation, shapes):
-        return Skip("its equation does not fit the shapes of its operands")
+        return Skip("the equation does not fit the shapes of its operands")
     if any(0 in shape for shape in shapes):
         return None
     a, result = Arithmetic(edit, wide(edit.dtype(node))), equation.result
@@ -130,7 +130,6 @@ def _diagonal(a: Arithmetic, term: _Term) -> _Term:
 
 
 def _sum(a: Arithmetic, term: _Term, labels: Sequence[str]) -> _Term:
-    """Sum over some labels."""
     axes = [term.labels.index(label) for label in labels]
     if not axes:
         return term

@@ -58,7 +58,7 @@ class Transform:
             direction, kind = "inverse" if inverse else "spectrum", "complex" if parts == 2 else "real"
             raise NotApplicable(f"the standard defines no one-sided {direction} of {kind} input")
         if length < 1:
-            raise NotApplicable(f"its length {length} is not positive")
+            raise NotApplicable(f"the length {length} is not positive")
         if inverse and onesided and size != length // 2 + 1:
             raise NotApplicable(
                 f"ONNX Runtime deviates from the standard for half a spectrum of {length} with {size} elements"
@@ -66,7 +66,7 @@ class Transform:
         transform = cls(length, min(size, length), parts, inverse, onesided)
         elements = transform.samples * parts * transform.count * transform.parts_after
         if elements > _MAX_ELEMENTS:
-            raise NotApplicable(f"its matrix would have {elements} elements")
+            raise NotApplicable(f"the matrix would have {elements} elements")
         return transform
 
     @property
@@ -98,14 +98,14 @@ def multiply_dft(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite a discrete Fourier transform as a matrix product."""
     sizes, axis = edit.shape(node), _dft_axis(node, edit)
     if len(sizes) < 2 or sizes[-1] not in (1, 2):
-        return Skip(f"its input, of shape {sizes}, has no last axis of 1 or 2 parts")
+        return Skip(f"the input, of shape {sizes}, has no last axis of 1 or 2 parts")
     rank = len(sizes)
     axis %= rank
     size, parts = sizes[axis], sizes[-1]
     inverse, onesided = (bool(node.attributes.get_int(name, 0)) for name in ("inverse", "onesided"))
     after = edit.scope.proven_sizes(node.outputs[0])
     try:
-        length = edit.integers(node, 1, "its dft_length")
+        length = edit.integers(node, 1, "the dft_length")
     except NotApplicable:
         if after is None or (onesided and not inverse):
             raise
@@ -131,7 +131,7 @@ def _dft_axis(node: ir.Node, edit: Edit) -> int:
     """Return the axis: an attribute, by default 1, before opset 20; then an input, by default −2."""
     if edit.scope.opset() < 20:
         return int(node.attributes.get_int("axis", 1))
-    axis = edit.integers(node, 2, "its axis")
+    axis = edit.integers(node, 2, "the axis")
     return axis[0] if axis else -2
 
 
@@ -150,13 +150,13 @@ def multiply_stft(node: ir.Node, edit: Edit) -> Replacement:
     if len(sizes) == 2:  # ONNX Runtime accepts a real signal without an axis of parts
         sizes = (*sizes, 1)
     if len(sizes) != 3 or sizes[-1] not in (1, 2):
-        return Skip(f"its signal, of shape {sizes}, is not a batch of signals of 1 or 2 parts")
+        return Skip(f"the signal, of shape {sizes}, is not a batch of signals of 1 or 2 parts")
     batch, size, parts = sizes
-    step = edit.integers(node, 1, "its frame_step")
+    step = edit.integers(node, 1, "the frame_step")
     if step is None:
-        return Skip("it has no frame_step")
+        return Skip("the node has no frame_step")
     try:
-        length = edit.integers(node, 3, "its frame_length")
+        length = edit.integers(node, 3, "the frame_length")
     except NotApplicable:
         if window_sizes is None:
             raise
@@ -165,7 +165,7 @@ def multiply_stft(node: ir.Node, edit: Edit) -> Replacement:
         length = [window_sizes[0] if window_sizes else size]
     count = length[0]
     if window_sizes is not None and window_sizes[0] != count:
-        return Skip(f"its window has {window_sizes[0]} elements, its frames {count}")
+        return Skip(f"the window has {window_sizes[0]} elements, its frames {count}")
     if step[0] < 1 or count > size:
         return Skip(f"a signal of {size} samples has no frames of {count} with step {step[0]}")
     onesided = bool(node.attributes.get_int("onesided", 1))

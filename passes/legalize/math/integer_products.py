@@ -37,7 +37,6 @@ def centered(edit: Edit, value: ir.Value, zero_point: ir.Value | None, shape: Se
     """Return 8-bit integers minus their zero point, as float32.
 
     Args:
-        edit: receives the new nodes.
         value: the integers.
         zero_point: per tensor or per axis; None for zero.
         shape: what a zero point per axis is reshaped to.
@@ -59,7 +58,7 @@ def reshaped_parameter(edit: Edit, parameter: ir.Value, shape: Sequence[int] | N
 
 
 def digits_of(length: int) -> int | None:
-    """Return the widest digits for exact sums of ``length`` terms; None if there are none."""
+    """Return the widest digits for exact sums of ``length`` terms, otherwise None."""
     for bits in _DIGITS:
         largest = _LARGEST if bits == 9 else 2**bits - 1  # the last digit, with the sign, is smaller
         if length * largest * _LARGEST < _EXACT:
@@ -107,9 +106,9 @@ def exact_integer_product(node: ir.Node, edit: Edit) -> Replacement:
     scope, operands = edit.scope, _Operands(node)
     assert operands.x is not None and operands.w is not None
     if scope.dtype(operands.x) not in _BYTES or scope.dtype(operands.w) not in _BYTES:
-        return Skip("its factors are not known to be 8-bit integers")
+        return Skip("the factors are not known to be 8-bit integers")
     if operands.scales is not None and _several(operands.scales[2], scope):
-        return Skip("its output has more than one scale")
+        return Skip("the output has more than one scale")
     shape = scope.static_shape(operands.w)
     assert shape is not None
     is_conv = "Conv" in node.op_type

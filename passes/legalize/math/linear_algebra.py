@@ -88,13 +88,13 @@ def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Valu
         The matrix, the pivot as (…, 1, 1), and whether rows were swapped as (…, 1, 1).
     """
     column = a("Abs", a.slice(a.slice(matrix, -1, row, row + 1), -2, row, size))
-    found = a("ArgMax", column, axis=_axis(a, matrix, -2), keepdims=1)
+    largest = a("ArgMax", column, axis=_axis(a, matrix, -2), keepdims=1)
     places = a.index(np.arange(-row, size - row)[:, None])
-    is_found = a("Equal", places, found)
+    is_found = a("Equal", places, largest)
     old = a.slice(matrix, -2, row, row + 1)
     new = a.reduce("Sum", a("Where", is_found, matrix, 0), [_axis(a, matrix, -2)])
     swapped = a("Where", _is_row(a, row, size), new, a("Where", is_found, old, matrix))
-    return swapped, a.slice(new, -1, row, row + 1), a("Greater", found, a.index(0))
+    return swapped, a.slice(new, -1, row, row + 1), a("Greater", largest, a.index(0))
 
 
 def _is_row(a: Arithmetic, row: int, size: int) -> ir.Value:
@@ -103,7 +103,6 @@ def _is_row(a: Arithmetic, row: int, size: int) -> ir.Value:
 
 
 def _axis(a: Arithmetic, matrix: ir.Value, axis: int) -> int:
-    """Return the non-negative index of an axis."""
     shape = matrix.shape
     assert shape is not None
     return axis + len(shape)

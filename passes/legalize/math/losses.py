@@ -37,7 +37,7 @@ def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
     shape, dtype = edit.shape(node), edit.dtype(node)
     if len(shape) < 2:
-        return Skip("its scores have no class axis")
+        return Skip("the scores have no class axis")
     a, index = Arithmetic(edit, wide(dtype)), Arithmetic(edit, edit.dtype(node, 1))
     scores, labels, weights = a.cast(edit.input(node)), edit.input(node, 1), given(node, 2)
     if node.op_type == "SoftmaxCrossEntropyLoss":
@@ -70,6 +70,6 @@ def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _log_softmax(a: Arithmetic, x: ir.Value) -> ir.Value:
-    """LogSoftmax without overflow, in operators of every opset."""
+    """Compute LogSoftmax without overflow, in operators of every opset."""
     low = a("Sub", x, a.reduce("Max", x, [_CLASSES]))
     return a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [_CLASSES])))

@@ -56,7 +56,7 @@ def fold_empty_reduction(node: ir.Node, edit: Edit) -> Replacement:
     if 0 not in shape:
         return None
     if any(size == 0 and axis not in axes for axis, size in enumerate(shape)):
-        return Skip("its result has no elements, which the runtime does not support")
+        return Skip("the result has no elements, which the runtime does not support")
     value = _neutral(node.op_type, dtype)
     if value is None:
         return Skip(f"{node.op_type} of no elements is undefined for {dtype.name}")

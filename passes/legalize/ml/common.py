@@ -1,6 +1,6 @@
 """Features, scores and labels, shared by the operators of ai.onnx.ml.
 
-ONNX Runtime's kernels are the reference where the standard is silent, as it often is: which transforms apply to a
+ONNX Runtime's kernels are the reference when the standard is silent, as it often is: which transforms apply to a
 single score, how one score becomes two, which of two equal scores wins.
 """
 
@@ -27,8 +27,8 @@ class Features:
 
     Attributes:
         value: the features.
-        dtype: of the features.
-        shape: of the features, rank 1 at least.
+        dtype: the dtype of the features.
+        shape: the shape of the features, of rank 1 or more.
     """
 
     value: ir.Value
@@ -37,7 +37,6 @@ class Features:
 
     @property
     def rows(self) -> int:
-        """The number of rows; a vector is one row."""
         return self.shape[0] if len(self.shape) > 1 else 1
 
     @property
@@ -55,7 +54,6 @@ def read(node: ir.Node, edit: Edit, *, rank: int | None = 2) -> Features:
 
     Args:
         node: an operator of ai.onnx.ml.
-        edit: knows shapes and dtypes.
         rank: the maximum rank of the features; None for any rank.
 
     Raises:
@@ -131,7 +129,6 @@ def transform(scores: ir.Value, kind: str, edit: Edit) -> ir.Value:
     Args:
         scores: [rows, scores].
         kind: NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT.
-        edit: receives the new nodes.
     """
     match kind:
         case "LOGISTIC":
@@ -149,8 +146,6 @@ def pair(score: ir.Value, edit: Edit, *, positive: bool, kind: str) -> ir.Value:
     """Return the scores of the negative and the positive class, [rows, 2], from one score.
 
     Args:
-        score: [rows, 1].
-        edit: receives the new nodes.
         positive: whether the two sum to one, rather than to zero.
         kind: the post transform; only LOGISTIC has an effect, on both.
     """

@@ -31,7 +31,6 @@ def coupled(pairs: ir.Value, rows: int, classes: int, edit: Edit) -> ir.Value:
         pairs: the probability of the first class of each pair, [rows, pairs]; (0, 1), (0, 2), …, (1, 2), ….
         rows: their number.
         classes: their number.
-        edit: receives the new nodes.
     """
     a = Arithmetic(edit, FLOAT)
     places, rest = np.zeros((classes * (classes - 1) // 2, classes, classes)), np.zeros((classes, classes))

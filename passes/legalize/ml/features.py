@@ -3,7 +3,7 @@
     ArrayFeatureExtractor(x, i)  →  Gather(x, i), along the last axis
     Binarizer(x)                 →  Cast(x > threshold)
     Imputer(x)                   →  Where(x = missing, imputed, x)
-    Normalizer(x)                →  x / max(x), x / Σ|x|, x / √Σx²; x where the divisor is zero
+    Normalizer(x)                →  x / max(x), x / Σ|x|, x / √Σx²; x if the divisor is zero
     OneHotEncoder(x)             →  Cast(x = categories)
     Scaler(x)                    →  (x − offset) · scale
 

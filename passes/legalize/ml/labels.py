@@ -60,7 +60,6 @@ def look_up_labels(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _numbers(node: ir.Node, what: str) -> np.ndarray | None:
-    """Return the keys or values, if they are numbers."""
     if f"{what}_int64s" in node.attributes:
         return ml.integers(node, f"{what}_int64s")
     return ml.floats(node, f"{what}_floats") if f"{what}_floats" in node.attributes else None

@@ -42,7 +42,6 @@ class _Machine:
     """A support vector machine, or a linear model.
 
     Attributes:
-        node: the operator.
         features: its input.
         kernel: LINEAR, POLY, RBF or SIGMOID.
         gamma: γ, c and d.

@@ -73,10 +73,10 @@ class Ensemble:
                 if depths[node] >= 0:
                     pending.pop()
                     continue
-                after = [int(each[node]) for each in (self.yes, self.no)]
-                open_ = [each for each in after if depths[each] < 0]
+                after = [int(branch[node]) for branch in (self.yes, self.no)]
+                open_ = [child for child in after if depths[child] < 0]
                 if not open_:
-                    depths[node] = 1 + max(depths[each] for each in after)
+                    depths[node] = 1 + max(depths[child] for child in after)
                     pending.pop()
                 elif state[node]:
                     return None
@@ -104,7 +104,6 @@ class Ensemble:
         return trees
 
     def reachable(self, root: int) -> list[int]:
-        """Return the leaves of one tree."""
         seen, pending = {root}, [root]
         while pending:
             node = pending.pop()
@@ -115,7 +114,7 @@ class Ensemble:
 
     def scores(self, target: int) -> bool | None:
         """Return whether every row has a score for a target: True for all rows, False for none, None for some."""
-        scoring = {leaf for leaf, each in self.weights.items() if any(owner == target for owner, _ in each)}
+        scoring = {leaf for leaf, weight in self.weights.items() if any(owner == target for owner, _ in weight)}
         reached = [self.reachable(int(root)) for root in self.roots]
         if any(scoring.issuperset(leaves) for leaves in reached):
             return True
@@ -126,8 +125,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     """Return the trees of a TreeEnsembleRegressor or TreeEnsembleClassifier.
 
     Args:
-        node: the operator.
-        dtype: of thresholds and weights.
+        dtype: the dtype of thresholds and weights.
 
     Raises:
         NotApplicable: the attributes are malformed.
@@ -136,7 +134,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     kind = "class" if classifier else "target"
     labels = len(node.attributes.get_strings("classlabels_strings", []) or ml.integers(node, "classlabels_int64s"))
     targets = labels if classifier else node.attributes.get_int("n_targets", 1)
-    trees, ids, yes, no = (ml.integers(node, f"nodes_{each}ids") for each in ("tree", "node", "truenode", "falsenode"))
+    trees, ids, yes, no = (ml.integers(node, f"nodes_{name}ids") for name in ("tree", "node", "truenode", "falsenode"))
     names = [name.removeprefix("BRANCH_") for name in node.attributes.get_strings("nodes_modes", [])]
     count = len(names)
     missing = np.zeros(count, bool)
@@ -144,7 +142,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     missing[: len(given)] = given
     thresholds, weights = (_values(node, name, dtype) for name in ("nodes_values", f"{kind}_weights"))
     features = ml.integers(node, "nodes_featureids")
-    if not count or any(len(each) != count for each in (trees, ids, yes, no, thresholds, features)):
+    if not count or any(len(numbers) != count for numbers in (trees, ids, yes, no, thresholds, features)):
         raise NotApplicable("the lists of nodes are empty, or differ in length")
     unknown = {name for name in names if name not in (*_MODES[:-1], LEAF)}
     if unknown:
@@ -153,8 +151,8 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     mode = np.array(names)
     try:
         after, behind = (
-            np.array([i if mode[i] == LEAF else places[int(trees[i]), int(each[i])] for i in range(count)])
-            for each in (yes, no)
+            np.array([i if mode[i] == LEAF else places[int(trees[i]), int(branch[i])] for i in range(count)])
+            for branch in (yes, no)
         )
         owners = [
             places[pair]
@@ -168,16 +166,16 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
         raise NotApplicable(f"a node or a weight refers to tree and node {error}, which does not exist") from error
     held: dict[int, list[tuple[int, float]]] = {}
     ids_of = ml.integers(node, f"{kind}_ids")
-    if len(ids_of) != len(owners) or len(weights) != len(owners) or any(not 0 <= each < targets for each in ids_of):
+    if len(ids_of) != len(owners) or len(weights) != len(owners) or any(not 0 <= target < targets for target in ids_of):
         raise NotApplicable("the lists of weights differ in length, or refer to targets that do not exist")
     for owner, target, weight in zip(owners, ids_of.tolist(), weights, strict=True):
         if mode[owner] == LEAF:  # old converters also write weights for inner nodes, which have no meaning
             held.setdefault(owner, []).append((target, weight))
     starts = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
-    made = Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets)
+    ensemble = Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets)
     return _check(
         replace(
-            made,
+            ensemble,
             aggregate=node.attributes.get_string("aggregate_function", "SUM") or "SUM",
             transform=node.attributes.get_string("post_transform", "NONE") or "NONE",
             base=_values(node, "base_values", dtype),
@@ -191,15 +189,15 @@ def read_v5(node: ir.Node) -> Ensemble:
     Raises:
         NotApplicable: the attributes are malformed.
     """
-    features, yes, no = (ml.integers(node, f"nodes_{each}") for each in ("featureids", "truenodeids", "falsenodeids"))
+    features, yes, no = (ml.integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids"))
     tensors = {name: _tensor(node, name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")}
-    leaf_yes, leaf_no = (ml.integers(node, f"nodes_{each}leafs") for each in ("true", "false"))
+    leaf_yes, leaf_no = (ml.integers(node, f"nodes_{name}leafs") for name in ("true", "false"))
     modes, splits, weights = tensors["nodes_modes"], tensors["nodes_splits"], tensors["leaf_weights"]
     targets_of, count, leaves = ml.integers(node, "leaf_targetids"), len(features), len(weights)
-    if not count or any(len(each) != count for each in (modes, splits, yes, no, leaf_yes, leaf_no)):
+    if not count or any(len(numbers) != count for numbers in (modes, splits, yes, no, leaf_yes, leaf_no)):
         raise NotApplicable("the lists of nodes are empty, or differ in length")
     targets = node.attributes.get_int("n_targets", 1)
-    if len(targets_of) != leaves or any(not 0 <= each < targets for each in targets_of):
+    if len(targets_of) != leaves or any(not 0 <= target < targets for target in targets_of):
         raise NotApplicable("the lists of leaves differ in length, or refer to targets that do not exist")
     if modes.max() >= len(_MODES):
         raise NotApplicable(f"the mode {modes.max()} is unknown")
@@ -211,10 +209,10 @@ def read_v5(node: ir.Node) -> Ensemble:
     missing = np.zeros(count + leaves, bool)
     given = ml.integers(node, "nodes_missing_value_tracks_true")[:count] == 1
     missing[: len(given)] = given
-    made = Ensemble(
+    ensemble = Ensemble(
         np.concatenate([features, pad]),
         np.concatenate([splits, pad.astype(splits.dtype)]),
-        np.array([_MODES[each] for each in modes] + [LEAF] * leaves),
+        np.array([_MODES[mode] for mode in modes] + [LEAF] * leaves),
         np.concatenate([np.where(leaf_yes != 0, count + yes, yes), own]),
         np.concatenate([np.where(leaf_no != 0, count + no, no), own]),
         missing,
@@ -228,7 +226,8 @@ def read_v5(node: ir.Node) -> Ensemble:
     if not 0 <= aggregate < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
         raise NotApplicable(f"the aggregate function {aggregate} or post transform {transform} is unknown")
     members = _members(modes, _tensor(node, "membership_values"))
-    return _check(replace(made, aggregate=_AGGREGATES[aggregate], transform=_TRANSFORMS[transform], members=members))
+    combine, transformed = _AGGREGATES[aggregate], _TRANSFORMS[transform]
+    return _check(replace(ensemble, aggregate=combine, transform=transformed, members=members))
 
 
 def _check(ensemble: Ensemble) -> Ensemble:
@@ -238,7 +237,7 @@ def _check(ensemble: Ensemble) -> Ensemble:
     if any(leaf not in ensemble.weights for leaf in leaves):
         raise NotApplicable("a leaf has no weight")
     if ensemble.targets == 1:  # ONNX Runtime uses only the first weight of a leaf
-        return replace(ensemble, weights={leaf: each[:1] for leaf, each in ensemble.weights.items()})
+        return replace(ensemble, weights={leaf: weight[:1] for leaf, weight in ensemble.weights.items()})
     return ensemble
 
 

@@ -4,7 +4,7 @@ All nodes of all trees are evaluated at once, and a product with the paths selec
 Hummingbird, "A Tensor Compiler for Unified Machine Learning Prediction Serving", OSDI 2020):
 
     d = x[features] ≤ thresholds                    [trees, rows, nodes]
-    e = (d·C ≥ b)                                   [trees, rows, leaves]; C is 1, −1 or 0 where a leaf is on the
+    e = (d·C ≥ b)                                   [trees, rows, leaves]; C is 1, −1 or 0 if a leaf is on the
                                                     yes side of a node, on its no side, or not below it;
                                                     b counts the yes sides, so that no sum exceeds it
     y = Σ over trees of e·W                         [rows, targets]
@@ -13,7 +13,7 @@ Trees that are too large for that are traversed level by level, all rows and tre
 
     i = roots;  i = Where(x[features[i]] ≤ thresholds[i], yes[i], no[i])        once per level of the deepest tree
 
-Skips: string labels that are used; leaves that score different subsets of the targets, where that matters; undefined
+Skips: string labels that are used; leaves that score different subsets of the targets, if that matters; undefined
 transforms of a single score.
 """
 
@@ -153,7 +153,7 @@ def _decide_multiclass(read: _Trees, labels: Sequence[int], scores: ir.Value, ed
     """Return the label of the largest score, and the transformed scores; classes without scores are never chosen."""
     trees, base = read.ensemble, read.ensemble.base
     scores = rated = edit.op("Add", [scores, edit.constant(base)]) if len(base) else scores
-    never = [not len(base) and trees.scores(each) is False for each in range(trees.targets)]
+    never = [not len(base) and trees.scores(target) is False for target in range(trees.targets)]
     if any(never):
         low = np.where(never, -np.inf, 0).astype(read.precision.numpy())
         rated = edit.op("Add", [scores, edit.constant(low)])
@@ -165,8 +165,8 @@ def _decide_binary(read: _Trees, labels: Sequence[int], scores: ir.Value, edit: 
     """Return the label by a threshold on the second (or only) score, and two transformed scores."""
     trees = read.ensemble
     base, kind = trees.base, trees.transform
-    weights = [weight for each in trees.weights.values() for _, weight in each]
-    targets = {target for each in trees.weights.values() for target, _ in each}
+    weights = [weight for owned in trees.weights.values() for _, weight in owned]
+    targets = {target for owned in trees.weights.values() for target, _ in owned}
     positive, is_pair = all(weight >= 0 for weight in weights), trees.targets == 2 and len(targets) == 1
     single = trees.targets == 1 or trees.scores(1) is False
     if single:
@@ -260,10 +260,8 @@ def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], ed
 
     Args:
         seen: the features that the nodes compare.
-        trees: the ensemble.
         column: selects the entries of the nodes, in a shape that broadcasts with ``seen``.
         nodes: the nodes that may be evaluated, without padding.
-        edit: receives the new nodes.
     """
     threshold = column(trees.threshold)
     chosen = sorted(nodes)

@@ -1,1 +1,1 @@
-"""How the sizes of nodes may shrink without changing what selects their behaviour."""
+"""Rules to shrink the sizes of nodes without changing what selects their behaviour."""

@@ -18,9 +18,8 @@ class Operands:
     """A node with what is known of it.
 
     Attributes:
-        node: the node.
-        shapes: of its inputs; None for omitted and unknown ones.
-        results: of its outputs.
+        shapes: the shapes of its inputs; None for omitted and unknown ones.
+        results: the shapes of its outputs.
         constants: the tensors of constant inputs, by index.
         kinds: whether sizes of different kinds are kept apart.
     """
@@ -32,11 +31,9 @@ class Operands:
     kinds: bool
 
     def key(self, size: int, kind: str = "") -> Key:
-        """Return a size of a kind."""
         return (kind if self.kinds else "", size)
 
     def shape(self, index: int) -> Dims | None:
-        """Return the shape of an input."""
         return self.shapes[index] if index < len(self.shapes) else None
 
     def rank(self, index: int) -> int:
@@ -64,12 +61,16 @@ class Operands:
 
     def numbers(self) -> dict[str, int]:
         """Return its attributes that are numbers."""
-        return {each.name: each.value for each in self.node.attributes.values() if each.type == ir.AttributeType.INT}
+        return {
+            attribute.name: attribute.value
+            for attribute in self.node.attributes.values()
+            if attribute.type == ir.AttributeType.INT
+        }
 
 
 @dataclass
 class Shrinking:
-    """How the operands of one node shrink.
+    """The smaller operands of a node.
 
     Attributes:
         axes: the size of each axis of an input, by index.

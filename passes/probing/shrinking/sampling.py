@@ -38,7 +38,7 @@ def within(indices: ir.TensorProtocol, before: Sequence[int], after: Sequence[in
     Those that are too large become the last ones, in their order.
 
     Args:
-        indices: of any shape; if there are several sizes, its last axis has as many elements.
+        indices: indices in any shape; if there are several sizes, its last axis has as many elements.
         before: the sizes of the axes.
         after: their smaller sizes.
     """

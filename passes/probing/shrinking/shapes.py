@@ -24,15 +24,17 @@ def _size(size: int, operands: Operands, sizes: SizeMap, kind: str = "") -> Expr
     return Expression.number(size) if size < 2 else sizes.require(operands.key(size, kind), Rule())
 
 
-def _set_axis(index: int, axis: int, size: Expression, operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _set_axis(
+    index: int, axis: int, size: Expression, operands: Operands, sizes: SizeMap, shrinking: Shrinking
+) -> None:
     """Set the size of an axis of an input; in a probe of several nodes, axes of that size follow."""
-    axes = found.axes.setdefault(index, [None] * operands.rank(index))
+    axes = shrinking.axes.setdefault(index, [None] * operands.rank(index))
     axes[axis] = size
     if not operands.kinds:
         sizes.define(operands.key((operands.shape(index) or ())[axis]), size)
 
 
-def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _reshape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Split the axes before and after into common factors."""
     before, after = operands.shape(0), operands.results[0]
     if before is None or after is None:
@@ -45,10 +47,10 @@ def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
     for side, (shape, parts) in enumerate(zip((before, after), factors, strict=True)):
         for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
             product = Expression.product(*map(operands.key, part))
-            for each in part:
-                sizes.require(operands.key(each), Rule())
+            for size in part:
+                sizes.require(operands.key(size), Rule())
             if side == 0:
-                _set_axis(0, axis, product if size > 1 else Expression.number(size), operands, sizes, found)
+                _set_axis(0, axis, product if size > 1 else Expression.number(size), operands, sizes, shrinking)
             elif not operands.kinds:
                 sizes.define(operands.key(size), product)
     named = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("shape")
@@ -58,33 +60,33 @@ def _reshape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
             for size, part in zip(named, factors[1], strict=True)
         ]
         if len(operands.shapes) > 1:
-            found.elements[1] = wanted
+            shrinking.elements[1] = wanted
         else:
-            found.attributes["shape"] = wanted
+            shrinking.attributes["shape"] = wanted
 
 
 def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[list[int]], list[list[int]]] | None:
-    """Return factors of the sizes of two shapes, the same in the same order; None if there are none."""
-    found: tuple[list[list[int]], list[list[int]]] = [[] for _ in before], [[] for _ in after]
+    """Return factors of the sizes of two shapes, the same in the same order, otherwise None."""
+    factors: tuple[list[list[int]], list[list[int]]] = [[] for _ in before], [[] for _ in after]
     places = [iter([(axis, size) for axis, size in enumerate(shape) if size != 1]) for shape in (before, after)]
     rest: list[tuple[int, int] | None] = [next(places[0], None), next(places[1], None)]
-    while (one := rest[0]) is not None and (other := rest[1]) is not None:
-        common = min(one[1], other[1])
-        if common == 0 or max(one[1], other[1]) % common:
+    while (left := rest[0]) is not None and (right := rest[1]) is not None:
+        common = min(left[1], right[1])
+        if common == 0 or max(left[1], right[1]) % common:
             return None
-        for side, (axis, size) in enumerate((one, other)):
-            found[side][axis].append(common)
+        for side, (axis, size) in enumerate((left, right)):
+            factors[side][axis].append(common)
             rest[side] = (axis, size // common) if size > common else next(places[side], None)
-    return found if rest == [None, None] else None
+    return factors if rest == [None, None] else None
 
 
 def _count(index: int) -> ShapeRule:
-    """Return an operand that is a size, or some."""
+    """Return the rule of an operand that is a size, or sizes."""
 
-    def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         named = operands.elements(index)
         if named is not None:
-            found.elements[index] = [_size(size, operands, sizes) for size in named]
+            shrinking.elements[index] = [_size(size, operands, sizes) for size in named]
 
     return rule
 
@@ -98,7 +100,7 @@ def _position(value: int, size: int, operands: Operands, sizes: SizeMap, modulus
     return Expression.product(key, factor=1 if value > 0 else -1)
 
 
-def _slice(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _slice(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     shape = operands.shape(0)
     if shape is None:
         return
@@ -115,12 +117,12 @@ def _slice(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
             sizes.require(operands.key(size), Rule(modulus=modulus))
             named.append(_position(value, size, operands, sizes, modulus))
         if as_inputs and bounds is not None:
-            found.elements[place] = named
+            shrinking.elements[place] = named
         elif bounds is not None:
-            found.attributes["starts" if place == 1 else "ends"] = named
+            shrinking.attributes["starts" if place == 1 else "ends"] = named
 
 
-def _split(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     shape = operands.shape(0)
     if shape is None:
         return
@@ -131,18 +133,18 @@ def _split(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         count = operands.integer("num_outputs", len(operands.results))
         sizes.require(operands.key(shape[axis]), Rule(2 * count, math.lcm(2, count)))
         return
-    named = [_size(each, operands, sizes) for each in parts]
-    keys = [operands.key(each) for each in parts if each > 1]
-    ones = sum(each for each in parts if each < 2)
+    named = [_size(part, operands, sizes) for part in parts]
+    keys = [operands.key(part) for part in parts if part > 1]
+    ones = sum(part for part in parts if part < 2)
     whole = Expression((*Expression.sum(*keys).terms, (ones, ())) if ones else Expression.sum(*keys).terms)
-    _set_axis(0, axis, whole, operands, sizes, found)
+    _set_axis(0, axis, whole, operands, sizes, shrinking)
     if as_input:
-        found.elements[1] = named
+        shrinking.elements[1] = named
     else:
-        found.attributes["split"] = named
+        shrinking.attributes["split"] = named
 
 
-def _concat(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _concat(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Let the size of the result follow from its parts."""
     result = operands.results[0]
     if result is None or operands.kinds:
@@ -150,13 +152,13 @@ def _concat(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
     axis = operands.integer("axis") % len(result)
     parts = [shape[axis] for shape in operands.shapes if shape]
     if sum(parts) == result[axis]:
-        keys = [operands.key(each) for each in parts]
+        keys = [operands.key(part) for part in parts]
         for key in keys:
             sizes.require(key, Rule())
         sizes.define(operands.key(result[axis]), Expression.sum(*keys))
 
 
-def _resize(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _resize(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Keep simple ratios of sizes; of others, keep which size is larger."""
     before, after = operands.shape(0), operands.results[0]
     if before is None or after is None or len(before) != len(after):
@@ -178,12 +180,12 @@ def _resize(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         else:
             results.append(_size(result, operands, sizes, kind))
         sizes.require(key, Rule())
-        found.axes.setdefault(0, [None] * len(before))[axis] = Expression.product(key)
+        shrinking.axes.setdefault(0, [None] * len(before))[axis] = Expression.product(key)
     if named is not None and len(named) == len(axes):
-        found.elements[3] = [results[axis] for axis in axes]
+        shrinking.elements[3] = [results[axis] for axis in axes]
 
 
-def _pad(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _pad(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Keep pads; require sizes larger than what is reflected or removed."""
     shape = operands.shape(0)
     pads = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("pads")
@@ -200,34 +202,34 @@ def _pad(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
 
 
 def _indexed(index: int) -> ShapeRule:
-    """Return an input of indices along one axis of the data."""
+    """Return the rule of an input of indices along one axis of the data."""
 
-    def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         shape = operands.shape(0)
         if shape and index in operands.constants:
             size = shape[operands.integer("axis") % len(shape)]
-            found.limits[index] = [_size(size, operands, sizes)]
+            shrinking.limits[index] = [_size(size, operands, sizes)]
 
     return rule
 
 
-def _indexed_by_tuples(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _indexed_by_tuples(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     shape, places = operands.shape(0), operands.shape(1)
     if not places:
         return
-    found.axes.setdefault(1, [None] * len(places))[-1] = Expression.number(places[-1])
+    shrinking.axes.setdefault(1, [None] * len(places))[-1] = Expression.number(places[-1])
     if shape and 1 in operands.constants:
         first = operands.integer("batch_dims")
-        found.limits[1] = [_size(size, operands, sizes) for size in shape[first : first + places[-1]]]
+        shrinking.limits[1] = [_size(size, operands, sizes) for size in shape[first : first + places[-1]]]
 
 
-def _trilu(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _trilu(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     shape, diagonal = operands.shape(0), operands.elements(1)
     if shape and diagonal:
-        found.elements[1] = [_position(diagonal[0], max(shape[-2:]), operands, sizes)]
+        shrinking.elements[1] = [_position(diagonal[0], max(shape[-2:]), operands, sizes)]
 
 
-def _output_shape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _output_shape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Let the output of a transposed convolution differ from the stretched input by the same number."""
     shape, wanted = operands.shape(0), operands.integers("output_shape")
     if shape is None or not wanted:
@@ -238,13 +240,13 @@ def _output_shape(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
     for axis, stride, size in zip(spatial, strides, wanted[-len(spatial) :], strict=True):
         key = operands.key(shape[axis], "spatial")
         named.append(Expression(((stride, (key,)), (size - stride * shape[axis], ()))))
-    found.attributes["output_shape"] = [*map(Expression.number, wanted[: -len(spatial)]), *named]
+    shrinking.attributes["output_shape"] = [*map(Expression.number, wanted[: -len(spatial)]), *named]
 
 
 def _aligned(*indices: int) -> ShapeRule:
     """Align inputs with the result of a convolution, whose window fits as often as in the real one."""
 
-    def rule(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         shape = operands.shape(0)
         for index in indices:
             aligned = operands.shape(index)
@@ -253,13 +255,13 @@ def _aligned(*indices: int) -> ShapeRule:
             strides = operands.integers("strides", [1] * (len(shape) - 2))
             for axis, stride in zip(range(2, len(shape)), strides, strict=False):
                 key, rest = operands.key(shape[axis], "spatial"), aligned[axis] - Fraction(shape[axis], stride)
-                axes = found.axes.setdefault(index, [None] * len(shape))
+                axes = shrinking.axes.setdefault(index, [None] * len(shape))
                 axes[axis] = Expression(((Fraction(1, stride), (key,)), (rest, ())))
 
     return rule
 
 
-def _blocked(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _blocked(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Require whole blocks along the axis of the scales."""
     shape, scale, block = operands.shape(0), operands.shape(1), operands.integer("block_size")
     if not block or shape is None or scale is None or len(shape) != len(scale):
@@ -271,21 +273,21 @@ def _blocked(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
         return
     key = operands.key(scale[axis], "blocks")
     sizes.require(key, Rule(least=2))
-    _set_axis(0, axis, Expression.product(key, factor=block), operands, sizes, found)
+    _set_axis(0, axis, Expression.product(key, factor=block), operands, sizes, shrinking)
     for index in (1, 2):
         if operands.rank(index) == len(shape):
-            _set_axis(index, axis, Expression.product(key), operands, sizes, found)
+            _set_axis(index, axis, Expression.product(key), operands, sizes, shrinking)
 
 
-def _features(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _features(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Keep the features, which attributes describe."""
     for index, shape in enumerate(operands.shapes):
         keys: list[Key] = [operands.key(size) for size in (shape or ())[:1]]
         axes: list[Expression | None] = [sizes.require(key, Rule()) for key in keys]
-        found.axes[index] = axes + [Expression.number(size) for size in (shape or ())[1:]]
+        shrinking.axes[index] = axes + [Expression.number(size) for size in (shape or ())[1:]]
 
 
-def _windowed_signal(operands: Operands, sizes: SizeMap, found: Shrinking) -> None:
+def _windowed_signal(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Require two windows of a short-time Fourier transform or more."""
     shape, step, window = operands.shape(0), operands.elements(1), operands.shape(2)
     length = (operands.elements(3) or [0])[0] or (window or (0,))[0]
@@ -293,7 +295,7 @@ def _windowed_signal(operands: Operands, sizes: SizeMap, found: Shrinking) -> No
         return
     sizes.require(operands.key(shape[1]), Rule(length + step[0], math.lcm(2, step[0])))
     if window is not None:
-        found.axes[2] = [Expression.number(size) for size in window]
+        shrinking.axes[2] = [Expression.number(size) for size in window]
 
 
 SHAPE_RULES: Mapping[str, ShapeRule] = {

@@ -1,4 +1,4 @@
-"""How the operands of a node shrink: by its family, by what its operands name, and else by the general default.
+"""Shrinking the operands of a node: by its family, by what its operands name, and else by the general default.
 
 The general default: an axis is a size, and axes of the same size stay the same. Operands that are shapes, axes, counts
 and the like keep their axes, and their elements unless a rule says otherwise. Integer arithmetic on such operands keeps
@@ -16,43 +16,43 @@ from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
 
 def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
     """Return how the operands of a node shrink; the sizes and their rules are added to ``sizes``."""
-    found = Shrinking()
+    shrinking = Shrinking()
     node = operands.node
     if node.domain == "ai.onnx.ml":
-        FEATURES(operands, sizes, found)
+        FEATURES(operands, sizes, shrinking)
     families = FAMILIES.get(node.op_type, ())
-    if families and not any(family.shrink(operands, sizes, found) for family in families):
+    if families and not any(family.shrink(operands, sizes, shrinking) for family in families):
         return keep(operands)
     rule = SHAPE_RULES.get(node.op_type)
     if rule is not None:
-        rule(operands, sizes, found)
+        rule(operands, sizes, shrinking)
     structural = OPERANDS.get(node.op_type, ()) if node.domain == "" else ()
     for index, shape in enumerate(operands.shapes):
-        axes = found.axes.setdefault(index, [None] * len(shape or ()))
+        axes = shrinking.axes.setdefault(index, [None] * len(shape or ()))
         for axis, size in enumerate(shape or ()):
             if axes[axis] is None and index in structural:
                 axes[axis] = Expression.number(size)
             elif axes[axis] is None:
                 axes[axis] = sizes.require(operands.key(size), Rule())
-                found.rules.setdefault((index, axis), ALIKE)
-    return found
+                shrinking.rules.setdefault((index, axis), ALIKE)
+    return shrinking
 
 
 def shrink_arithmetic(operands: Operands) -> Shrinking:
     """Return how the operands of integer arithmetic on shapes shrink: their number stays."""
-    found = keep(operands)
+    shrinking = keep(operands)
     for index in operands.constants:
         numbers = operands.elements(index)
         if numbers is not None:
-            found.elements[index] = [
-                Expression.product(("", abs(each)), factor=1 if each > 0 else -1) for each in numbers
+            shrinking.elements[index] = [
+                Expression.product(("", abs(number)), factor=1 if number > 0 else -1) for number in numbers
             ]
-    return found
+    return shrinking
 
 
 def keep(operands: Operands) -> Shrinking:
     """Return nothing shrinks."""
-    found = Shrinking()
+    shrinking = Shrinking()
     for index, shape in enumerate(operands.shapes):
-        found.axes[index] = [Expression.number(size) for size in shape or ()]
-    return found
+        shrinking.axes[index] = [Expression.number(size) for size in shape or ()]
+    return shrinking

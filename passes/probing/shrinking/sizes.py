@@ -18,7 +18,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a smaller size must have in common with the real one.
+    """The properties that a smaller size must have in common with the real one.
 
     Attributes:
         least: it is at least this, unless the real one is smaller.
@@ -54,17 +54,14 @@ class Expression:
 
     @staticmethod
     def number(value: int) -> Expression:
-        """Return a number that does not change."""
         return Expression(((value, ()),))
 
     @staticmethod
     def product(*keys: Key, factor: int | Fraction = 1) -> Expression:
-        """Return a product of sizes."""
         return Expression(((factor, keys),))
 
     @staticmethod
     def sum(*keys: Key) -> Expression:
-        """Return a sum of sizes."""
         return Expression(tuple((1, (key,)) for key in keys))
 
     @property
@@ -114,7 +111,7 @@ class SizeMap:
 
         Args:
             least: how many times larger the minima, and the distances of sizes, are than they need to be.
-            power: of the least common multiple of all moduli, which all sizes keep their remainder by.
+            power: the power of the least common multiple of all moduli by which all sizes keep their remainder.
         """
         self._solved = {}
         gap = 2 * (1 + least)

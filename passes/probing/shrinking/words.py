@@ -50,7 +50,7 @@ class Family:
     numbers: Callable[[Operands], Mapping[str, int]] = _nothing
     defaults: Mapping[str, int] = field(default_factory=dict)
 
-    def shrink(self, operands: Operands, sizes: SizeMap, found: Shrinking) -> bool:
+    def shrink(self, operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> bool:
         """Add how operands shrink; False if a node does not have the axes of this family."""
         known = {**self.defaults, **operands.numbers(), **self.numbers(operands)}
         words = {
@@ -67,36 +67,35 @@ class Family:
         for letter, key in keys.items():
             sizes.require(key, rules.get(letter, Rule()))
         for (index, axis), (word, size) in words.items():
-            axes = found.axes.setdefault(index, [None] * operands.rank(index))
+            axes = shrinking.axes.setdefault(index, [None] * operands.rank(index))
             expression = Expression.number(size) if word == "=" else _expression(word, keys, known)
             axes[axis] = expression
             if word in rules:
-                found.rules[index, axis] = rules[word]
+                shrinking.rules[index, axis] = rules[word]
             elif not operands.kinds:
                 sizes.define(("", size), expression)
         for name, word in self.attributes.items():
             if name in operands.node.attributes:
-                found.attributes[name] = [_expression(word, keys, known)]
+                shrinking.attributes[name] = [_expression(word, keys, known)]
         for (index, _), (word, size) in _located(self.results, operands.results).items():
             result = Expression.number(size) if word == "=" else _expression(word, keys, known)
-            found.results.setdefault(index, []).append(result)
+            shrinking.results.setdefault(index, []).append(result)
         return True
 
 
 def _located(texts: str, shapes: Sequence[Dims | None]) -> dict[tuple[int, int], tuple[str, int]]:
     """Return the word and the size of each axis that has a word."""
-    found = {}
+    located = {}
     for index, (text, shape) in enumerate(zip(texts.split(";"), shapes, strict=False)):
         for axis, (word, size) in enumerate(zip(_words(text, len(shape)), shape, strict=True) if shape else ()):
             if word != ".":
-                found[index, axis] = word, size
-    return found
+                located[index, axis] = word, size
+    return located
 
 
 @lru_cache
 def _words(text: str, rank: int) -> list[str]:
-    """Return a word for each axis."""
-    alternatives = [each.split() for each in text.split("|")]
+    alternatives = [part.split() for part in text.split("|")]
     for words in alternatives:
         for place, word in enumerate(words):
             if word.endswith("..."):

@@ -1,1 +1,1 @@
-"""What ONNX's shape inference gets wrong, corrected."""
+"""Corrections of ONNX's shape inference."""

@@ -108,7 +108,9 @@ def infer_node(
             return {}
         work.domain, opset = "", opset_of(STAND_INS[work.op_type])
     unknown = Surroundings(onnx.GraphProto(), opset)
-    inner = zip(*([each for each in with_nested([root]) if each is not root] for root in (node, work)), strict=True)
+    inner = zip(
+        *([inside for inside in with_nested([root]) if inside is not root] for root in (node, work)), strict=True
+    )
     is_uncertain = bool(graphs) and _is_resized(node, opset)
     for original, message in inner:
         _rewrite(Node(message, unknown))
@@ -129,7 +131,7 @@ def _is_resized(node: onnx.NodeProto, opset: int) -> bool:
 
 def opset_of(scope: onnx.ModelProto | onnx.FunctionProto) -> int:
     """Return the version of ONNX's operators in a model or function."""
-    return next((each.version for each in scope.opset_import if each.domain in ("", "ai.onnx")), 1)
+    return next((entry.version for entry in scope.opset_import if entry.domain in ("", "ai.onnx")), 1)
 
 
 def _rewrite_functions(model: onnx.ModelProto, operators: Collection[str]) -> list[onnx.NodeProto]:
@@ -158,13 +160,9 @@ def _rewrite(node: Node, operators: Collection[str] = _NOT_PROPAGATED) -> None:
 
 
 def _correct(original: Node, node: Node, inferred: Node, *, is_last: bool) -> bool:
-    """Change a node by what is inferred; returns whether that is more than before.
+    """Change ``node``, as given to ONNX, by what is inferred; return whether that is more than before.
 
-    Args:
-        original: the node of the model.
-        node: the node as it is given to ONNX.
-        inferred: the node with what ONNX infers.
-        is_last: whether nothing is inferred afterwards, so that what is wrong becomes unknown.
+    If nothing is inferred afterwards (``is_last``), what is wrong becomes unknown.
     """
     if node.message.domain == HIDDEN and node.message.op_type not in STAND_INS:
         node.message.CopyFrom(_rewritten(Node(original.message, inferred.around)))

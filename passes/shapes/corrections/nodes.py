@@ -15,7 +15,7 @@ STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
 class Surroundings:
-    """What is known of the values of a graph.
+    """The known types and values of a graph.
 
     Attributes:
         opset: the version of ONNX's operators.
@@ -34,7 +34,7 @@ class Surroundings:
         """Look at a graph.
 
         Args:
-            graph: with value infos, as far as types are known.
+            graph: a graph with the value infos of known types.
             opset: the version of ONNX's operators.
             is_function: whether it is a function.
             outer: the graph around it.
@@ -112,7 +112,9 @@ class Node:
     def given(self, name: str) -> onnx.AttributeProto | None:
         """Return an attribute that has a value."""
         attributes = self.message.attribute
-        return next((each for each in attributes if each.name == name and not each.ref_attr_name), None)
+        return next(
+            (attribute for attribute in attributes if attribute.name == name and not attribute.ref_attr_name), None
+        )
 
     def attribute(self, name: str) -> onnx.AttributeProto:
         """Return an attribute, whose fields are all empty if it is not given."""

@@ -174,7 +174,7 @@ def test_a_wrong_rule_is_discarded(target: Target, monkeypatch: pytest.MonkeyPat
     result = Legalize().run(source, Context(target))
     assert not result.rewrites
     assert operators(source) == ["Mish"]
-    assert "mish-is-tanh: its replacement of Mish fails: the runtime computes it wrongly" in reasons(result)[0]
+    assert "mish-is-tanh: the replacement of Mish fails: the runtime computes it wrongly" in reasons(result)[0]
 
 
 def large_transposed_convolution() -> ir.Model:
@@ -220,7 +220,7 @@ def test_a_large_replacement_that_is_wrong_on_the_witness_is_discarded(
     result = Legalize().run(source, Context(without_budget))
     assert not result.rewrites and operators(source) == ["ConvTranspose"]
     assert (
-        "without-output-padding: its replacement of ConvTranspose fails: the runtime computes it wrongly"
+        "without-output-padding: the replacement of ConvTranspose fails: the runtime computes it wrongly"
         in (reasons(result)[0])
     )
 

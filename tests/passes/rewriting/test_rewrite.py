@@ -152,7 +152,7 @@ def test_an_output_without_a_replacement() -> None:
     Doubled(both=False).run(source, Context())
     assert operators(source) == ["Abs"]
     source = model(text % ", float[1] z")
-    assert reasons(Doubled(both=False).run(source, Context())) == ["its output z is used, and nothing replaces it"]
+    assert reasons(Doubled(both=False).run(source, Context())) == ["the output z is used, and nothing replaces it"]
     assert len(source.graph.inputs[0].uses()) == 1
     node = source.graph[0]
     with pytest.raises(PassError, match="s: double has no replacement for the output z, which is used"):
@@ -238,7 +238,7 @@ class TestNeeds:
     def test_an_opset(self) -> None:
         text = "(float[2] x) => (float[2] y) { y = Identity(x) }"
         (reason,) = self.reasons(model(text, opset=12), since_opset=13)
-        assert reason == "it needs opset 13, and the model has 12: convert-opset comes first"
+        assert reason == "the rewrite needs opset 13, and the model has 12: convert-opset comes first"
         assert not self.reasons(model(text, opset=13), since_opset=13)
 
     def test_an_operator_of_a_later_opset(self) -> None:

@@ -207,7 +207,7 @@ def fails(graph: gs.Graph) -> None:
         (bad_dtype, "constant k has the dtype datetime64[s], which ONNX does not have"),
         (bad_dimension, "1.5 is not a dimension"),
         (no_dtype, "the dtype of the output made is unknown (set it in the script)"),
-        (not_a_graph, "it returned ModelProto, not a graphsurgeon graph or None"),
+        (not_a_graph, "the script returned ModelProto, not a graphsurgeon graph or None"),
         (fails, "KeyError: 'oh'"),
     ],
 )

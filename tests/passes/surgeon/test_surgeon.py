@@ -119,10 +119,10 @@ def test_a_script_that_registers_passes_is_loaded_once(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("", "its option script must name a file and a function in it (as in surgeon{script=my.py:function})"),
-        ("{}/my.py", "its option script must name a file and a function in it"),
+        ("", "the option script must name a file and a function in it (as in surgeon{script=my.py:function})"),
+        ("{}/my.py", "the option script must name a file and a function in it"),
         ("{}/none.py:neg", "none.py: the file does not exist"),
-        ("{}/my.py:negg", "it has no function negg (did you mean neg?)"),
+        ("{}/my.py:negg", "the file has no function negg (did you mean neg?)"),
         ("{}/my.py:fail", "my.py:fail, line 12: AttributeError"),
         ("{}/broken.py:f", "broken.py: the script cannot be loaded: ZeroDivisionError: division by zero"),
     ],

@@ -80,7 +80,7 @@ class TestBitwise:
         node = make_node("BitwiseNot", ["i0"], ["y0"])
         m, _ = chain([node], {"i0": numbers("int8", (2,))}, {"y0": T.INT8})
         m.graph.inputs[0].type = m.graph.outputs[0].type = None
-        assert why_not(bitwise_by_arithmetic, m) == ["its integer dtype is unknown"]
+        assert why_not(bitwise_by_arithmetic, m) == ["the integer dtype is unknown"]
 
 
 class TestShifts:

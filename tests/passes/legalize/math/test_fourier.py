@@ -75,14 +75,14 @@ def test_unsupported_transforms() -> None:
     assert reason == "ONNX Runtime deviates from the standard for half a spectrum of 6 with 5 elements"
     text = "(float[2,5,1] x, int64 n) => (float[a,b,c] y) { y = DFT(x, n) }"
     (reason,) = left(multiply_dft, text)
-    assert reason == "its dft_length is not constant: freeze it with --freeze n=VALUE"
+    assert reason == "the dft_length is not constant: freeze it with --freeze n=VALUE"
     text = "(float[2,5,1] x, int64 k) => (float[a,b,c] y) { y = DFT(x, , k) }"
     (reason,) = left(multiply_dft, text, opset=20)
-    assert reason == "its axis is not constant: freeze it with --freeze k=VALUE"
+    assert reason == "the axis is not constant: freeze it with --freeze k=VALUE"
     (reason,) = left(multiply_dft, "(float[n,5,1] x) => (float[n,b,c] y) { y = DFT(x) }")
     assert "freeze the dimensions" in reason
     (reason,) = left(multiply_dft, "(float[1,9000,2] x) => (float[1,b,c] y) { y = DFT(x) }")
-    assert reason == "its matrix would have 324000000 elements"
+    assert reason == "the matrix would have 324000000 elements"
 
 
 STEP = np.array(3)
@@ -110,10 +110,10 @@ def test_frames_without_a_window(device: Device) -> None:
 
 def test_unsupported_frames() -> None:
     (reason,) = left(multiply_stft, "(float[2,20,1] x, int64 s) => (float[2,a,b,2] y) { y = STFT(x, s, , n) }", n=STEP)
-    assert reason == "its frame_step is not constant: freeze it with --freeze s=VALUE"
+    assert reason == "the frame_step is not constant: freeze it with --freeze s=VALUE"
     text = "(float[2,20,1] x, int64 n) => (float[2,a,b,2] y) { y = STFT(x, step, , n) }"
     (reason,) = left(multiply_stft, text, step=STEP)
-    assert reason == "its frame_length is not constant: freeze it with --freeze n=VALUE"
+    assert reason == "the frame_length is not constant: freeze it with --freeze n=VALUE"
     text = "(float[2,20,2] x, float[6] w) => (float[2,a,b,2] y) { y = STFT(x, step, w) }"
     (reason,) = left(multiply_stft, text, step=STEP)
     assert reason == "the standard defines no one-sided spectrum of complex input"

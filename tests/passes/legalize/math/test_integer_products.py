@@ -82,7 +82,7 @@ class TestMatMulInteger:
         assert why_not(exact_integer_product, m) == [UNKNOWN_SHAPE]
         m.graph.inputs[1].shape = shape
         m.graph.inputs[0].type = None
-        assert why_not(exact_integer_product, m) == ["its factors are not known to be 8-bit integers"]
+        assert why_not(exact_integer_product, m) == ["the factors are not known to be 8-bit integers"]
 
 
 class TestConvInteger:
@@ -165,7 +165,7 @@ class TestQLinear:
         scale, zeros = np.ones(3, np.float32), np.zeros(3, np.uint8)
         arrays = [a, f32(1), np.array(0, np.uint8), b, f32(1), np.array(0, np.int8), scale, zeros]
         m, _ = single("QLinearMatMul", arrays, [T.UINT8])
-        assert why_not(exact_integer_product, m) == ["its output has more than one scale"]
+        assert why_not(exact_integer_product, m) == ["the output has more than one scale"]
 
 
 def f32(number: float) -> Array:

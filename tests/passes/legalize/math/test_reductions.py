@@ -61,13 +61,13 @@ class TestEmptyReductions:
 
     def test_skips(self) -> None:
         x = np.zeros((2, 0), np.float32)
-        reason = "its result has no elements, which the runtime does not support"
+        reason = "the result has no elements, which the runtime does not support"
         assert skipped(fold_empty_reduction, case("ReduceSum", [x, np.array([0])], constants=[1])) == [reason]
         reason = "axes is not constant: freeze it with --freeze x1=VALUE"
         assert skipped(fold_empty_reduction, case("ReduceSum", [x, np.array([0])])) == [reason]
         source = case("ReduceSum", [x, np.array([], np.int64)], {"noop_with_empty_axes": 1}, constants=[1])
         assert skipped(fold_empty_reduction, source) == [
-            "its result has no elements, which the runtime does not support"
+            "the result has no elements, which the runtime does not support"
         ]
 
     def test_tensors_with_elements_are_unchanged(self) -> None:

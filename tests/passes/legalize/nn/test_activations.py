@@ -49,7 +49,7 @@ def test_unchanged() -> None:
     assert skipped(flatten_softmax, case("Softmax", [normal(2, 3, 4)], {"axis": 1}, opset=13)) == []
     assert skipped(flatten_softmax, case("Softmax", [normal(2, 3)], opset=11)) == []
     assert skipped(stabilize_activation, case("Softmax", [normal(2, 3)])) == []
-    reason = "it needs opset 7, and the model has 6: convert-opset comes first"
+    reason = "the rewrite needs opset 7, and the model has 6: convert-opset comes first"
     assert skipped(stabilize_activation, case("Softplus", [LARGE], opset=6)) == [reason]
 
 
