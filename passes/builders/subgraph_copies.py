@@ -228,12 +228,12 @@ def require_copyable(graph: ir.Graph, inputs: int, outputs: int) -> None:
         NotApplicable: it cannot.
     """
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
-        raise NotApplicable(f"its subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
+        raise NotApplicable(f"the subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
     for nested in _nested_graphs(graph):
         own = {*nested.inputs, *nested.initializers.values()}
         for value in nested.outputs:
             if value not in own and (value.producer() is None or value.graph is not nested):
-                raise NotApplicable(f"its subgraph returns {value.name}, which it does not compute")
+                raise NotApplicable(f"the subgraph returns {value.name}, which it does not compute")
 
 
 def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
@@ -244,7 +244,7 @@ def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
         if is_random(node, scope):
             return f"{node.op_type} is random"
         if node.op_type != "If" and has_subgraphs(node):
-            return f"its subgraph contains {node.op_type}"
+            return f"the subgraph contains {node.op_type}"
         if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
             return f"{node.op_type} has an output that is not a tensor"
         if node.op_type in ("Div", "Mod") and scope.constant(node.inputs[1]) is None:

@@ -61,7 +61,7 @@ def test_opset_9(device: Device) -> None:
     x, outputs = few_values((4, 6)), "float[4,2] y, int64[4,2] i"
     legal(sort_row_by_row, device, "y, i = TopK<k=2>(x)", {"x": x}, outputs, opset=9)
     (reason,) = left(rank_by_comparison, "(float[4,6] x) => (y, i) { y, i = TopK<k=2>(x) }", opset=9)
-    assert reason == "it needs opset 11, and the model has 9: convert-opset comes first"
+    assert reason == "the rewrite needs opset 11, and the model has 9: convert-opset comes first"
 
 
 @RULES
