@@ -20,7 +20,7 @@ import onnx_ir as ir
 from passes.builders.arithmetic import Arithmetic, Array, wide
 
 Allowed = ir.Value | Array | None
-"""Which query may attend to which key: booleans that broadcast to the scores; None for no mask."""
+"""The keys that each query may attend to: booleans that broadcast to the scores; None for no mask."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How scores become probabilities.
+    """The way from scores to probabilities.
 
     Attributes:
         scale: factor of the products.

@@ -283,7 +283,7 @@ def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value:
     """
     shape, dtype = element.shape, element.dtype
     if shape is None or not shape.is_static() or dtype is None or DISPUTED in element.meta:
-        raise NotApplicable(f"it has no iterations, and the shape of {element.name} is unknown")
+        raise NotApplicable(f"the loop has no iterations, and the shape of {element.name} is unknown")
     sizes = list(shape.numpy())
     sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
     return body.constant(ir.Tensor(np.zeros(sizes, dtype.numpy()), dtype=dtype))
@@ -302,7 +302,7 @@ def to_scalar(value: ir.Value, edit: Edit) -> ir.Value:
 
 
 def select(condition: ir.Value, one: ir.Value, other: ir.Value, edit: Edit) -> ir.Value:
-    """Return ``one`` where the condition holds, else ``other``; both have the same shape.
+    """Return ``one`` if the condition holds, else ``other``; both have the same shape.
 
     ONNX Runtime's Where does not support bool.
     """

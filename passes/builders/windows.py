@@ -40,7 +40,7 @@ class Window:
 
     @property
     def overhang(self) -> int:
-        """How far the last window extends beyond the end of the input; negative if input elements are unused."""
+        """The number of elements from the input's end to that of the last window; negative if elements are unused."""
         return (self.count - 1) * self.stride + self.reach - self.begin - self.size
 
     def positions(self) -> Array:

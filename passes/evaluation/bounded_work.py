@@ -97,13 +97,15 @@ def _size(
     if node.op_type in operators("bounded"):
         return sum(counts) + _AXES
     operands = [shapes.get(value) for value in node.inputs if value is not None]
-    found = [shape for shape in operands if shape is not None]
-    if len(found) < len(given):
+    known_shapes = [shape for shape in operands if shape is not None]
+    if len(known_shapes) < len(given):
         return math.prod(counts)
     if node.op_type == "Gather":
         axis = node.attributes.get_int("axis", 0)
-        return counts[1] * math.prod(size for at, size in enumerate(found[0]) if at != axis % len(found[0]))
-    return math.prod(_broadcast(found))
+        return counts[1] * math.prod(
+            size for at, size in enumerate(known_shapes[0]) if at != axis % len(known_shapes[0])
+        )
+    return math.prod(_broadcast(known_shapes))
 
 
 def _is_safe_divisor(divisor: ir.TensorProtocol | None) -> bool:

@@ -79,20 +79,22 @@ class _Folded:
         value: the value that was replaced.
         constant: its replacement.
         node: the node that computed it.
-        made: the new nodes, if an initializer alone is not enough.
+        new_nodes: the new nodes, if an initializer alone is not enough.
         removed: the names of the removed nodes.
     """
 
     value: ir.Value
     constant: ir.Value
     node: ir.Node
-    made: list[ir.Node]
+    new_nodes: list[ir.Node]
     removed: list[str] = field(default_factory=list)
 
     def rewrite(self) -> Rewrite:
         """Return the record; a node of several outputs is removed with the first of them."""
         before = self.removed or [self.node.name or ""]
-        return Rewrite(tuple(before), tuple(node.name or "" for node in self.made), f"{self.value.name} is constant")
+        return Rewrite(
+            tuple(before), tuple(node.name or "" for node in self.new_nodes), f"{self.value.name} is constant"
+        )
 
 
 class Folder:

@@ -49,13 +49,13 @@ class _Search:
     """A search along a number of nodes; a value that is reached in several ways is visited once for each number."""
 
     scope: Scope
-    found: dict[tuple[ir.Value | None, int], Range] = field(default_factory=dict)
+    ranges: dict[tuple[ir.Value | None, int], Range] = field(default_factory=dict)
 
     def range(self, value: ir.Value | None, depth: int) -> Range:
-        if (value, depth) not in self.found:
+        if (value, depth) not in self.ranges:
             node = value.producer() if value is not None and depth else None
-            self.found[value, depth] = ANY if node is None else self._of(node, depth - 1)
-        return self.found[value, depth]
+            self.ranges[value, depth] = ANY if node is None else self._of(node, depth - 1)
+        return self.ranges[value, depth]
 
     def _of(self, node: ir.Node, depth: int) -> Range:
         scope = self.scope

@@ -49,7 +49,7 @@ class FileRange:
 
     Attributes:
         file: the descriptor.
-        offset, nbytes: where they are.
+        offset, nbytes: the place of the bytes in the file.
     """
 
     file: int

@@ -120,7 +120,7 @@ def _read(stream: IO[bytes], where: str) -> Array:
     try:
         array: Array = npy.read_array(stream, allow_pickle=False)
     except ValueError as error:
-        raise InputError(f"it cannot be read: {error}", where=where) from error
+        raise InputError(f"the array cannot be read: {error}", where=where) from error
     return array
 
 
@@ -147,9 +147,9 @@ def _check_header(stream: IO[bytes], size: int, where: str) -> int:
             f"the array is big-endian ({dtype.str}), and only little-endian is read", where=where, hint=hint
         )
     if any(dim < 0 for dim in shape):
-        raise InputError(f"its shape is {list(shape)}", where=where)
+        raise InputError(f"the shape is {list(shape)}", where=where)
     if 0 in (*shape, dtype.itemsize) and math.prod(max(dim, 1) for dim in shape) > _MOST_EMPTY:
-        raise InputError(f"its shape is {list(shape)}, of elements of no size", where=where)
+        raise InputError(f"the shape is {list(shape)}, of elements of no size", where=where)
     needed, there = math.prod(shape) * dtype.itemsize, size - begin.tell()
     if needed > there:
         raise InputError(f"the header says {needed} bytes of elements, and it has {there}", where=where)

@@ -21,7 +21,7 @@ class Waiting:
     """The waits of one side of a connection.
 
     Args:
-        connection: where the messages come from.
+        connection: the socket that the messages come from.
     """
 
     def __init__(self, connection: socket.socket) -> None:

@@ -167,7 +167,7 @@ class Probe:
 
     @property
     def is_local(self) -> bool:
-        """Whether it consists of its nodes and their operands only, without a cone, subgraphs or functions."""
+        """Whether the probe consists of its nodes and their operands only, without a cone, subgraphs or functions."""
         functions = self.scope.model.functions
         return not self._dependencies.cone and all(
             not has_subgraphs(node) and node.op_identifier() not in functions for node in self.nodes

@@ -67,7 +67,7 @@ def adapt(given: ir.passes.PassBase | type[ir.passes.PassBase], name: str | None
 
 @functools.cache
 def as_pass(candidate: object, name: str | None = None) -> type[Pass] | None:
-    """Return the class of a pass; None if ``found`` is neither a `Pass` nor a pass of `onnx_ir`."""
+    """Return the class of a pass; None if ``candidate`` is neither a `Pass` nor a pass of `onnx_ir`."""
     if isinstance(candidate, Pass):
         return type(candidate)
     if isinstance(candidate, type) and issubclass(candidate, Pass):

@@ -6,7 +6,7 @@
 
 What a body declares of a value that it carries holds only if the initial value has that shape, and if the body's result
 has it whenever its input does. So the shapes of carried values are computed: from those of the initial values, a size
-becomes unknown where the result differs, until nothing changes. What was declared is not used.
+becomes unknown if the result differs, until nothing changes. What was declared is not used.
 
 What depends on a declaration that turns out to be wrong was declared under the same error: only what inference finds
 is left of it. All other declarations are kept, since inference does not know everything.
@@ -177,7 +177,7 @@ def _mark_claims(
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
     sources += [value for value, (_, shape) in inferred.items() if _is_claim(value.shape, shape, sizes)]
     if sources and not failed:
-        with contextlib.suppress(*inference.FAILURES):  # what was found without propagation is proven as well
+        with contextlib.suppress(*inference.FAILURES):  # what is inferred without propagation is proven as well
             inferred = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model):
         proven = inferred.get(value, (None, None))[1]

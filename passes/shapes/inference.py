@@ -1,4 +1,4 @@
-"""Types and shapes, found by the inference of ONNX and of ONNX Runtime, without copying weights: the face of it.
+"""Types and shapes, inferred by ONNX and ONNX Runtime, without copying weights: the face of the package.
 
 What a model declares is kept; `passes.shapes.declarations` corrects it.
 """
@@ -34,9 +34,9 @@ from passes.shapes.skeleton import (
 
 _MOST_HERE = 2**12
 """The most nodes after inlining functions, which may stand for many more than a file holds, that inference processes in
-the caller, where it has no limits."""
+the caller, without limits."""
 FAILURES = (*onnx_inference.FAILURES, ir.serde.SerdeError)
-"""What `run` raises for a model that ONNX's inference rejects, or that `onnx_ir` cannot write: sparse attributes."""
+"""The errors that `run` raises for a model that ONNX rejects or `onnx_ir` cannot write (sparse attributes)."""
 
 
 @dataclass

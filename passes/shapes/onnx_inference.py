@@ -211,7 +211,7 @@ def infer_node_outputs(
 @contextmanager
 def _as_failures() -> Iterator[None]:
     """Raise what ONNX's code raises for a model that it rejects as `FAILURES`: errors of containers have other types,
-    and where a message quotes bytes that are not UTF-8, it is that of their decoder."""
+    and if a message quotes bytes that are not UTF-8, it is that of their decoder."""
     try:
         yield
     except FAILURES:

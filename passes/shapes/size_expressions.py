@@ -109,11 +109,11 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
         case ast.UnaryOp(operand=operand):
             return -_value(operand, sizes)
         case ast.BinOp(left=left, op=kind, right=right):
-            found = Fraction(_OPERATORS[type(kind)](_value(left, sizes), _value(right, sizes)))
+            result = Fraction(_OPERATORS[type(kind)](_value(left, sizes), _value(right, sizes)))
         case ast.Call(func=ast.Name(id=name), args=given):
-            found = Fraction(_FUNCTIONS[name][0](*(_value(argument, sizes) for argument in given)))
+            result = Fraction(_FUNCTIONS[name][0](*(_value(argument, sizes) for argument in given)))
         case _:
             raise AssertionError(ast.dump(node))
-    if max(abs(found.numerator), found.denominator) > _LARGEST:
+    if max(abs(result.numerator), result.denominator) > _LARGEST:
         raise OverflowError
-    return found
+    return result

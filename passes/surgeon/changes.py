@@ -20,7 +20,7 @@ class Changes:
     """The changes of a script.
 
     Attributes:
-        made: nodes that are new (mapped to None) or compute something else (mapped to the previous node).
+        new: nodes that are new (mapped to None) or compute something else (mapped to the previous node).
         rewired: nodes with other inputs or outputs, mapped to the previous node.
         kept: the nodes of the model that still exist.
         values: constants and inputs that have changed.
@@ -29,7 +29,7 @@ class Changes:
         was: the previous values, by the values that stand for them now.
     """
 
-    made: dict[ir.Node, ir.Node | None] = field(default_factory=dict)
+    new: dict[ir.Node, ir.Node | None] = field(default_factory=dict)
     rewired: dict[ir.Node, ir.Node] = field(default_factory=dict)
     kept: set[ir.Node] = field(default_factory=set)
     values: set[ir.Value] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Changes:
     was: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def count(self) -> int:
-        return len(self.made) + len(self.rewired) + len(self.values) + len(self.declared) + len(self.other)
+        return len(self.new) + len(self.rewired) + len(self.values) + len(self.declared) + len(self.other)
 
 
 def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], maker: str) -> None:
@@ -53,11 +53,11 @@ def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], mak
         removed: the removed nodes of the model.
         maker: the name of the pass.
     """
-    new = [node for node in nodes if node in changes.made]
+    new = [node for node in nodes if node in changes.new]
     sources: dict[ir.Node, dict[ir.Node, None]] = {}
     claimed: set[ir.Node] = set()
     for node in new:
-        before = changes.made[node]
+        before = changes.new[node]
         sources[node] = {before: None} if before is not None else {}
         pending = [changes.was[value].producer() for value in node.outputs if value in changes.was]
         while pending:
@@ -108,7 +108,7 @@ def _spread(graph: ir.Graph, touched: set[ir.Value], changes: Changes) -> bool:
     """Add all values that depend on ``touched``; whether the graph has any."""
     spread = False
     for node in graph:
-        hit = node in changes.made or node in changes.rewired or any(value in touched for value in node.inputs)
+        hit = node in changes.new or node in changes.rewired or any(value in touched for value in node.inputs)
         for inner in subgraphs(node):
             if hit:
                 touched.update(inner.inputs)

@@ -102,7 +102,7 @@ class Exporter:
         nodes = [self._node(*pair, values, opset) for pair in zip(gs_nodes, outputs, strict=True)]
         if in_function:
             made_here = [_constant_node(value) for value in constants]
-            self.changes.made.update(dict.fromkeys(made_here))
+            self.changes.new.update(dict.fromkeys(made_here))
             nodes, constants = [*made_here, *nodes], []
         defined = [value for value in (*inputs, *constants) if value.const_value is not None]
         exported = ir.Graph(
@@ -264,7 +264,7 @@ class Exporter:
             for key, note in before.meta.items():
                 node.meta[key] = note
         if before is None or not same:
-            changes.made[node] = before
+            changes.new[node] = before
         elif [was.get(value) if value else None for value in node.inputs] != list(before.inputs) or [
             was.get(value) for value in node.outputs if value.name
         ] != [output for output in before.outputs if output.name]:

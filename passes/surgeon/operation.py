@@ -59,10 +59,10 @@ def operate(
         result.skips.append(Skip(f"ONNX's shape inference fails on the changed model: {failure}"))
     elif disputed:
         result.skips.append(Skip(f"the types or shapes of {disputed} values cannot be confirmed by inference"))
-    old = {*removed, *(node for node in changes.made.values() if node is not None), *changes.rewired.values()}
+    old = {*removed, *(node for node in changes.new.values() if node is not None), *changes.rewired.values()}
     note = where + (f"; {len(changes.other)} other changes" if changes.other else "")
     before = tuple(node.name or "" for node in nodes if node in old)
-    result.rewrites.append(Rewrite(before, tuple(node.name or "" for node in (*changes.made, *changes.rewired)), note))
+    result.rewrites.append(Rewrite(before, tuple(node.name or "" for node in (*changes.new, *changes.rewired)), note))
     return result
 
 

@@ -101,8 +101,8 @@ class SizeMap:
 
     def _depends(self, expression: Expression, key: Key) -> bool:
         for _, keys in expression.terms:
-            for each in keys:
-                if each == key or (each in self.definitions and self._depends(self.definitions[each], key)):
+            for factor in keys:
+                if factor == key or (factor in self.definitions and self._depends(self.definitions[factor], key)):
                     return True
         return False
 

@@ -130,7 +130,7 @@ def _cast(node: Node) -> None:
 
 @rewrites("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
 def _crashing(node: Node) -> None:
-    """Hide the node; these were found by giving each operator of ONNX operands of unknown type."""
+    """Hide the node: inference crashes on operands of unknown type."""
     if any(node.around.type(name) is None for name in node.message.input):
         node.message.domain = HIDDEN
 
