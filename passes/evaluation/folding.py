@@ -131,7 +131,7 @@ class Folder:
         self._lists: dict[ir.Value, Known | None] = {}  # of constants
 
     def fold(self) -> list[ir.Value]:
-        """Fold all that can be folded at present; returns the new constants."""
+        """Fold all that can be folded at present; return the new constants."""
         for node in self._too_large:  # sizes and other uses of the weights may have changed
             del self._refused[node]
         self._too_large.clear()
@@ -261,7 +261,7 @@ class Folder:
         return tensor
 
     def _refuse_growth(self, plan: _Plan, targets: Sequence[ir.Value]) -> bool:
-        """Refuse results of known size that are too large; returns whether there were any."""
+        """Refuse results of known size that are too large; return whether there were any."""
         grown = [value for value in targets if self._would_grow(value, _bytes(value, self.scope) or 0, plan)]
         return bool(grown)
 

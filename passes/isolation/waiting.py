@@ -30,7 +30,7 @@ class Waiting:
         self._short = False
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a message, or for the end of the other side; returns whether one of them came within the time."""
+        """Wait for a message, or for the end of the other side; return whether one of them came within the time."""
         started = time.perf_counter()
         if self._short:
             while time.perf_counter() < started + ACTIVE_SECONDS:

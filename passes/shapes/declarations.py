@@ -210,7 +210,7 @@ def _scans(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, Known]:
-    """Set the shapes of all parameters to what is proven; returns what inference finds then, from inputs alone."""
+    """Set the shapes of all parameters to what is proven; return what inference finds then, from inputs alone."""
     for parameter in parameters:
         parameter.value.shape = None
         _leave(parameter, None)
@@ -319,7 +319,7 @@ def contradiction(value: ir.Value, inferred: tuple[ir.TypeProtocol | None, ir.Sh
 
 
 def _has_declarations(node: ir.Node) -> bool:
-    """Return whether what a model says of the outputs of a node, or within it, may be of use to inference."""
+    """Return whether what a model declares of a node's outputs, or within it, may help inference."""
     return has_subgraphs(node) or any(
         (value.type is not None or value.shape is not None) and (not value.is_graph_output() or value.uses())
         for value in node.outputs

@@ -138,7 +138,7 @@ def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:
 def run(
     model: ir.Model, *, declared: bool, propagate: bool, wanted: Callable[[ir.Value], bool] = lambda _: True
 ) -> dict[ir.Value, Known]:
-    """Run ONNX's inference; returns the values of the model with their inferred types and shapes.
+    """Run ONNX's inference; return the values of the model with their inferred types and shapes.
 
     Args:
         model: not changed.

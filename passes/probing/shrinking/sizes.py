@@ -89,7 +89,7 @@ class SizeMap:
     _solved: dict[Key, int] = field(default_factory=dict)
 
     def require(self, key: Key, rule: Rule) -> Expression:
-        """Add a rule for a size; returns the size."""
+        """Add a rule for a size; return the size."""
         known = self.rules.get(key)
         self.rules[key] = rule if known is None else known | rule
         return Expression.product(key)
