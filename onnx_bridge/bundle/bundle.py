@@ -101,11 +101,11 @@ class Bundle:
         self.path = unpacked(path)
         where = manifest_path(self.path)
         if not where.exists():
-            what = "there is no such bundle" if not self.path.exists() else "this is not a bundle: it has no manifest"
+            what = "the bundle does not exist" if not self.path.exists() else "this is not a bundle: it has no manifest"
             raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
         self.manifest = Manifest.read(where)
         limits = Limits.of(timeout, memory)
-        self.programs = [Program(self.path, self.manifest, each, runtime, limits) for each in self.manifest.programs]
+        self.programs = [Program(self.path, self.manifest, info, runtime, limits) for info in self.manifest.programs]
         self._choice: list[str] = []
         for info in self.manifest.programs:
             if info.manifest is not None and (problem := info.manifest.problem(self.path)):
@@ -126,7 +126,7 @@ class Bundle:
 
     @property
     def proof(self) -> BundleProof:
-        """How far the numbers of all programs are known."""
+        """The extent to which the numbers of all programs are known."""
         return self.manifest.proof
 
     @functools.cached_property
@@ -139,14 +139,14 @@ class Bundle:
         """The program of a bundle that does not choose one.
 
         Raises:
-            InputError: it chooses by sizes.
+            InputError: the bundle chooses by sizes.
         """
         _ = self.manifest.program
         return self.programs[0]
 
     @functools.cached_property
     def decoder(self) -> Decoder:
-        """What generates text with the programs.
+        """The part that generates text with the programs.
 
         Raises:
             InputError: the bundle is not a decoder.
@@ -163,7 +163,7 @@ class Bundle:
 
     @property
     def wholly_on_migraphx(self) -> bool:
-        """Whether nothing runs on ONNX Runtime."""
+        """True if nothing runs on ONNX Runtime."""
         return self.manifest.wholly_on_migraphx
 
     @property
@@ -191,7 +191,7 @@ class Bundle:
         """Return the smallest program that holds some sizes, and has the values of selecting inputs.
 
         Raises:
-            InputError: none does; the error names all of them.
+            InputError: no program does; the error names all of them.
         """
         exact = self.manifest.exact
         for program in self.programs:
@@ -199,8 +199,8 @@ class Bundle:
             fits = (sizes[name] == size if name in exact else sizes[name] <= size for name, size in dims.items())
             if dims.keys() == {*self.manifest.dims} and all(fits):
                 return program
-        there = "; ".join(each.info.label for each in self.programs if each.info.dims)
-        raise InputError(f"no bucket holds {label(sizes)}", where=str(self.path), hint=f"there are {there}")
+        buckets = "; ".join(program.info.label for program in self.programs if program.info.dims)
+        raise InputError(f"no bucket holds {label(sizes)}", where=str(self.path), hint=f"there are {buckets}")
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.
@@ -211,7 +211,7 @@ class Bundle:
                 string dtype, a sequence is a list of arrays, an empty optional is None.
 
         Returns:
-            The outputs, likewise.
+            The outputs by name, in the same form.
 
         Raises:
             InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime refuses it.
@@ -269,6 +269,6 @@ class Bundle:
         for info in self.inputs:
             expected = info.sizes_for(sizes)
             if expected is not None and None not in expected and tuple(shapes[info.name]) != expected:
-                what = f"its shape is {list(shapes[info.name])}, and the programs take {list(info.shape or ())}"
+                what = f"the shape is {list(shapes[info.name])}, and the programs take {list(info.shape or ())}"
                 raise InputError(what, where=f"input {info.name!r}")
         return {name: sizes[name] for name in self.manifest.dims if name in sizes}

@@ -1,4 +1,4 @@
-"""The verb ``diff``: the nodes of two models compared; of a bundle, those of its cleaned model.
+"""The verb ``diff``: the nodes of two models compared; a bundle stands for its cleaned model.
 
 Nodes are matched by name; those that passes made record the pass and the nodes that they replace in their metadata
 (``onnx_bridge.pass``, ``onnx_bridge.origin``).
@@ -29,7 +29,7 @@ class NodeChange:
         operator: its operator, in the second model if it is there.
         made_by: the pass that made it; empty if none is recorded.
         origin: the nodes of the first model that it replaces.
-        changes: of a changed node: the differences, in words.
+        changes: the differences of a changed node, in words.
     """
 
     name: str
@@ -69,7 +69,7 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
     """
     before, after = _nodes(_model(first)), _nodes(_model(second))
     added = [_change(node) for name, node in after.items() if name not in before]
-    replaced = {name for each in added for name in each.origin}
+    replaced = {name for change in added for name in change.origin}
     missing = [NodeChange(name, operator(node)) for name, node in before.items() if name not in after]
     changed, unchanged = [], 0
     for name in before.keys() & after.keys():
@@ -79,10 +79,10 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
         else:
             unchanged += 1
     return ModelDiff(
-        removed=[each for each in missing if each.name not in replaced],
-        replaced=[each for each in missing if each.name in replaced],
+        removed=[change for change in missing if change.name not in replaced],
+        replaced=[change for change in missing if change.name in replaced],
         added=added,
-        changed=sorted(changed, key=lambda each: each.name),
+        changed=sorted(changed, key=lambda change: change.name),
         unchanged=unchanged,
     )
 
@@ -94,7 +94,7 @@ def _model(given: str | os.PathLike[str] | ir.Model) -> ir.Model:
         return models.load(given)
     path = Bundle(given).model_path
     if path is None:
-        raise InputError("it keeps no cleaned model", where=str(given), hint="name an ONNX file")
+        raise InputError("the bundle keeps no cleaned model", where=str(given), hint="name an ONNX file")
     return models.load(path)
 
 
@@ -111,18 +111,18 @@ def _change(node: ir.Node) -> NodeChange:
 
 
 def _differences(before: ir.Node, after: ir.Node) -> list[str]:
-    found = []
+    differences = []
     if operator(before) != operator(after):
-        found.append(f"operator {operator(before)} → {operator(after)}")
+        differences.append(f"operator {operator(before)} → {operator(after)}")
     for kind, old, new in (("input", before.inputs, after.inputs), ("output", before.outputs, after.outputs)):
         names = [[value.name if value is not None else "" for value in values] for values in (old, new)]
         if names[0] != names[1]:
-            found.append(f"{kind}s {', '.join(map(str, names[0]))} → {', '.join(map(str, names[1]))}")
+            differences.append(f"{kind}s {', '.join(map(str, names[0]))} → {', '.join(map(str, names[1]))}")
     for name in sorted(before.attributes.keys() | after.attributes.keys()):
         texts = [_attribute(node.attributes.get(name)) for node in (before, after)]
         if texts[0] != texts[1]:
-            found.append(f"{name} {texts[0]} → {texts[1]}")
-    return found
+            differences.append(f"{name} {texts[0]} → {texts[1]}")
+    return differences
 
 
 def _attribute(attribute: ir.Attr | None) -> str:

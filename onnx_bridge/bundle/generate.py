@@ -24,8 +24,8 @@ class Generated(JsonRecord):
     """The result of `generate`.
 
     Attributes:
-        tokens: the new ones.
-        seconds: how long it took, without loading the bundle.
+        tokens: the new tokens.
+        seconds: the duration, without loading the bundle.
     """
 
     tokens: list[int]
@@ -50,30 +50,31 @@ def generate(  # noqa: PLR0913
     Args:
         bundle: a decoder (`onnx_bridge.convert`).
         ids: the tokens of the prompt, or of the source of a model with an encoder.
-        max_new_tokens: as for `Decoder.generate`.
+        max_new_tokens: the most tokens; default: until the cache is full.
         inputs: a file with what an encoder takes, ``.npy`` or ``.npz``, instead of ``ids``.
-        prompt: of a model with an encoder, the tokens that the text begins with; default: its own first token.
-        choose: as for `Decoder.generate`.
-        stop: likewise.
-        runtime: as for `onnx_bridge.load`.
-        timeout: likewise.
-        memory: likewise.
+        prompt: the tokens that the text begins with, if the model has an encoder; default: its own first token.
+        choose: sampling: from logits, (1, vocabulary) float32, to tokens, (1,); default: the most probable.
+        stop: tokens that end the text.
+        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
+        timeout: limit in seconds for each of MIGraphX's steps.
+        memory: limit in GiB for MIGraphX's process.
 
     Raises:
-        InputError: it is no decoder, there are both or none of ``ids`` and ``inputs``, or as for `Decoder.generate`.
+        InputError: the bundle is not a decoder, not exactly one of ``ids`` and ``inputs`` is given, or as for
+            `Decoder.generate`.
         RuntimeFailure: as for `onnx_bridge.load`.
     """
     loaded = Bundle(bundle, runtime=runtime, timeout=timeout, memory=memory)
     decoder = loaded.decoder
     if decoder.layout.batch != 1:
-        what = f"it generates {decoder.layout.batch} texts at a time"
+        what = f"the decoder generates {decoder.layout.batch} texts at a time"
         raise InputError(what, where=str(bundle), hint="from Python: onnx_bridge.load(…).decoder.generate(…)")
     source = _source(decoder, ids, inputs)
     first = None if prompt is None else np.array([prompt], np.int64)
     loaded.open()
     started = time.perf_counter()
-    found = decoder.generate(source, max_new_tokens, prompt=first, choose=choose, stop=stop)
-    return Generated(found[0].tolist(), round(time.perf_counter() - started, 6))
+    generated = decoder.generate(source, max_new_tokens, prompt=first, choose=choose, stop=stop)
+    return Generated(generated[0].tolist(), round(time.perf_counter() - started, 6))
 
 
 def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLike[str] | None) -> Array:

@@ -3,10 +3,10 @@
     bundle = onnx_bridge.convert("model.onnx", "out", target="ref")
     outputs = onnx_bridge.as_gpu(bundle)({"x": array})
 
-MIGraphX's gpu target runs many passes that ``ref`` has not. They change quantization most: 8-bit kernels are used where
-they can be, and every other pair of QuantizeLinear and DequantizeLinear is removed, with its rounding and its
-saturation. Here those passes that need no GPU run on the cleaned model (`onnx_bridge.migraphx.rehearsal`), and ``ref``
-computes the result. The summation order and the precision of a GPU's kernels are not reproduced.
+MIGraphX's gpu target runs many passes that ``ref`` has not. They change quantization most: 8-bit kernels are used if
+possible, and every other pair of QuantizeLinear and DequantizeLinear is removed, with its rounding and saturation. Here
+the passes that need no GPU run on the cleaned model (`onnx_bridge.migraphx.rehearsal`), and ``ref`` computes the
+result. The summation order and the precision of a GPU's kernels are not reproduced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.worker import Worker
 
 _LISTED = 8
-"""How many nodes a sentence names."""
+"""The number of nodes that a sentence names."""
 
 
 class GpuPreview:
@@ -46,10 +46,10 @@ class GpuPreview:
 
     def __init__(self, bundle: Bundle, passes: Rehearsal | None = None) -> None:
         if bundle.manifest.target != "ref":
-            what = f"it was compiled for {bundle.manifest.target}"
+            what = f"the bundle was compiled for {bundle.manifest.target}"
             raise InputError(what, where=str(bundle.path), hint="convert with --target ref")
         if bundle.model_path is None:
-            what = "it keeps no cleaned model, which the passes of the gpu target need"
+            what = "the bundle keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(bundle.path), hint="convert into a folder")
         self._passes = passes
         self._unfused = ""
@@ -81,7 +81,8 @@ class GpuPreview:
     @property
     def _products(self) -> tuple[Operator, ...]:
         """The products of the programs that are loaded."""
-        return tuple(each for program in self.programs for _, view in sorted(program.views.items()) for each in view)
+        views = [view for program in self.programs for _, view in sorted(program.views.items())]
+        return tuple(product for view in views for product in view)
 
     @property
     def kernel_notes(self) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ class GpuPreview:
         """
         products = self._products
         counts = Counter(product.kernel for product in products)
-        left = list(dict.fromkeys(name for each in products if each.kernel == "float" for name in each.nodes))
+        left = list(dict.fromkeys(name for product in products if product.kernel == "float" for name in product.nodes))
         more = f", and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
         named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
         said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
@@ -153,6 +154,6 @@ def as_gpu(bundle: Bundle) -> GpuPreview:
         bundle: one that was compiled for ``ref``, in a folder.
 
     Raises:
-        InputError: it is not one.
+        InputError: the bundle was compiled for a GPU, or keeps no cleaned model.
     """
     return GpuPreview(bundle)

@@ -25,15 +25,15 @@ class ModelView(JsonRecord):
 
     Attributes:
         path: its file; None for a model in memory.
-        ir_version, opsets, producer: those of the file.
+        ir_version, opsets, producer: the fields of the file.
         inputs, outputs: name, dtype, and shape (a symbolic size is its name, an unknown one None).
         nodes: the number of nodes in all graphs and functions.
-        operators: the number of nodes of each, the most frequent first; with the domain, unless it is ONNX's.
+        operators: the number of nodes of each operator, the most frequent first; with the domain, unless it is ONNX's.
         parameters: the number of elements of all weights.
         parameter_bytes: the size of the weights by dtype.
         quantization: the number of nodes of each quantizing or integer operator.
         functions: names of the model's functions.
-        forecast: of a quantized model, the kernels that a GPU would run it with if it were not cleaned
+        forecast: the kernels that a GPU would run a quantized model with if it were not cleaned
             (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
     """
 
@@ -70,7 +70,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
     """Summarize a model or a bundle.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the model or the bundle cannot be read.
     """
     if isinstance(model, ir.Model):
         return describe_model(model)
@@ -80,7 +80,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
 
 
 def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
-    """Summarize a model; of its weights, only quantization parameters are read."""
+    """Summarize a model; the only weights that are read are quantization parameters."""
     graph = model.graph
     operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model))
     parameters, sizes = 0, Counter[str]()
@@ -94,7 +94,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
         opsets=dict(model.opset_imports),
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
         inputs=[_value(value) for value in graph.inputs if value.name not in graph.initializers],
-        outputs=[_value(each) for each in graph.outputs],
+        outputs=[_value(output) for output in graph.outputs],
         nodes=operators.total(),
         operators=dict(operators.most_common()),
         parameters=parameters,

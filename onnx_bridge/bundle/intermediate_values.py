@@ -38,20 +38,20 @@ class InsideProgram:
     """The values inside a program of a bundle that keeps its cleaned model.
 
     Args:
-        program: it is loaded.
+        program: the program, loaded.
     """
 
     program: Program
 
     @classmethod
     def of(cls, program: Program) -> InsideProgram | None:
-        """Return those of a program; None if it keeps no model, or MIGraphX has quantized it."""
+        """Return the inside of a program; None if it keeps no model, or MIGraphX has quantized it."""
         quantized = program.manifest.request.precision in BY_CALIBRATION
         return None if program.model_path is None or quantized else cls(program)
 
     @cached_property
     def model(self) -> ir.Model:
-        """The cleaned model, with inferred types; loops and branches are in its main graph where that is possible."""
+        """The cleaned model, with inferred types; loops and branches are in its main graph if that is possible."""
         assert self.program.model_path is not None
         model = unfolded(models.load(self.program.model_path))
         infer(model)
@@ -67,7 +67,7 @@ class InsideProgram:
 
         Args:
             sample: the inputs.
-            names: of values in `names`.
+            names: names out of `names`.
 
         Raises:
             RuntimeFailure: MIGraphX does not take the program with them as outputs.
@@ -84,7 +84,7 @@ class InsideProgram:
     def _pieces(self, wanted: set[str]) -> Iterator[tuple[list[str], list[str], bool]]:
         """Yield the inputs and outputs of each program and host partition, and whether MIGraphX runs it."""
         for info in self.program.info.partitions:
-            inputs, outputs = [tensor.name for tensor in info.inputs], [each.name for each in info.outputs]
+            inputs, outputs = [tensor.name for tensor in info.inputs], [output.name for output in info.outputs]
             nodes = list(extract(self.model, inputs, outputs).graph)
             inside = [str(value.name) for node in nodes for value in node.outputs if value.name in wanted]
             yield inputs, list(dict.fromkeys((*outputs, *inside))), info.program is not None
@@ -97,8 +97,8 @@ class InsideProgram:
         names = [str(value.name) for value in part.graph.outputs]
         worker, manifest = self.program.worker, self.program.manifest
         if worker is None:
-            raise InputError("it is not loaded", where=str(self.program.path))
-        shapes = {name: np.shape(each) for name, each in inputs.items() if isinstance(each, np.ndarray)}
+            raise InputError("the program is not loaded", where=str(self.program.path))
+        shapes = {name: array.shape for name, array in inputs.items() if isinstance(array, np.ndarray)}
         for value in part.graph.inputs:
             value.shape = ir.Shape(shapes[str(value.name)])
         options = CompileOptions.of(manifest.request.options, worker.runtime, manifest.target)
@@ -106,8 +106,8 @@ class InsideProgram:
             path = Path(folder) / "model.onnx"
             models.save(part, path)
             program = parse(worker, path, shapes)
-            if len(program.get_output_shapes()) != len(names):
-                raise MigraphxError(f"it gives another number of outputs than {len(names)}")
+            if (count := len(program.get_output_shapes())) != len(names):
+                raise MigraphxError(f"MIGraphX gives {count} outputs instead of {len(names)}")
             program.compile(manifest.target, **options.compile)
             parameters = program.get_parameter_shapes()
             tensors = {
@@ -116,7 +116,7 @@ class InsideProgram:
                 if name in parameters and isinstance(array, np.ndarray)
             }
             results = program.run(tensors)
-        return {name: _restored(each.numpy(), self._made[name]) for name, each in zip(names, results, strict=True)}
+        return {name: _restored(result.numpy(), self._made[name]) for name, result in zip(names, results, strict=True)}
 
 
 def _can_fetch(value: ir.Value) -> bool:

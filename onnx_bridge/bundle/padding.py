@@ -46,8 +46,8 @@ class Padding:
         if not any(map(any, widths)):
             return array
         if any(width < 0 for pair in widths for width in pair):
-            what = f"it is {list(array.shape)}, more than its bucket has"
-            raise InputError(what, where=f"input {tensor.name!r}", hint="its sizes must not shrink where others grow")
+            what = f"the array is {list(array.shape)}, more than its bucket has"
+            raise InputError(what, where=f"input {tensor.name!r}", hint="its sizes must not shrink while others grow")
         rule = self.rules.get(tensor.name, "0")
         if rule == EDGE and array.size:
             return np.pad(array, widths, mode="edge")
@@ -72,7 +72,7 @@ class Padding:
 def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> tuple[int, int]:
     """Return how much an axis grows at its start, by the dimensions ``before``, and at its end, by the others."""
     sizes = small, {**small, **{name: large[name] for name in before}}, large
-    have, at_start, needed = (size_of(axis, each) for each in sizes)
+    have, at_start, needed = (size_of(axis, size) for size in sizes)
     if have is None or at_start is None or needed is None:
         return 0, 0
     return at_start - have, needed - at_start
@@ -86,11 +86,13 @@ def bucket_samples(
     Args:
         specs: the inputs, whose dimensions are those that programs are chosen by.
         dims: sizes by dimension, and values by selecting input.
-        seed: as for `onnx_bridge.samples.inputs.generate`, which raises the same.
+        seed: the seed for `onnx_bridge.samples.inputs.generate`, which raises the same.
         samples: the number of samples.
     """
     symbols = {dim for spec in specs for dim in spec.shape or ()}
     selecting = {spec.name for spec in specs if spec.dtype == bool} & dims.keys() - symbols
     sizes = {name: size for name, size in dims.items() if name not in selecting}
     generated = samplers.generate(specs, seed=seed, samples=samples, dims=sizes)
-    return [{**each, **{name: np.full_like(each[name], dims[name]) for name in selecting}} for each in generated]
+    for sample in generated:
+        sample.update({name: np.full_like(sample[name], dims[name]) for name in selecting})
+    return generated

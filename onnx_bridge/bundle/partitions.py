@@ -33,7 +33,7 @@ class HostPartition:
     Attributes:
         info: its inputs and outputs.
         session: the partition as a model.
-        limits: of each run.
+        limits: the limits of each run.
         seconds: the duration of the last run.
     """
 
@@ -47,9 +47,9 @@ class HostPartition:
         started = time.perf_counter()
         given = {info.name: values[info.name] for info in self.info.inputs}
         with limited(self.limits):
-            found = self.session.run(given)
+            outputs = self.session.run(given)
         self.seconds = time.perf_counter() - started
-        return found
+        return outputs
 
 
 @dataclass
@@ -63,7 +63,7 @@ class DevicePartition:
 
     @functools.cached_property
     def _given(self) -> list[tuple[TensorInfo, np.dtype[Any] | None]]:
-        """What MIGraphX takes, without unused parameters, which it drops; and the dtype of what it holds in bytes."""
+        """The inputs that MIGraphX takes (it drops unused ones), with the dtype of those that it holds in bytes."""
         shapes = self.program.get_parameter_shapes()
         taken = [info for info in self.info.inputs if info.name in shapes]
         return [(info, shapes[info.name].dtype if info.dtype in _PACKED else None) for info in taken]
@@ -106,7 +106,7 @@ class CutModel:
 
 
 def _borders(info: PartitionInfo) -> tuple[Sequence[str], Sequence[str]]:
-    return [tensor.name for tensor in info.inputs], [each.name for each in info.outputs]
+    return [tensor.name for tensor in info.inputs], [output.name for output in info.outputs]
 
 
 def _checked(value: Value, info: TensorInfo) -> Array:
@@ -114,7 +114,8 @@ def _checked(value: Value, info: TensorInfo) -> Array:
     assert value is not None
     assert not isinstance(value, list)
     if value.shape != info.shape or value.dtype != info.numpy:
-        what = f"it is {value.dtype.name}{list(value.shape)}, and the model says {info.dtype}{list(info.shape or ())}"
+        declared = f"{info.dtype}{list(info.shape or ())}"
+        what = f"the value is {value.dtype.name}{list(value.shape)}, and the model says {declared}"
         raise InputError(what, where=f"value {info.name!r}", hint="the shapes that the model declares are wrong")
     return value
 

@@ -33,10 +33,10 @@ class Program:
 
     Args:
         bundle: the bundle's folder, or its program (``.mxr``).
-        manifest: the bundle's.
-        info: the program's entry in the manifest.
+        manifest: the manifest of the bundle.
+        info: the program's entry in it.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        limits: of each of MIGraphX's steps, and of each run of a host partition.
+        limits: the limits of each of MIGraphX's steps, and of each run of a host partition.
 
     Attributes:
         path: the folder in which it is a bundle of its own; the bundle's path if there is no such folder.
@@ -105,7 +105,7 @@ class Program:
         self.notes = []
         cleaned = CutModel(self.model_path)
         with limited(self.limits), self._worker.limited(self.limits) if self._worker else contextlib.nullcontext():
-            self._partitions = [self._load(*each, cleaned) for each in enumerate(self.info.partitions)]
+            self._partitions = [self._load(*partition, cleaned) for partition in enumerate(self.info.partitions)]
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the program.
@@ -115,7 +115,7 @@ class Program:
                 objects or of numpy's string dtype, a sequence is a list of arrays, an empty optional is None.
 
         Returns:
-            The outputs, likewise.
+            The outputs by name, in the same form.
 
         Raises:
             InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime refuses it.
@@ -176,7 +176,7 @@ class Program:
         for index, partition in enumerate(self._partitions, 1):
             values |= partition.run(values)
             if later := self._partitions[index:]:
-                kept = {info.name for each in later for info in each.info.inputs}.union(wanted)
+                kept = {tensor.name for partition in later for tensor in partition.info.inputs}.union(wanted)
                 values = {name: value for name, value in values.items() if name in kept}
         return {name: values[name] for name in wanted}
 

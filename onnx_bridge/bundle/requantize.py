@@ -36,7 +36,7 @@ def quantize(program: Program, precision: str, target: str, samples: Sequence[Ma
     try:
         program.quantize(precision, target, samples)
     except RuntimeFailure as error:
-        what = f"MIGraphX cannot quantize it to {precision}: {error.what}"
+        what = f"MIGraphX cannot quantize the program to {precision}: {error.what}"
         hint = "is the calibration data representative?"
         raise QuantizationError(what, hint=hint, output=error.output) from error
 
@@ -45,19 +45,17 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
     """Quantize a program of a bundle that was parsed again.
 
     Args:
-        program: parsed, not compiled.
-        index: of its partition.
-        manifest: the bundle's.
-        folder: the bundle's.
+        program: the program, parsed and not compiled.
+        index: the index of its partition.
+        manifest: the manifest of the bundle.
+        folder: the folder of the bundle.
 
     Raises:
         InputError: the samples are missing.
         QuantizationError: as for `quantize`.
     """
-    if (
-        manifest.request.precision not in BY_CALIBRATION or manifest.request.keep_fp32
-    ):  # then the model has the quantization
-        return
+    if manifest.request.precision not in BY_CALIBRATION or manifest.request.keep_fp32:
+        return  # if there is a quantization, the model has it
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}
 
@@ -72,6 +70,6 @@ def quantize_again(program: Program, index: int, manifest: Manifest, folder: Pat
                 kind = shapes[name].type
                 samples.setdefault(number, {})[name] = Tensor(kind, array.astype(STORAGE[kind], copy=False))
     except (OSError, ValueError) as error:
-        what = f"its program cannot be read back, and the calibration samples are missing: {error}"
+        what = f"the program cannot be read back, and the calibration samples are missing: {error}"
         raise InputError(what, where=str(path), hint="convert again") from error
     quantize(program, manifest.request.precision, manifest.target, list(samples.values()))

@@ -53,7 +53,7 @@ def run_files(
 ) -> RunResult:
     """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, atomically.
 
-    Where the arrays hold several samples (`input_files.read`), so do the outputs, along a first axis. The arrays of a
+    If the arrays hold several samples (`input_files.read`), so do the outputs, along a first axis. The arrays of a
     sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
 
     Raises:
@@ -67,20 +67,20 @@ def run_files(
     samples = files.read(sample, loaded.specs)
     tell("run")
     started = time.perf_counter()
-    found = [flat(loaded(arrays)) for arrays in samples]
+    runs = [flat(loaded(arrays)) for arrays in samples]
     seconds = time.perf_counter() - started
-    results = found[0] if len(found) == 1 else _stacked(found)
+    results = runs[0] if len(runs) == 1 else _stacked(runs)
     with atomic_file(out) as temporary, temporary.open("wb") as file:
         write_npz(file, results)
-    outputs = {name: (dtype_name(each.dtype), each.shape) for name, each in results.items()}
+    outputs = {name: (dtype_name(result.dtype), result.shape) for name, result in results.items()}
     return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
 
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return the outputs of several samples, along a first axis."""
     for name in dict.fromkeys(name for sample in samples for name in sample):
-        shapes = {each[name].shape if name in each else None for each in samples}
+        shapes = {sample[name].shape if name in sample else None for sample in samples}
         if len(shapes) > 1:
-            what = "its shape differs from sample to sample, so that they cannot be stacked"
+            what = "the shape differs from sample to sample, so that the outputs cannot be stacked"
             raise InputError(what, where=f"output {name!r}", hint="run the samples one by one")
-    return {name: np.stack([each[name] for each in samples]) for name in samples[0]}
+    return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}

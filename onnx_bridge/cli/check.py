@@ -44,7 +44,7 @@ def check(
     """
     if request.data is not None:
         if strict:
-            what = "it measures metrics, for which --strict means nothing"
+            what = "on a dataset metrics are measured, for which --strict means nothing"
             raise InputError(what, where="--data", hint="--min says what a metric must reach")
         _measure(model, request, html, junit, as_json)
     if save_results is not None:

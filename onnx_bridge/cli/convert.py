@@ -1,7 +1,6 @@
 """The verb ``convert``: one model into one bundle, or many into a folder of them.
 
-Batches are imported when they are asked for, which would take a twentieth of a small conversion; the conversion of one
-model, once its processes are starting.
+Batches are imported only if there are many models, the conversion of one model once its processes are starting.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ Out = Annotated[
         "-o",
         "--output",
         metavar="OUT",
-        help="A folder, as a path or a URL; or, for one model, a name ending in .mxr.",
+        help="A folder, as a path or a URL; or, for a single model, a name ending in .mxr.",
         show_default=False,
     ),
 ]
 EngineName = Annotated[
-    str, typer.Option(metavar="local|ray", help="Where many models are converted: here, or on a Ray cluster.")
+    str, typer.Option(metavar="local|ray", help="The place to convert many models: here, or on a Ray cluster.")
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="The Ray cluster; default: RAY_ADDRESS, or the one of this machine."),
+    typer.Option(metavar="HOST:PORT", help="The Ray cluster; default: RAY_ADDRESS, or this machine's."),
 ]
 
 
@@ -75,7 +74,7 @@ def convert(
 def _check_engine(engine: str, address: str | None) -> None:
     if engine not in ("local", "ray"):
         hint = nearest(engine, ("local", "ray")) or "local, or ray"
-        raise InputError("there is no such engine", where=f"--engine {engine}", hint=hint)
+        raise InputError("the engine does not exist", where=f"--engine {engine}", hint=hint)
     if address is not None and engine != "ray":
         raise InputError("only Ray has an address", where=f"--address {address}", hint="give --engine ray as well")
 

@@ -13,7 +13,7 @@ from onnx_bridge.requests.batch import JobRequest
 
 
 def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
-    """Convert a model, compare it where asked, and show the results; raises `typer.Exit` if a comparison fails."""
+    """Convert a model, compare it if asked to, and show the results; raises `typer.Exit` if a comparison fails."""
     with progress(as_json) as tell:
         bundle = conversion.run(source, out, request.conversion, tell)
         report = None

@@ -23,5 +23,5 @@ def diff(
     A bundle means its cleaned model.
     """
     with progress(as_json, "compare"):
-        found = difference.diff(first, second)
-    show(found, as_json)
+        differences = difference.diff(first, second)
+    show(differences, as_json)

@@ -16,7 +16,7 @@ from onnx_bridge.requests.texts import numbers_of
 
 
 def tokens(option: str) -> Callable[[str], tuple[int, ...]]:
-    """Return what reads the token ids of an option."""
+    """Return a function that reads the token ids of an option."""
     return numbers_of(option, "TOKEN,TOKEN", "1,15,7")
 
 
@@ -30,13 +30,13 @@ def generate(
         str | None, typer.Option(metavar="1,15,7", help="The tokens of the prompt, or of what an encoder takes.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(metavar="X.npy", help="What an encoder takes, if these are no tokens.")
+        Path | None, typer.Option(metavar="X.npy", help="The input of an encoder, if that is not tokens.")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="2", help="Behind an encoder: the tokens that the text begins with.")
+        str | None, typer.Option(metavar="2", help="The tokens that a text begins with, if there is an encoder.")
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The most tokens; or what fits.")
+        int | None, typer.Option(metavar="N", min=1, help="The most tokens; default: until the cache is full.")
     ] = None,
     stop: Annotated[str, typer.Option(metavar="2", help="Tokens that end the text.")] = "",
     as_json: Json = False,

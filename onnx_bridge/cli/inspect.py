@@ -12,13 +12,13 @@ from onnx_bridge.views.html.bundle import write_bundle
 def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False) -> None:
     """Show inputs, outputs, operators, parameters and quantization at a glance.
 
-    Of a bundle, -v lists the passes that rewrote something, and --report writes a model card: where it
-    came from, what was rewritten, how far it is proven.
+    For a bundle, -v lists the passes that rewrote something, and --report writes a model card: where it came
+    from, what was rewritten, how far it is proven.
     """
     with progress(as_json, "read"):
-        found = inspection.inspect(model)
+        view = inspection.inspect(model)
     if html is not None:
-        if not isinstance(found, inspection.BundleView):
+        if not isinstance(view, inspection.BundleView):
             raise InputError("only a bundle has a page", where=str(model), hint="name a bundle")
-        write_bundle(html, found.bundle)
-    show(found, as_json, written=[html])
+        write_bundle(html, view.bundle)
+    show(view, as_json, written=[html])

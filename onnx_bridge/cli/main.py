@@ -39,7 +39,7 @@ It has a function of the verb's name, or, for a verb that has verbs of its own, 
 
 
 class _Verbs(TyperGroup):
-    """Imports the module of a verb when the verb is called: importing them all would take a second.
+    """The verbs, whose modules are imported when they are called: importing them all would take a second.
 
     For ``--help`` and completion the first line of a verb's docstring is read without importing its module.
     """
@@ -86,7 +86,7 @@ def _module(verb: str) -> str:
 
 
 def _loaded(verb: str) -> Any:
-    """The command of a verb, with its options."""
+    """Return the command of a verb, with its options."""
     module = deferred.load(_module(verb))
     app = getattr(module, "app", None)
     if app is None:
@@ -94,22 +94,22 @@ def _loaded(verb: str) -> Any:
         app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
     command: Any = typer.main.get_command(app)
     command.name = verb
-    for each in (command, *getattr(command, "commands", {}).values()):
-        each.rich_markup_mode = None  # the help is plain, and its lines are not broken as the code's are
-        paragraphs = [" ".join(part.split()) for part in (each.help or "").split("\n\n")]
-        each.help, each.short_help = "\n\n".join(paragraphs), paragraphs[0]
+    for part_command in (command, *getattr(command, "commands", {}).values()):
+        part_command.rich_markup_mode = None  # the help is plain, and its lines are not broken as the code's are
+        paragraphs = [" ".join(part.split()) for part in (part_command.help or "").split("\n\n")]
+        part_command.help, part_command.short_help = "\n\n".join(paragraphs), paragraphs[0]
     return command
 
 
 def _listed(verb: str) -> Any:
-    """The name and the summary of a verb."""
+    """Return the name and the summary of a verb."""
     spec = importlib.util.find_spec(_module(verb))
     assert spec is not None
     assert spec.origin is not None
     tree: ast.Module | ast.FunctionDef = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    for each in tree.body:
-        if isinstance(each, ast.FunctionDef) and each.name == _function(verb):
-            tree = each
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == _function(verb):
+            tree = statement
     summary = (ast.get_docstring(tree) or "").partition("\n\n")[0]
     app = typer.Typer()
     app.command(verb, short_help=" ".join(summary.split()))(lambda: None)
@@ -143,9 +143,7 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and leave.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No progress and no result: the exit code says it. Errors remain.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only errors; use the exit code.")] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Results in full: every node, job and pass, not only what matters.")
     ] = False,
@@ -159,10 +157,10 @@ def _main(
 
 
 def main() -> NoReturn:
-    """The console script: runs a command and turns errors into one message and an exit code."""
+    """Run a command, and turn errors into one message and an exit code: the console script."""
     deferred.quick_start()
-    arguments = [each for each in sys.argv[1:] if each not in _ANYWHERE]
-    said = {_ANYWHERE[each] for each in sys.argv[1:] if each in _ANYWHERE}
+    arguments = [argument for argument in sys.argv[1:] if argument not in _ANYWHERE]
+    said = {_ANYWHERE[argument] for argument in sys.argv[1:] if argument in _ANYWHERE}
     terminal.volume.quiet, terminal.volume.verbose = "quiet" in said, "verbose" in said
     debug, as_json = "debug" in said, "--json" in arguments
     _prepare_streams()
@@ -197,7 +195,7 @@ def main() -> NoReturn:
 
 
 def _prepare_streams() -> None:
-    """Make the standard streams such that failing to write to them is an error like others."""
+    """Prepare the standard streams so that failing to write to them is an error like others."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -216,7 +214,7 @@ def _prepare_streams() -> None:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output; that it cannot be written is an `InputError`."""
+    """Standard output; failing to write to it is an `InputError`."""
 
     def write(self, text: str) -> int:
         with _reported():
@@ -255,13 +253,13 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
 
 
 def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
-    """Say what is wrong with the command line; one that asks for nothing gets the help."""
+    """Say what is wrong with the command line; an empty one gets the help."""
     what = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
         if not as_json:
             print(what)
             _leave(InputError.exit_code)
-        what = "there is no verb"
+        what = "the verb is missing"
     verb = error.ctx.command_path if error.ctx is not None else app.info.name
     _fail(InputError(what, hint=f"`{verb} --help` shows what it takes"), as_json)
 

@@ -19,11 +19,7 @@ _C = TypeVar("_C", bound=Callable[..., None])
 
 
 def takes(request: type[Request]) -> Callable[[_C], _C]:
-    """Give a command the options of a request, in the place of its parameter ``request``.
-
-    Args:
-        request: the class; the command gets a request of it, made of the options that are given.
-    """
+    """Give a command the options of a class of requests, in the place of its parameter ``request``."""
 
     def decorate(command: _C) -> _C:
         options = {field.name: field for field in fields_of(request) if field.option.cli}
@@ -37,16 +33,16 @@ def takes(request: type[Request]) -> Callable[[_C], _C]:
         parameters = []
         for parameter in signature.parameters.values():
             added = map(_parameter, options.values()) if parameter.name == "request" else [parameter]
-            parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in added]
+            parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in added]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run  # type: ignore[return-value]
 
     return decorate
 
 
 def read(request: type[Request], texts: Mapping[str, Any]) -> Any:
-    """Return a request with the options of a command line; those that are None keep their defaults.
+    """Return a request with the options of a command line; an option of None keeps its default.
 
     Args:
         request: the class.
@@ -85,12 +81,12 @@ def _parameter(field: Field) -> inspect.Parameter:
         flag, metavar = f"{flag}/--no-{flag.removeprefix('--')}", None
     limits = {"min": option.minimum} if option.minimum is not None and kind in (int, float) else {}
     shown = option.default if option.parse is not None and option.default else option.parse is None
-    made = typer.Option(
+    typer_option = typer.Option(
         flag, metavar=metavar, help=option.help, show_default=shown, autocompletion=option.complete, **limits
     )  # type: ignore[call-overload]
     annotation = kind if kind is bool else kind | None
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, made]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, typer_option]
     )
 
 
@@ -108,7 +104,7 @@ def again(context: typer.Context, *names: str) -> Iterator[str]:
     """Yield some options of a command as they were given, for another one.
 
     Args:
-        context: the command's.
+        context: the context of the command.
         names: the fields of its request.
     """
     for parameter in context.command.params:
@@ -119,9 +115,11 @@ def again(context: typer.Context, *names: str) -> Iterator[str]:
 
 
 def _output_file(path: Path | None) -> Path | None:
-    """Return the path of a file to write; raise InputError if its folder is missing, before there is work to lose."""
+    """Return the path of a file to write; raises InputError if its folder is missing, before there is work to lose."""
     if path is not None and not path.parent.is_dir():
-        raise InputError("it cannot be written: its folder does not exist", where=str(path), hint="make the folder")
+        raise InputError(
+            "the file cannot be written: its folder does not exist", where=str(path), hint="make the folder"
+        )
     return path
 
 

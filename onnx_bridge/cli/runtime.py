@@ -50,11 +50,11 @@ def runtime_download(
 
 @app.command("list")
 def runtime_list(as_json: Json = False) -> None:
-    """Show every MIGraphX on this machine, and which one is used. Exit code 1 where there is none."""
+    """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none."""
     with progress(as_json, "look for MIGraphX"):
-        found = RuntimeList(choices())
-    show(found, as_json)
-    if found.used is None:
+        runtimes = RuntimeList(choices())
+    show(runtimes, as_json)
+    if runtimes.used is None:
         raise typer.Exit(1)
 
 
@@ -71,9 +71,9 @@ def runtime_remove(
 
 @app.command("status")
 def status(as_json: Json = False) -> None:
-    """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 where no runtime works."""
+    """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works."""
     with progress(as_json, "check"):
-        found = runtime_status()
-    show(found, as_json)
-    if not found.passed:
+        checked = runtime_status()
+    show(checked, as_json)
+    if not checked.passed:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: printing a result, and progress while it is made."""
+"""Output of the verbs of the command line: results, and progress before them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from passes.core.text import printable
 
 @dataclass
 class Volume:
-    """How much is printed: ``--quiet`` and ``--verbose``, which may stand anywhere on the command line.
+    """The amount that is printed: ``--quiet`` and ``--verbose``, which may stand anywhere on the command line.
 
     Attributes:
         quiet: whether to print only errors.
@@ -76,7 +76,7 @@ def progress(as_json: bool, beginning: str = "starting") -> Iterator[Callable[[s
         return
     from onnx_bridge.views.terminal.tables import console
 
-    # the stream as it is now: what silences a stage by another one must not silence this
+    # the stream as it is now: silencing a stage by another stream must not silence this
     with console(file=sys.stderr).status(_Ticking(beginning)) as status:
         yield lambda stage: status.update(_Ticking(stage))
 

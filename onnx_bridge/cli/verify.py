@@ -26,7 +26,7 @@ def verify(
     Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
     """
     with progress(as_json, "read every file") as tell:
-        found = verification.verify(bundle, here=request.here, progress=tell)
-    show(found, as_json)
-    if not found.passed:
+        verified = verification.verify(bundle, here=request.here, progress=tell)
+    show(verified, as_json)
+    if not verified.passed:
         raise typer.Exit(1)

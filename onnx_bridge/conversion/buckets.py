@@ -40,16 +40,16 @@ def run_buckets(
 
 @dataclass(frozen=True)
 class BucketConversion(Several):
-    """The conversion of a model for several buckets: as the user gave it, how, and what is known of it beforehand.
+    """The conversion of a model for several buckets, and what is known of it beforehand.
 
     Attributes:
         source: the model.
         out: the folder.
-        request: how it is converted, with the buckets of selecting inputs.
+        request: the request, with the buckets of selecting inputs.
         key: the content key of the request as it was given.
         model: the model in memory.
-        sizes: of all dimensions, in each bucket.
-        tried: what trying to pad has shown.
+        sizes: the sizes of all dimensions, in each bucket.
+        tried: the result of trying to pad.
     """
 
     source: Source
@@ -111,14 +111,14 @@ class BucketConversion(Several):
         infos = [next(info for info in manifest.outputs if info.name == value.name) for manifest in manifests]
         observed = [(dims, info.sizes or ()) for dims, info in zip(self.sizes.buckets, infos, strict=True)]
         seen = self.tried.shapes.get(str(value.name), ())
-        declared = next(each for each in self.model.graph.outputs if each.name == value.name)
+        declared = next(output for output in self.model.graph.outputs if output.name == value.name)
         pairs = itertools.zip_longest(self.sizes.axes(value) or (), self.sizes.axes(declared) or ())
         axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
         return replace(infos[0], shape=axes)
 
 
 def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: ConvertRequest) -> str | None:
-    """Why ONNX Runtime does not run a model with inputs of some shapes, if that is quick and for the sizes alone."""
+    """Return why ONNX Runtime does not run a model with some input shapes, if that is quick and due to sizes alone."""
     sized = model.clone()
     freezing(CleanRequest(shapes={**shapes}, freeze=request.freeze)).run(sized, Context())
     error = refusal(sized)
@@ -126,7 +126,7 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
 
 
 def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> TensorInfo:
-    info = next((each for each in infos if each.name == value.name), None)
+    info = next((info for info in infos if info.name == value.name), None)
     if info is None:  # it selects a bucket by its value
         return TensorInfo(str(value.name), "bool", sizes.axes(value) or ())
     known = sizes.axes(value) or (None,) * len(info.shape or ())
@@ -140,7 +140,7 @@ def _check(model: ir.Model, request: ConvertRequest) -> None:
     selecting = selected(model, request.buckets)
     for name in selecting:
         if not request.buckets[name] or not {*request.buckets[name]} <= {*VALUES}:
-            raise InputError("its values are false and true", where=f"bucket {name}")
+            raise InputError("the values of a boolean input are false and true", where=f"bucket {name}")
     symbols = {axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}
     _check_sizes(symbols | selecting, request)
     names = [str(value.name) for value in inputs]
@@ -161,7 +161,7 @@ def _check_sizes(symbols: set[str], request: ConvertRequest) -> None:
             hint = nearest(name, symbols) or f"there are {', '.join(sorted(symbols)) or 'none'}"
             raise InputError(f"no input has a dimension {name}", where="bucket", hint=hint)
         if name in request.dims:
-            raise InputError("it has a fixed size as well", where=f"bucket {name}")
+            raise InputError("the dimension has a fixed size as well", where=f"bucket {name}")
         if not sizes or min(sizes) < 0:
             raise InputError("sizes must be 0 or more", where=f"bucket {name}", hint=f"for example {name}=1,4,16")
     for name in request.pad_before:

@@ -31,7 +31,7 @@ from passes.rewriting.spec import options_of
 
 _CLEANING = ("passes", "onnx_bridge.conversion.steps.clean")
 _CONVERSION = "onnx_bridge.conversion"
-"""What decides on each result, with all that it imports."""
+"""The code that decides on each result, with all that it imports."""
 
 
 def cleaning_key(
@@ -41,9 +41,9 @@ def cleaning_key(
 
     Args:
         source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
-        request: of the conversion.
+        request: the request of the conversion.
         runtime: the MIGraphX whose verdicts legalization follows; or the machine with it.
-        pipeline: that of the request, parsed; default: it is parsed here.
+        pipeline: the pipeline of the request, parsed; default: it is parsed here.
 
     Raises:
         InputError: the pipeline is wrong.
@@ -81,7 +81,7 @@ def conversion_key(
 
     Args:
         cleaning: the key of the cleaned model; None if it has none.
-        request: of the conversion.
+        request: the request of the conversion.
         runtime: the MIGraphX, or the machine with it.
         target: ``ref`` or ``gpu``.
         calibration: the samples that were used.
@@ -119,8 +119,8 @@ def check_key(
     """Return the key of a comparison with the reference.
 
     Args:
-        conversion: the key of what is compared.
-        seed: of generated samples.
+        conversion: the key of the conversion that is compared.
+        seed: the seed of generated samples.
         samples: the number of samples.
         rtol: relative tolerance, if given.
         atol: absolute tolerance, if given.
@@ -135,9 +135,7 @@ def check_key(
             "rtol": rtol,
             "atol": atol,
             "tolerance": tolerance,
-            "data": None
-            if data is None
-            else {str(path.relative_to(data)): file_digest(path) for path in _files_in(data)},
+            "data": data and {str(path.relative_to(data)): file_digest(path) for path in _files_in(data)},
             "code": code_digest(),
         }
     )
@@ -149,16 +147,16 @@ def _precision(request: ConvertRequest) -> dict[str, Any]:
 
 
 def calibration_key(given: SampleSource | None, used: Calibration | None = None) -> dict[str, Any]:
-    """Calibration data in a key: files by their digests, samples in memory by the digest of those that were used."""
+    """Return calibration data for a key: the digests of files, or one digest of the used samples in memory."""
     if isinstance(given, (str, os.PathLike)):
         path = Path(given)
-        digests = sorted(file_digest(each) for each in _files_in(path) if each.exists())
+        digests = sorted(file_digest(file) for file in _files_in(path) if file.exists())
         return {"calibration": {"given": path.name, "files": digests}}
     return {"calibration": samples_digest(used)} if given is not None and used is not None else {}
 
 
 def _user_files(pipeline: Pipeline) -> Iterator[Path]:
-    """Yield the files of users' passes in a pipeline, and those that options name."""
+    """Yield the files of users' passes in a pipeline, and the files that options name."""
     for step in pipeline.items:
         if isinstance(step, str):
             continue
@@ -167,8 +165,9 @@ def _user_files(pipeline: Pipeline) -> Iterator[Path]:
             yield Path(file)
         for value in options_of(step).values():
             if isinstance(value, str):
-                yield from (Path(each) for each in (value, value.rpartition(":")[0]) if each and os.path.isfile(each))  # noqa: PTH113
+                names = (value, value.rpartition(":")[0])
+                yield from (Path(name) for name in names if name and os.path.isfile(name))  # noqa: PTH113
 
 
 def _files_in(path: Path) -> list[Path]:
-    return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]

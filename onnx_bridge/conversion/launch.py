@@ -1,6 +1,6 @@
 """Starting the processes of a conversion before its own modules are imported, so that both happen at once.
 
-It imports little: what it saves is the time until the caller has imported the rest.
+This module imports little: it saves the time until the caller has imported the rest.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from onnx_bridge.requests.conversion import ConvertRequest
 
 
 def launch(request: ConvertRequest) -> None:
-    """Start those that a conversion will surely ask for, without waiting; where one cannot be started, it reports why.
+    """Start the processes that a conversion surely needs, without waiting; the conversion reports why one failed.
 
-    They are MIGraphX, unless options may choose its environment; and, without verdicts, those that judge.
+    They are MIGraphX, unless options may choose its environment; and, without cached verdicts, the probing ones.
     """
     with contextlib.suppress(BridgeError):
         runtime = runtimes.find(request.runtime)

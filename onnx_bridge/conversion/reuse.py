@@ -27,11 +27,11 @@ class PassResults:
     """A model after its passes, and what a manifest records of them.
 
     Attributes:
-        model: in memory.
+        model: the model in memory.
         pipeline: the passes that ran, as text.
-        passes: the results of each (`passes.rewriting.pipeline.Step.to_json`).
+        passes: the results of each pass (`passes.rewriting.pipeline.Step.to_json`).
         notes: sentences for the user.
-        files: the files that it is in, the model first; empty for a new one, or for one that shares its weights.
+        files: its files, the model first; empty for a new model, or for one that shares its weights.
     """
 
     model: ir.Model
@@ -55,7 +55,7 @@ class EarlierBundle:
         out: the folder.
 
     Attributes:
-        cleaning: how; None if there is no such bundle.
+        cleaning: how its model was cleaned; None if there is no such bundle.
     """
 
     def __init__(self, out: Path) -> None:
@@ -69,12 +69,7 @@ class EarlierBundle:
         self.cleaning: CleaningInfo | None = self._program.cleaning if self._program else None
 
     def cleaned(self, name: str, key: str | None) -> PassResults | None:
-        """Return its cleaned model, if it is intact and has a key.
-
-        Args:
-            name: of the model, which its files are named after.
-            key: of the cleaning.
-        """
+        """Return its cleaned model, if it is intact and has the name and the key of the cleaning."""
         manifest, program, cleaning = self._manifest, self._program, self.cleaning
         if manifest is None or program is None or cleaning is None or manifest.name != name:
             return None

@@ -1,8 +1,8 @@
 """Inputs that select one of two branches with results of different shapes, as ``use_cache_branch`` of merged decoders.
 
-MIGraphX needs one shape for a value, so that such an If would run on the host with all that is in its branches. For
-each value of the input, the branch is constant, and the model one program. These are buckets of the input: ``convert``
-makes them, and a call picks one by its value.
+MIGraphX needs one shape for a value, so that such an If would run on the host with its branches. For each value of the
+input, the branch is constant, and the model one program. These are buckets of the input: ``convert`` makes them, and a
+call picks one by its value.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -
 
 def selecting(model: ir.Model) -> list[str]:
     """Return the names of these inputs of a model with inferred shapes."""
-    found = [
+    names = [
         str(value.name)
         for node, value in _selections(model)
         if value.shape is not None and all(dim == 1 for dim in value.shape) and _branches_differ(node)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def _selections(model: ir.Model) -> Iterable[tuple[ir.Node, ir.Value]]:
@@ -63,8 +63,8 @@ def _selections(model: ir.Model) -> Iterable[tuple[ir.Node, ir.Value]]:
 
 
 def _leaves(condition: ir.Value | None, scope: Scope) -> set[ir.Value]:
-    """Return the inputs of the model that a value is computed from, without those that have a constant value."""
-    found: set[ir.Value] = set()
+    """Return the inputs of the model that a value is computed from, without constants."""
+    inputs: set[ir.Value] = set()
     seen, pending = set(), [condition]
     while pending:
         value = pending.pop()
@@ -74,14 +74,14 @@ def _leaves(condition: ir.Value | None, scope: Scope) -> set[ir.Value]:
         if (node := value.producer()) is not None:
             pending += node.inputs
         elif scope.constant(value) is None:
-            found.add(value)
-    return found
+            inputs.add(value)
+    return inputs
 
 
 def _branches_differ(node: ir.Node) -> bool:
-    """Return whether a result of an If has not the same dtype and known shape in both branches."""
-    branches = (node.attributes[name].as_graph().outputs for name in ("then_branch", "else_branch"))
+    """Return whether a result of an If does not have the same dtype and known shape in both branches."""
+    then, otherwise = (node.attributes[name].as_graph().outputs for name in ("then_branch", "else_branch"))
     return any(
-        one.dtype != other.dtype or one.shape is None or not one.shape.is_static() or one.shape != other.shape
-        for one, other in zip(*branches, strict=True)
+        first.dtype != second.dtype or first.shape is None or not first.shape.is_static() or first.shape != second.shape
+        for first, second in zip(then, otherwise, strict=True)
     )

@@ -21,17 +21,17 @@ class Source:
     """A model file, or a model in memory.
 
     Attributes:
-        given: what the user gave.
-        name: the model's, which files are named after.
+        given: the path or the model that the user gave.
+        name: the name of the model, which files are named after.
     """
 
     def __init__(self, given: ModelSource, *, name: str | None = None, digest: str | None = None) -> None:
-        """A source.
+        """Create a source.
 
         Args:
-            given: what the user gave.
-            name: of a model in memory; default: that of its graph.
-            digest: of what a model in memory was made from; default: unknown.
+            given: the path or the model that the user gave.
+            name: the name of a model in memory; default: the name of its graph.
+            digest: the digest of the origin of a model in memory; default: unknown.
         """
         self.given = given
         self._spare: ir.Model | None = None
@@ -59,14 +59,14 @@ class Source:
             background: the thread to hash it in; None does it at once.
 
         Raises:
-            InputError: it cannot be read, or is not a valid model.
+            InputError: the file cannot be read, or is not a valid model.
         """
         if self._file is not None and self._digest is None:
             self._digest = background.submit(models.digest, self._file) if background else models.digest(self._file)
 
     @property
     def digest(self) -> str | None:
-        """The SHA-256 of the file; of a model in memory, what was given, or None. Waits for the background."""
+        """The SHA-256 of the file; the given digest, or None, of a model in memory. Waits for the background."""
         return self._digest.result() if isinstance(self._digest, Future) else self._digest
 
     def to_json(self) -> dict[str, str | None]:
@@ -84,7 +84,7 @@ class Source:
         """Return a new copy of the model, which may be modified; weights are shared.
 
         Raises:
-            InputError: onnx_ir cannot represent it.
+            InputError: onnx_ir cannot represent the model.
         """
         if self._spare is not None:
             spare, self._spare = self._spare, None

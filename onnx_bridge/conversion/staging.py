@@ -39,15 +39,14 @@ def staging_folder(out: Path) -> Iterator[Path]:
         if out.exists() and out.is_dir() == (out.suffix == ".mxr"):
             kind = "a folder" if out.is_dir() else "a file"
             raise InputError(f"this is {kind}", where=str(out), hint="give a folder, or a name ending in .mxr")
-        created += [each for each in (parent, *parent.parents) if not each.exists()]
+        created += [path for path in (parent, *parent.parents) if not path.exists()]
         parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             if parent == out:
                 stack.enter_context(_lock(parent))
                 place = out.resolve()
-                beside = (
-                    Path(each) for each in os.scandir(place.parent) if each.name.startswith(_STAGING + place.name)
-                )
+                prefix = _STAGING + place.name
+                beside = (Path(entry) for entry in os.scandir(place.parent) if entry.name.startswith(prefix))
                 for stale in (*parent.glob(f"{_STAGING}*"), *beside):  # left by a conversion that was killed
                     with contextlib.suppress(InputError), _lock(stale):  # or in use, for a single program
                         shutil.rmtree(stale, ignore_errors=True)
@@ -55,9 +54,9 @@ def staging_folder(out: Path) -> Iterator[Path]:
             stack.enter_context(_lock(folder))
             yield folder
     except BaseException as error:
-        for each in created:
+        for path in created:
             with contextlib.suppress(OSError):
-                each.rmdir()
+                path.rmdir()
         if isinstance(error, OSError) and not isinstance(error, BridgeError):
             reason = error.strerror or str(error)
             raise InputError(f"the bundle cannot be written: {reason}", where=str(out)) from error
@@ -104,8 +103,8 @@ def move_into_place(out: Path, folder: Path, manifest: Manifest) -> None:
 def move_folder(out: Path, folder: Path) -> None:
     """Replace an earlier bundle by a folder inside of it that holds the new one, and is gone then.
 
-    They are exchanged by one rename. Where that is impossible, files and folders are moved one by one, the manifest
-    first, so that a bundle moved in part is found to be damaged.
+    They are exchanged by one rename. If that is impossible, files and folders are moved one by one, the manifest first,
+    so that a bundle moved in part proves to be damaged.
     """
     if _exchange(out, folder):
         return
@@ -114,12 +113,12 @@ def move_folder(out: Path, folder: Path) -> None:
             shutil.rmtree(out / name)
         else:
             (out / name).unlink(missing_ok=True)
-    for each in sorted(folder.iterdir(), key=lambda each: each.name != MANIFEST):
-        each.replace(out / each.name)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name != MANIFEST):
+        path.replace(out / path.name)
 
 
 def _own_entries(out: Path) -> set[str]:
-    """Return the files and folders of a bundle in its folder, with its manifest, and with what an earlier one left."""
+    """Return the files and folders of a bundle in its folder, with its manifest, and with leftovers of earlier ones."""
     own = {MANIFEST, UNFINISHED}
     with contextlib.suppress(BridgeError):
         own |= {PurePath(file.file).parts[0] for file in Manifest.read(out / MANIFEST).files} - {".."}
@@ -130,12 +129,12 @@ def _exchange(out: Path, folder: Path) -> bool:
     """Exchange a bundle with a folder inside of it, which takes the user's files in the bundle along as links.
 
     Returns:
-        Whether that was possible: the user has no folders in it, this process does not work there, the parent is
+        True if that was possible: the user has no folders in it, this process does not work there, the parent is
         writable, and the file system can exchange folders.
     """
     own, place = _own_entries(out), out.resolve()
     others = [path for path in place.iterdir() if path.name not in own and not path.name.startswith(_STAGING)]
-    if Path.cwd().is_relative_to(place) or any(each.is_dir() and not each.is_symlink() for each in others):
+    if Path.cwd().is_relative_to(place) or any(path.is_dir() and not path.is_symlink() for path in others):
         return False
     new = place.with_name(f"{_STAGING}{place.name}-{secrets.token_hex(4)}")
     try:
@@ -143,9 +142,9 @@ def _exchange(out: Path, folder: Path) -> bool:
     except OSError:
         return False
     try:
-        for each in others:
-            if not (new / each.name).exists():
-                os.link(each, new / each.name, follow_symlinks=False)
+        for other in others:
+            if not (new / other.name).exists():
+                os.link(other, new / other.name, follow_symlinks=False)
         new.chmod(place.stat().st_mode & 0o7777)
         exchanged = exchange(new, place)
     except OSError:
@@ -181,14 +180,14 @@ def adopt(bundle: Path, out: Path, source: Path) -> Manifest:
         source: the other model file.
 
     Raises:
-        InputError: it cannot be written, or would overwrite other files.
+        InputError: the copy cannot be written, or would overwrite other files.
     """
     old = Manifest.read(manifest_path(bundle))
     files = [file.file for file in old.program.files]
     manifest = replace(old, name=source.stem, source={**old.source, "path": str(source.absolute())})
     with staging_folder(out) as folder:
-        refuse_to_overwrite([out / each for each in files], source, out)
-        data = {each.file for each in old.program.model[1:]}
+        refuse_to_overwrite([out / file for file in files], source, out)
+        data = {file.file for file in old.program.model[1:]}
         for name in files:
             (shutil.copyfile if name in data else link)(bundle / name, folder / name)
         move_into_place(out, folder, manifest)

@@ -14,7 +14,7 @@ class Stopwatch:
 
     Attributes:
         progress: the callback.
-        seconds: by stage.
+        seconds: the seconds by stage.
     """
 
     def __init__(self, progress: Progress | None = None) -> None:

@@ -20,38 +20,38 @@ _STEP = 0.05
 
 
 class Verifier:
-    """Called after each pass: compares the model's outputs with those before it, on one seeded sample.
+    """A callable that compares the model's outputs before and after each pass, on one seeded sample.
 
     Args:
         model: the model before the first pass.
-        dims: sizes of symbolic dimensions; the others are 1.
+        dims: sizes of symbolic dimensions; default: 1.
         shapes: whole shapes of inputs.
 
     Attributes:
-        found: the comparison of each pass; None if it changed nothing.
+        comparisons: the comparison of each pass; None if it changed nothing.
     """
 
     def __init__(
         self, model: ir.Model, dims: Mapping[str, int] | None, shapes: Mapping[str, Sequence[int]] | None
     ) -> None:
-        self.found: list[Comparison | None] = []
+        self.comparisons: list[Comparison | None] = []
         specs = samplers.specs(model)
         if shapes:
-            (made,) = samplers.generate(specs, dims=dims)
-            tensors = {name: each for name, each in made.items() if isinstance(each, np.ndarray)}
+            (sample,) = samplers.generate(specs, dims=dims)
+            tensors = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
             wanted = {name: tuple(shapes.get(name, array.shape)) for name, array in tensors.items()}
             specs, dims = samplers.with_shapes(specs, wanted)
         (self._sample,) = samplers.generate(specs, dims=dims)
         self._outputs = Reference(model).run(self._sample)
 
     def __call__(self, step: Step) -> None:
-        """Compare with the outputs before this pass alone."""
+        """Compare the outputs before and after one pass."""
         if not step.result.modified:
-            self.found.append(None)
+            self.comparisons.append(None)
             return
         outputs = Reference(step.result.model).run(self._sample)
         tolerances = {name: _tolerance(array, step.exactness) for name, array in flat(self._outputs).items()}
-        self.found.append(compare(outputs, self._outputs, tolerances))
+        self.comparisons.append(compare(outputs, self._outputs, tolerances))
         self._outputs = outputs
 
 

@@ -1,1 +1,1 @@
-"""What each verb is asked to do: its options, stated once, in the fields of a frozen dataclass."""
+"""The request of each verb: its options, stated once, in the fields of a frozen dataclass."""

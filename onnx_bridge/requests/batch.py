@@ -17,11 +17,11 @@ from onnx_bridge.requests.request import Option, Part, Request
 
 @dataclass(frozen=True)
 class JobRequest(Request):
-    """How to convert one model of a batch, and whether to compare its bundle with the reference.
+    """The request to convert one model of a batch, and perhaps to compare its bundle with the reference.
 
     Attributes:
         conversion: how to convert the model.
-        parity: how to compare; its reference and conversion are those of the job.
+        parity: how to compare; its reference and its conversion are replaced by the job's.
 
     Raises:
         InputError: the data to compare on, or to calibrate with, are in memory.
@@ -44,16 +44,16 @@ class JobRequest(Request):
         return Path(given) if isinstance(given, (str, os.PathLike)) else None
 
     def check_request(self, source: Path) -> CheckRequest:
-        """The request of the comparison with a model."""
+        """Return the request of the comparison with a model."""
         return replace(self.parity, conversion=self.conversion, reference=source)
 
     def fitting(self, symbols: Sequence[str], inputs: Sequence[str], own: frozenset[str]) -> JobRequest:
-        """Without the values by name that do not apply to a model.
+        """Return the request without the values by name that do not apply to a model.
 
         Args:
             symbols: the symbolic dimensions of the model.
             inputs: its inputs.
-            own: names that the user gave for this very model; these stay, so that the conversion reports wrong ones.
+            own: names that the user gave for this model; they stay, so that the conversion reports wrong ones.
         """
         known = dict.fromkeys(("dims", "buckets", "ties"), symbols) | dict.fromkeys(("shapes", "freeze", "pad"), inputs)
         kept: dict[str, Any] = {
@@ -66,7 +66,7 @@ class JobRequest(Request):
 
 @dataclass(frozen=True)
 class BatchRequest(Request):
-    """How to convert many models.
+    """The request to convert many models.
 
     Attributes:
         sources: files, folders, globs, lists, job files (`onnx_bridge.batch.jobs`).

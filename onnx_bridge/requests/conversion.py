@@ -1,4 +1,4 @@
-"""What `clean`, `doctor` and `convert` are asked to do, and what limits those have that run foreign code."""
+"""The requests of `clean`, `doctor` and `convert`, and the limits of verbs that run foreign code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from onnx_bridge.requests.request import Data, Option, Request
 Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
-"""From wide to narrow."""
+"""The precisions, from wide to narrow."""
 Prove = Literal["auto", "always", "never"]
-"""Whether a conversion runs its bundle against the reference: within a budget of time, whatever it takes, or not."""
+"""When a conversion runs its bundle against the reference: within a budget of time, always, or never."""
 PROVE_BUDGET = 30.0
 """The default of `ConvertRequest.prove_budget`, in seconds."""
 
@@ -53,7 +53,7 @@ class RuntimeRequest(LimitsRequest):
 
 @dataclass(frozen=True)
 class VerifyRequest(Request):
-    """What to verify of a bundle."""
+    """The request to verify a bundle."""
 
     here: Annotated[bool, Option("Whether to check that it can run here, too.", "--here/--files-only")] = True
     runtime: Runtime = None
@@ -92,7 +92,7 @@ class _CleaningRequest(LimitsRequest):
 
 @dataclass(frozen=True)
 class CleanRequest(_CleaningRequest):
-    """How to rewrite a model with passes."""
+    """The request to rewrite a model with passes."""
 
     default_dim: Annotated[
         int | None, Option("Size of every input dimension that is still open; default: it stays open.", cli=False)
@@ -105,7 +105,7 @@ class CleanRequest(_CleaningRequest):
 
 @dataclass(frozen=True)
 class DoctorRequest(_CleaningRequest, RuntimeRequest):
-    """Which conversion to examine without compiling; the target ``gpu`` is rehearsed on a machine without one."""
+    """The request to examine a conversion without compiling; ``gpu`` is rehearsed on a machine without a GPU."""
 
     target: Annotated[str, Option("What to compile for: gpu, ref (any CPU), or auto: gpu if there is one.")] = "auto"
     host: Annotated[bool, Option("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
@@ -126,10 +126,10 @@ class DecoderSizes:
 
     Attributes:
         max_length: the most tokens of a text, the prompt included.
-        prefill: how many tokens of a prompt programs take at a time; there is always one for a single token.
+        prefill: the numbers of tokens of a prompt that programs take at a time; there is always a program for one.
 
     Raises:
-        InputError: they contradict each other.
+        InputError: the sizes contradict each other.
     """
 
     max_length: int
@@ -137,21 +137,21 @@ class DecoderSizes:
 
     def __post_init__(self) -> None:
         if self.max_length < 2:
-            raise InputError(f"it cannot be {self.max_length}", where="max_length", hint="give 2 or more")
+            raise InputError(f"the size cannot be {self.max_length}", where="max_length", hint="give 2 or more")
         if self.prefill and not 0 < min(self.prefill) <= max(self.prefill) < self.max_length:
-            what, hint = f"it cannot be {list(self.prefill)}", f"give sizes from 1 to {self.max_length - 1}"
+            what, hint = f"the sizes cannot be {list(self.prefill)}", f"give sizes from 1 to {self.max_length - 1}"
             raise InputError(what, where="prefill", hint=hint)
 
 
 @dataclass(frozen=True)
 class ConvertRequest(DoctorRequest):
-    """How to convert a model; which model, and where to, is not part of it.
+    """The request to convert a model, without the model and the place of the bundle.
 
     Attributes:
-        ties: what dimensions without buckets of their own are, as ``{"total": "past + 1"}``: texts in `buckets`.
+        ties: expressions for dimensions without buckets of their own, as ``{"total": "past + 1"}``: texts in `buckets`.
 
     Raises:
-        InputError: an option is out of range, or is missing beside another one.
+        InputError: an option is out of range, or an option that it requires is missing.
     """
 
     precision: Annotated[str, Option("What to compute in: fp32, fp16, bf16, int8 or fp8.", metavar="P")] = "fp32"
@@ -218,12 +218,12 @@ class ConvertRequest(DoctorRequest):
         Option("What the model is: a language model that generates token by token.", "--as", "decoder", texts.decoder),
     ] = False
     max_length: Annotated[
-        int | None, Option("Of a decoder: the most tokens of a text, prompt included.", metavar="N", minimum=2)
+        int | None, Option("The most tokens of a decoder's text, prompt included.", metavar="N", minimum=2)
     ] = None
     prefill: Annotated[
         tuple[int, ...],
         Option(
-            "Of a decoder: how many tokens of a prompt programs take at a time.",
+            "The numbers of a prompt's tokens that programs of a decoder take at a time.",
             "--prefill",
             "16,64",
             texts.numbers_of("--prefill", "SIZE,SIZE", "16,64"),
@@ -243,7 +243,7 @@ class ConvertRequest(DoctorRequest):
             raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
         if not self.decoder and (self.max_length is not None or self.prefill):
             where = "prefill" if self.max_length is None else "max_length"
-            raise InputError("only a decoder has it", where=where, hint="say that the model is a decoder, too")
+            raise InputError("only a decoder has this option", where=where, hint="say that the model is a decoder, too")
         self.decoder_sizes  # noqa: B018 — validates them
 
     @property
@@ -258,7 +258,7 @@ class ConvertRequest(DoctorRequest):
 
 
 def check_precision(name: str) -> None:
-    """Raise InputError if there is no such precision."""
+    """Raise InputError if a precision does not exist."""
     if name not in PRECISIONS:
         hint = nearest(name, PRECISIONS) or f"there are {', '.join(PRECISIONS)}"
-        raise InputError("there is no such precision", where=f"precision {name!r}", hint=hint)
+        raise InputError("the precision does not exist", where=f"precision {name!r}", hint=hint)

@@ -19,7 +19,7 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class ExportRequest(Request):
-    """How to export a module; which module is not part of it.
+    """The request to export a module, without the module.
 
     Attributes:
         args: arguments by position.
@@ -41,16 +41,12 @@ class ExportRequest(Request):
 
 
 def as_arguments(args: Any) -> tuple[Any, ...]:
-    """Return arguments by position: a tuple or list of them, or the only one."""
+    """Return arguments by position, given as a tuple or list, or as the only argument."""
     return tuple(args) if isinstance(args, tuple | list) else (args,)
 
 
 def output_path(out: str | os.PathLike[str] | None) -> Path | None:
-    """Return the file to write.
-
-    Raises:
-        InputError: its folder does not exist.
-    """
+    """Return the file to write; raises InputError if its folder does not exist."""
     path = None if out is None else Path(out)
     if path is not None and not path.absolute().parent.is_dir():
         raise InputError("the file cannot be written: its folder does not exist", where=str(path))

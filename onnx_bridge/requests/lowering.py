@@ -1,4 +1,4 @@
-"""What `onnx_bridge.lower` and the backend of `torch.compile` are asked to do."""
+"""The requests of `onnx_bridge.lower` and of the backend of `torch.compile`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_CONVERSION = ("target", "host", "timeout", "memory", "runtime", "prove", "pr
 
 @dataclass(frozen=True)
 class LowerRequest(Request):
-    """How to lower a module; which module, and for which arguments, is not part of it."""
+    """The request to lower a module, without the module and its arguments."""
 
     precision: Annotated[
         HalfPrecision | None,
@@ -38,7 +38,7 @@ class LowerRequest(Request):
 
     @property
     def cache_folder(self) -> Path | None:
-        """The folder of cached programs, if they are cached."""
+        """The folder of cached programs; None if they are not cached."""
         if self.cache is True:
             return cache_dir() / "torch"
         return None if self.cache is False else Path(self.cache)

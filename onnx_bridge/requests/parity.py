@@ -1,4 +1,4 @@
-"""What `check`, `bisect` and `reduce` are asked to do."""
+"""The requests of `check`, `bisect` and `reduce`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from passes.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
-"""What MIGraphX can be asked to compute in, instead of the model's own dtypes."""
+"""The precisions in which MIGraphX can compute, instead of the model's own dtypes."""
 ExpectedOutputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
-"""An ``.npz``, or one mapping of arrays a sample."""
+"""An ``.npz``, or a mapping of arrays for each sample."""
 if TYPE_CHECKING:
     Reference = ModelSource
     Expected = ExpectedOutputs
@@ -32,7 +32,7 @@ else:
     Reference = Annotated[Path, "ModelSource"]
     Expected = Annotated[Path, "ExpectedOutputs"]
     Dataset = Annotated[Path, "DataSource"]
-"""As for `Data`: JSON, and the command line, have a path."""
+"""JSON, and the command line, have a path instead, as for `Data`."""
 _OF_CONVERSION = ("pipeline", "dims", "shapes", "freeze", "target", "cache", "timeout", "memory", "runtime")
 NAMED_TOLERANCES = Option(
     "Tolerance of one output (with layers: of any value); repeatable.",
@@ -47,12 +47,12 @@ _PRECISION = Option("What MIGraphX computes in: fp16, bf16, int8 or fp8; default
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRequest(Request):
-    """The options of all that compare a model with its reference; the model is not part of them.
+    """The options of verbs that compare a model with its reference, without the model.
 
     Attributes:
         tolerance: the precision whose tolerances hold (`onnx_bridge.reference.comparison.tolerances.PRESETS`); None
             goes by dtype.
-        conversion: how the model is converted, if it is no bundle; and the limits of MIGraphX's steps.
+        conversion: how the model is converted if it is not a bundle; and the limits of MIGraphX's steps.
     """
 
     inputs: Annotated[
@@ -112,7 +112,7 @@ class ParityRequest(ComparisonRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest(ParityRequest):
-    """How to compare a model or bundle with its reference.
+    """The request to compare a model or bundle with its reference.
 
     Attributes:
         evidence: whether the report keeps outputs, graphs and error sketches.
@@ -147,7 +147,7 @@ class CheckRequest(ParityRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class DataRequest(CheckRequest):
-    """How to measure metrics of a model or bundle over a dataset, instead of comparing outputs.
+    """The request to measure metrics of a model or bundle over a dataset, instead of comparing outputs.
 
     Raises:
         InputError: metrics are asked for without a dataset, or an option has no meaning with one.
@@ -174,13 +174,13 @@ class DataRequest(CheckRequest):
             kept = {"data", "metrics", "least", "reference", "samples", "rehearse", "conversion", "evidence"}
             others = [field for field in fields_of(DataRequest) if not field.path and field.name not in kept]
             if given := [field.flag for field in others if getattr(self, field.name) != field.default]:
-                what = f"it measures metrics, for which {' and '.join(given)} mean nothing"
+                what = f"on a dataset metrics are measured, for which {' and '.join(given)} mean nothing"
                 raise InputError(what, where="data", hint="least says what a metric must reach")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BisectRequest(ParityRequest):
-    """How to find the component, and the nodes, that make a model wrong."""
+    """The request to find the component, and the nodes, that make a model wrong."""
 
     reference: Annotated[Reference | None, Option("A correct model, from which this one was made.", metavar="ONNX")] = (
         None
@@ -193,7 +193,7 @@ class BisectRequest(ParityRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceRequest(ParityRequest):
-    """How to find the smallest model that is wrong on MIGraphX."""
+    """The request to find the smallest model that is wrong on MIGraphX."""
 
     precision: Annotated[LowPrecision | None, _PRECISION] = None
     conversion: Annotated[ConvertRequest, Part(*_OF_CONVERSION)] = field(default_factory=ConvertRequest)

@@ -24,13 +24,13 @@ Mode = Literal["fx", "eager"]
 
 @dataclass(frozen=True)
 class QuantizeRequest(Request):
-    """How to quantize a model or module; which one is not part of it.
+    """The request to quantize a model or module, without the model.
 
     Attributes:
         out: the file to write, if any.
 
     Raises:
-        InputError: there is no such quantizer, scheme or mode.
+        InputError: the quantizer, the scheme or the mode does not exist.
     """
 
     with_: Annotated[Quantizer, Option("AMD Quark or ONNX Runtime.", "--with", "quark|ort")] = "quark"
@@ -44,7 +44,7 @@ class QuantizeRequest(Request):
     mode: Annotated[
         Mode | None,
         Option(
-            "Of Quark, for a module: fx (the graph of torch.export) or eager (the layers); default: fx if it can.",
+            "Quark's mode for a module: fx (the graph of torch.export) or eager (the layers); default: fx if it can.",
             cli=False,
         ),
     ] = None
@@ -82,7 +82,7 @@ class QuantizeRequest(Request):
 
     @property
     def format(self) -> Scheme:
-        """What numbers are stored as, with what quantizers can do of it."""
+        """The form in which numbers are stored, and the quantizers that support it."""
         return scheme_of(self.scheme)
 
     @property

@@ -1,4 +1,4 @@
-"""What a request is: a frozen dataclass that says what one verb is asked to do; each option is a field, stated once.
+"""A request: a frozen dataclass that says what one verb is asked to do; each option is a field, stated once.
 
     rtol: Annotated[float | None, Option("Relative tolerance, instead of the dtype's own.", minimum=0.0)] = None
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     Data = SampleSource
 else:
     Data = Annotated[Path, "SampleSource"]
-"""Samples, or where to read them from. JSON has a path: samples in memory have no form there."""
+"""Samples, or the place to read them from. JSON has a path: samples in memory have no form there."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an option is, besides its name, its type and its default.
+    """The properties of an option besides its name, its type and its default.
 
     Attributes:
         help: a sentence for the user.
         flag: the name on the command line, if it differs from the field's.
-        metavar: what stands for the value in the help; default: the choices, or the type.
-        parse: reads the text of the command line; the type does that if there is nothing to parse.
+        metavar: the placeholder of the value in the help; default: the choices, or the type.
+        parse: reads the text of the command line; default: the type does.
         many: whether the option is repeatable; `parse` then takes the list of texts.
-        default: how the default is written on the command line, if there is something to parse.
+        default: the default as it is written on the command line, if the text is parsed.
         minimum: the smallest value.
-        above: a value that is too small, by however little.
+        above: the largest value that is too small.
         complete: proposes values in a shell.
-        api: the type of the API's keyword, if it is not the field's.
+        api: the type of the API's keyword, if it differs from the field's.
         cli: whether it is an option of the command line.
     """
 
@@ -67,11 +67,7 @@ class Part:
     """Marks a field as a request of its own, whose options are options of the whole."""
 
     def __init__(self, *names: str) -> None:
-        """Create a mark.
-
-        Args:
-            names: the options that are those of the whole; default: all.
-        """
+        """Create a mark for the options ``names`` of the part; default: all."""
         self.names = names
 
 
@@ -80,11 +76,11 @@ class Field:
     """An option of a request, or of a part of it.
 
     Attributes:
-        name: the field's.
+        name: the name of the field.
         path: the parts that lead to it.
-        type: as annotated.
+        type: the annotated type.
         default: the value without the option.
-        option: the rest.
+        option: its other properties.
     """
 
     name: str
@@ -100,7 +96,7 @@ class Field:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The only values; empty if there are others."""
+        """The only values; empty if values are not restricted to some."""
         return next((typing.get_args(kind) for kind in members(self.type) if typing.get_origin(kind) is Literal), ())
 
     def check(self, value: Any) -> None:
@@ -110,16 +106,16 @@ class Field:
         if self.choices and value not in self.choices:
             known = ", ".join(map(str, self.choices))
             hint = nearest(str(value), self.choices) or f"there {'are' if len(self.choices) > 1 else 'is'} {known}"
-            raise InputError(f"it cannot be {value!r}", where=self.name, hint=hint)
+            raise InputError(f"the value cannot be {value!r}", where=self.name, hint=hint)
         low = self.option.minimum is not None and value < self.option.minimum
         if low or (self.option.above is not None and value <= self.option.above):
             hint = f"give {self.option.minimum} or more" if low else f"give more than {self.option.above:g}"
-            raise InputError(f"it cannot be {value}", where=self.name, hint=hint)
+            raise InputError(f"the value cannot be {value}", where=self.name, hint=hint)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a verb is asked to do; each field has a default."""
+    """The options of a verb; each field has a default."""
 
     def __post_init__(self) -> None:
         for field in fields_of(type(self)):
@@ -128,16 +124,16 @@ class Request:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the request with some options, as the API takes them; those that are None keep their defaults.
+        """Return the request with some options, as the API takes them; an option of None keeps its default.
 
         Raises:
-            InputError: there is no such option, or a value is out of range.
+            InputError: an option does not exist, or a value is out of range.
         """
         known = {field.name: field for field in fields_of(cls)}
         for name in options:
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
-                raise InputError("there is no such option", where=f"option {name!r}", hint=hint)
+                raise InputError("the option does not exist", where=f"option {name!r}", hint=hint)
         given = {name: plain(known[name].type, value) for name, value in options.items() if value is not None}
         return cls()._with({(*known[name].path, name): value for name, value in given.items()})
 
@@ -150,7 +146,7 @@ class Request:
         return replace(self, **changed)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values; TypeError for what is in memory only."""
+        """Return the fields as JSON values; raises TypeError for values that are in memory only."""
         values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_to_text)
         return values
 
@@ -168,12 +164,12 @@ class Request:
         """Read one field from a JSON value.
 
         Raises:
-            InputError: there is no such field, or the value has the wrong type.
+            InputError: the field does not exist, or the value has the wrong type.
         """
         hints = hints_of(cls)
         if name not in hints:
             hint = nearest(name, hints) or f"there are {', '.join(hints)}"
-            raise InputError(f"there is no setting {name!r}", where=where, hint=hint)
+            raise InputError(f"the setting {name!r} does not exist", where=where, hint=hint)
         try:
             return msgspec.convert(value, hints[name], dec_hook=from_text)
         except msgspec.ValidationError as error:
@@ -216,10 +212,10 @@ def _options(request: type[Request]) -> Iterator[Field]:
                     yield replace(inner, path=(field.name, *inner.path), default=value)
 
 
-def members(kind: Any) -> tuple[Any, ...]:
+def members(hint: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the only type, each without annotations."""
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    return tuple(each.__origin__ if typing.get_origin(each) is Annotated else each for each in kinds)
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return tuple(kind.__origin__ if typing.get_origin(kind) is Annotated else kind for kind in kinds)
 
 
 def plain(kind: Any, value: Any) -> Any:

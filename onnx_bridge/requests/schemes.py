@@ -1,6 +1,6 @@
 """Quantization schemes, and which quantizers support them.
 
-A *scheme* says what numbers are stored as. A *route* is a quantizer with its kind of input: Quark on an ONNX graph,
+A *scheme* is a form in which numbers are stored. A *route* is a quantizer with its kind of input: Quark on ONNX graphs,
 Quark on a PyTorch module (as a graph of torch.export, or layer by layer), and ONNX Runtime's quantizer. This table has
 the reason why a route does not support a scheme.
 """
@@ -56,7 +56,7 @@ class Scheme:
         """Check that a route supports the scheme.
 
         Raises:
-            InputError: it does not; the error says why, and which route does.
+            InputError: the route does not; the error says why, and which route does.
         """
         if (reason := self.refusals.get(route)) is not None:
             able = next((other for other in _OTHERS if other != route and other not in self.refusals), None)
@@ -107,12 +107,8 @@ BLOCK = 32
 
 
 def scheme_of(name: str) -> Scheme:
-    """Return the scheme with a name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the scheme with a name; raises InputError if it does not exist."""
     if name not in SCHEMES:
         hint = nearest(name, SCHEMES) or f"there are {', '.join(SCHEMES)}"
-        raise InputError(f"there is no scheme {name!r}", where="--scheme", hint=hint)
+        raise InputError(f"the scheme {name!r} does not exist", where="--scheme", hint=hint)
     return SCHEMES[name]

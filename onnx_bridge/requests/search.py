@@ -1,4 +1,4 @@
-"""What `bench`, `tune` and `mixed_precision` are asked to do."""
+"""The requests of `bench`, `tune` and `mixed_precision`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ CompileOptions = Mapping[str, bool | str]
 
 
 def _each_alone(options: list[str]) -> tuple[CompileOptions, ...]:
-    """Return the sets of compile options to try: none, and each of some by itself."""
+    """Return the sets of compile options to try: no option, and each option by itself."""
     return ({}, *({name: value} for name, value in texts.compile_options(options).items()))
 
 
 @dataclass(frozen=True)
 class BenchRequest(Request):
-    """What to measure; which model is not part of it.
+    """The request to measure a model, without the model.
 
     Attributes:
         conversion: how to convert the model, apart from its precision.
 
     Raises:
-        InputError: a value is out of range, or there is no such precision.
+        InputError: a value is out of range, or a precision does not exist.
     """
 
     batches: Annotated[
@@ -83,22 +83,22 @@ class BenchRequest(Request):
             what = f"invalid batch sizes {list(self.batches)}"
             raise InputError(what, where="batch", hint="as in 1,2,4,8, each once")
         if not 0 <= self.max_slowdown < 10:
-            raise InputError(f"it cannot be {self.max_slowdown:.0%}", where="max-slowdown", hint="as in 5%")
+            raise InputError(f"the share cannot be {self.max_slowdown:.0%}", where="max-slowdown", hint="as in 5%")
         if not self.precisions:
-            raise InputError("there is nothing to measure: no precision is named", where="precisions")
+            raise InputError("nothing can be measured: no precision is named", where="precisions")
         for precision in self.precisions:
             check_precision(precision)
 
 
 @dataclass(frozen=True)
 class TuneRequest(Request):
-    """What to search; which model, and the job file to write, are not part of it.
+    """The request to search for the fastest conversion, without the model and the job file.
 
     Attributes:
-        conversion: how to convert the model otherwise; its ``buckets`` are all sizes that inputs have.
+        conversion: the other options of the conversion; its ``buckets`` are all sizes that inputs have.
 
     Raises:
-        InputError: a value is out of range, or there is no such precision.
+        InputError: a value is out of range, or a precision does not exist.
     """
 
     budget: Annotated[
@@ -163,7 +163,7 @@ class TuneRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MixedPrecisionRequest(ComparisonRequest):
-    """Which precision to search in, and how to compare; which model is not part of it.
+    """The request to search for nodes that must stay in float32, without the model.
 
     Raises:
         InputError: the precision of the conversion is fp32, or unknown.

@@ -1,4 +1,4 @@
-"""How the texts of options are read on the command line; each function raises InputError if it cannot."""
+"""Readers of the texts of options on the command line; each raises InputError for a text that it cannot read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_size(text: str) -> bool:
 
 
 def numbers_of(option: str, form: str, example: str) -> Callable[[str], tuple[int, ...]]:
-    """Return what reads the whole numbers of an option, separated by commas.
+    """Return a function that reads the whole numbers of an option, separated by commas.
 
     Args:
         option: the option, for messages.
@@ -60,7 +60,7 @@ def numbers_of(option: str, form: str, example: str) -> Callable[[str], tuple[in
 
 
 def batches(text: str) -> tuple[int, ...]:
-    """Return batch sizes, at least one."""
+    """Return batch sizes; there must be at least one."""
     sizes = names(text)
     if not sizes or not all(map(is_size, sizes)):
         raise InputError(f"{text!r} is not a list of sizes", where="--batch", hint="for example --batch 1,2,4")
@@ -126,7 +126,7 @@ def metrics(texts: Sequence[str]) -> dict[str, float]:
 
 
 def values_of(option: str, example: str) -> Callable[[Sequence[str]], dict[str, str]]:
-    """Return what reads the values by input of an option, of ``NAME=VALUE`` or ``NAME=@SAMPLE.npz``.
+    """Return a function that reads the values by input of an option, of ``NAME=VALUE`` or ``NAME=@SAMPLE.npz``.
 
     Args:
         option: the option, for messages.
@@ -157,10 +157,10 @@ def _from_sample(name: str, path: Path) -> str:
         with open_regular(path) as opened:
             arrays = read_npz(opened, str(path), expected, spare=2**24)  # JSON takes many times as much
     except OSError as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path)) from None
+        raise InputError(f"the file cannot be read: {error}", where=str(path)) from None
     if name not in arrays:
         hint = nearest(name, members) or f"there are {', '.join(members)}"
-        raise InputError(f"it has no array {name}", where=str(path), hint=hint)
+        raise InputError(f"the file has no array {name}", where=str(path), hint=hint)
     try:
         return json.dumps(arrays[name].tolist())
     except (TypeError, ValueError) as error:
@@ -195,7 +195,7 @@ def open_dimensions(texts: Sequence[str]) -> dict[str, dict[int, str]]:
 def decoder(text: str) -> bool:
     """Return whether a model is a decoder, of ``decoder``."""
     if text != "decoder":
-        raise InputError("there is no such kind of model", where=f"--as {text}", hint="there is decoder")
+        raise InputError("the kind of model does not exist", where=f"--as {text}", hint="there is decoder")
     return True
 
 

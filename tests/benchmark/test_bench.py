@@ -230,7 +230,7 @@ def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path) -> None
         ({"batches": [0]}, "invalid batch sizes"),
         ({"batches": [2, 2]}, "invalid batch sizes"),
         ({"iterations": 0}, "at least 1 iteration"),
-        ({"precisions": ["fp12"]}, "no such precision"),
+        ({"precisions": ["fp12"]}, "the precision does not exist"),
         ({"precisions": []}, "no precision is named"),
         ({"max_slowdown": -0.1}, "cannot be -10%"),
     ],

@@ -30,8 +30,8 @@ def refused(*arguments: object, **options: object) -> str:
 
 
 def test_unknown_names(source: Path, data: Data) -> None:
-    assert "there is no scheme 'int9' (did you mean int8" in refused(source, scheme="int9", calibration=data)
-    assert "it cannot be 'qark' (did you mean quark?)" in refused(source, with_="qark", calibration=data)
+    assert "the scheme 'int9' does not exist (did you mean int8" in refused(source, scheme="int9", calibration=data)
+    assert "the value cannot be 'qark' (did you mean quark?)" in refused(source, with_="qark", calibration=data)
     assert "no node or operator 'Cnov' (did you mean Conv?)" in refused(source, calibration=data, exclude=["Cnov"])
 
 

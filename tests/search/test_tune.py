@@ -272,7 +272,7 @@ def test_the_budget_ends_the_search(tmp_path: Path) -> None:
     [
         ({"budget": 0}, "give more than 0"),
         ({"precisions": []}, "nothing to try"),
-        ({"precisions": ["fp31"]}, "no such precision"),
+        ({"precisions": ["fp31"]}, "the precision does not exist"),
         ({"out": "tuned.json"}, "the job file must be a .toml"),
     ],
 )

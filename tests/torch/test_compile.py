@@ -235,7 +235,7 @@ def test_without_migraphx_the_model_runs_in_pytorch(compiler: Compiler, tmp_path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stric": True}, "option 'stric': there is no such option .did you mean strict"),
+        ({"stric": True}, "option 'stric': the option does not exist .did you mean strict"),
         ({"buckets": []}, "option 'buckets': the sizes are"),
         ({"programs": 0}, "programs"),
     ],

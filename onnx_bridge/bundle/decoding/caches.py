@@ -23,8 +23,8 @@ class Cache(ABC):
     """The tokens of one text for each row of the batch, and what a model keeps of them.
 
     Args:
-        layout: of the model.
-        dtypes: of its inputs.
+        layout: the layout of the model.
+        dtypes: the dtypes of its inputs, by name.
 
     Attributes:
         length: the number of tokens so far.
@@ -38,7 +38,7 @@ class Cache(ABC):
 
     @property
     def room(self) -> float:
-        """How many more tokens it can take."""
+        """The number of tokens that the cache can still take."""
         return math.inf
 
     def feed(self, ids: Array, mask: Array | None = None) -> Array:
@@ -52,7 +52,7 @@ class Cache(ABC):
             The logits of the last tokens, (batch, vocabulary), float32.
 
         Raises:
-            InputError: they are of another shape, or the cache is full.
+            InputError: the tokens are of another shape, or the cache is full.
             RuntimeFailure: MIGraphX failed.
         """
         ids = np.asarray(ids)
@@ -77,7 +77,7 @@ class Cache(ABC):
         given |= {} if layout.mask is None else {layout.mask: mask}
         given |= {} if layout.positions is None else {layout.positions: positions}
         given |= {} if layout.length is None else {layout.length: np.array([self.length])}
-        outputs = program({name: _typed(each, self._dtypes[name]) for name, each in given.items()})
+        outputs = program({name: _typed(value, self._dtypes[name]) for name, value in given.items()})
         for tensor in layout.cache:
             self._arrays[tensor.past] = _array(outputs, tensor.present)
         logits = _array(outputs, layout.logits).astype(np.float32)
@@ -88,9 +88,9 @@ class StaticCache(Cache):
     """A cache of fixed size, in programs that take several numbers of tokens at a time.
 
     Args:
-        layout: of the model.
-        dtypes: of its inputs.
-        programs: by width; there is one for a single token.
+        layout: the layout of the model.
+        dtypes: the dtypes of its inputs, by name.
+        programs: the programs by width; there is one for a single token.
         given: the inputs that are the same for all tokens.
     """
 
@@ -108,7 +108,7 @@ class StaticCache(Cache):
 
     @property
     def room(self) -> int:
-        """How many more tokens it can take."""
+        """The number of tokens that the cache can still take."""
         return self.layout.max_length - self.length
 
     def _feed(self, ids: Array, mask: Array) -> Array:
@@ -151,9 +151,9 @@ class GrowingCache(Cache):
     """A cache of the length of the text: how the reference generates.
 
     Args:
-        layout: of the model.
-        dtypes: of its inputs.
-        program: it takes any number of tokens.
+        layout: the layout of the model.
+        dtypes: the dtypes of its inputs, by name.
+        program: the model, which takes any number of tokens.
     """
 
     def __init__(self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], program: Program) -> None:
@@ -174,25 +174,25 @@ class GrowingCache(Cache):
 def chunks(count: int, widths: Mapping[int, Any], length: int, layout: Layout) -> Iterator[tuple[int, int]]:
     """Yield the runs that take some tokens: for each, how many of them, and the width of its program.
 
-    Padding is in the last one where the cache is written in place, else in the first one, before the first token.
+    Padding is in the last run if the cache is written in place, otherwise in the first one, before the first token.
     """
     sizes = sorted(widths, reverse=True)
     full, rest = divmod(count, sizes[0])
     whole = [(sizes[0], sizes[0])] * full
-    width = min((each for each in sizes if each >= rest), default=1)
+    width = min((size for size in sizes if size >= rest), default=1)
     fits = length + count - rest + width <= layout.max_length if layout.in_place else length == 0
     if not (layout.pads and fits) or not rest:
         remainder = []
-        for each in sizes:
-            fitting, rest = divmod(rest, each)
-            remainder += [(each, each)] * fitting
+        for size in sizes:
+            fitting, rest = divmod(rest, size)
+            remainder += [(size, size)] * fitting
     else:
         remainder = [(rest, width)]
     yield from whole + remainder if layout.in_place else remainder + whole
 
 
 def _positions(mask: Array) -> Array:
-    """Position ids: the number of tokens before, 0 for padding."""
+    """Return position ids: the number of tokens before, 0 for padding."""
     return np.asarray(np.maximum(np.cumsum(mask, 1) - 1, 0))
 
 
@@ -206,6 +206,6 @@ def _typed(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _array(outputs: Mapping[str, Value], name: str) -> Array:
-    found = outputs[name]
-    assert isinstance(found, np.ndarray)
-    return found
+    array = outputs[name]
+    assert isinstance(array, np.ndarray)
+    return array

@@ -22,11 +22,11 @@ class Decoder:
 
     Args:
         path: the bundle.
-        layout: of its inputs and outputs.
+        layout: the layout of its inputs and outputs.
         programs: all programs of the bundle.
 
     Attributes:
-        layout: of its inputs and outputs.
+        layout: the layout of its inputs and outputs.
         widths: its programs by the number of tokens that they take.
     """
 
@@ -45,14 +45,14 @@ class Decoder:
         choose: Choose = greedy,
         stop: Collection[int] = (),
     ) -> Array:
-        """Generate the tokens that follow prompts; or, of a model with an encoder, those of a text from a source.
+        """Generate the tokens that follow prompts; or, if the model has an encoder, the text for a source.
 
         Args:
-            input_ids: the prompts, (batch, count); or the source: tokens likewise, or features.
+            input_ids: the prompts, (batch, count); or the source: tokens, (batch, count), or features.
             max_new_tokens: the most tokens; default: until the cache is full.
             attention_mask: (batch, count), 0 for padding in front of shorter prompts, or behind shorter sources;
                 default: there is none.
-            prompt: of a model with an encoder, the tokens that the text begins with, (batch, count); default: its own
+            prompt: the tokens that the text begins with, (batch, count), if the model has an encoder; default: its own
                 first token.
             choose: sampling: from logits, (batch, vocabulary) float32, to tokens, (batch,); default: the most probable.
             stop: tokens that end a text; it is filled up with its last token while others go on.
@@ -65,8 +65,8 @@ class Decoder:
             RuntimeFailure: MIGraphX failed.
         """
         options = {"attention_mask": attention_mask, "prompt": prompt}
-        found = list(self.stream(input_ids, max_new_tokens, **options, choose=choose, stop=stop))
-        return np.stack(found, 1) if found else np.zeros((self.layout.batch, 0), np.int64)
+        generated = list(self.stream(input_ids, max_new_tokens, **options, choose=choose, stop=stop))
+        return np.stack(generated, 1) if generated else np.zeros((self.layout.batch, 0), np.int64)
 
     def stream(
         self,
@@ -82,9 +82,8 @@ class Decoder:
         layout = self.layout
         if layout.encoder is None:
             if prompt is not None:
-                raise InputError(
-                    "a decoder without an encoder has no prompt besides its input", hint="give one of both"
-                )
+                what = "a decoder without an encoder has no prompt besides its input"
+                raise InputError(what, hint="give one of both")
             return tokens(self.cache(), input_ids, max_new_tokens, mask=attention_mask, choose=choose, stop=stop)
         if prompt is None:
             if not layout.encoder.start:
@@ -97,7 +96,7 @@ class Decoder:
         """Return an empty cache that takes tokens and returns logits, for conversations and for sampling of one's own.
 
         Args:
-            source: of a model with an encoder, what to generate from.
+            source: the text or features to generate from, if the model has an encoder.
             mask: its attention mask.
 
         Raises:
@@ -138,7 +137,7 @@ class Decoder:
         if infos[0].dims != {WIDTH: 1} or {*others} != folders or len(others) > len(folders):
             what = "the manifest is damaged: these are not the programs of a decoder"
             raise InputError(what, where=str(self._path), hint="convert again")
-        needed = {layout.logits, *(each.present for each in layout.cache)}
+        needed = {layout.logits, *(tensor.present for tensor in layout.cache)}
         damaged = [
             program.path
             for width, program in self.widths.items()

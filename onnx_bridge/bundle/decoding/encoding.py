@@ -1,4 +1,4 @@
-"""What a decoder generates from: the encoder and the projections of cross-attention, run once for a text."""
+"""The encoding that a decoder generates from: the encoder and the projections of cross-attention, run once a text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Encoding:
     """The programs that run once for a text.
 
     Attributes:
-        layout: of their inputs and outputs.
+        layout: the layout of their inputs and outputs.
         encoder: the encoder.
-        memory: from what the encoder returns to the keys and values of cross-attention.
+        memory: the program from what the encoder returns to the keys and values of cross-attention.
     """
 
     layout: Encoder
@@ -29,22 +29,22 @@ class Encoding:
 
     @property
     def spec(self) -> TensorSpec:
-        """What the encoder takes."""
+        """The source that the encoder takes."""
         layout, dtypes = self.layout, {tensor.name: tensor.numpy for tensor in self.encoder.inputs}
         batch, count, *others = layout.shape
         return TensorSpec(layout.source, dtypes[layout.source], (batch, None if layout.pads else count, *others))
 
     @property
     def is_intact(self) -> bool:
-        """Whether the programs have the inputs and outputs of the layout."""
+        """True if the programs have the inputs and outputs of the layout."""
         encoder = {tensor.name: tensor.sizes for tensor in self.encoder.inputs}
-        outputs = {each.name: each.sizes for each in self.encoder.outputs}
-        memory = {each.name: each.sizes for each in self.memory.inputs}
-        found = {**encoder, **outputs, **{each.name: each.sizes for each in self.memory.outputs}}
+        outputs = {output.name: output.sizes for output in self.encoder.outputs}
+        memory = {value.name: value.sizes for value in self.memory.inputs}
+        sizes = {**encoder, **outputs, **{output.name: output.sizes for output in self.memory.outputs}}
         return (
             encoder == self.layout.shapes
             and memory == {self.layout.memory: outputs.get(self.layout.hidden)}
-            and all(found.get(each.value) == each.shape for each in self.layout.given)
+            and all(sizes.get(given.value) == given.shape for given in self.layout.given)
         )
 
     def __call__(self, source: Array, mask: Array | None = None) -> dict[str, Array]:
@@ -55,17 +55,17 @@ class Encoding:
             mask: (batch, count), 0 for padding behind shorter sources; default: there is none.
 
         Raises:
-            InputError: they have another shape or dtype.
+            InputError: the source or the mask has another shape or dtype.
             RuntimeFailure: MIGraphX failed.
         """
         given = self._inputs(np.asarray(source), None if mask is None else np.asarray(mask))
         outputs = self.encoder(given)
-        found = {**given, **outputs, **self.memory({self.layout.memory: outputs[self.layout.hidden]})}
+        values = {**given, **outputs, **self.memory({self.layout.memory: outputs[self.layout.hidden]})}
         arrays: dict[str, Array] = {}
-        for each in self.layout.given:
-            array = found[each.value]
+        for info in self.layout.given:
+            array = values[info.value]
             assert isinstance(array, np.ndarray)
-            arrays[each.name] = array
+            arrays[info.name] = array
         return arrays
 
     def _inputs(self, source: Array, mask: Array | None) -> dict[str, Array]:

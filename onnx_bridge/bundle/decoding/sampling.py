@@ -31,10 +31,10 @@ def tokens(
     """Generate tokens, one of each text at a time.
 
     Args:
-        cache: of the model; it may have tokens already.
+        cache: the cache of the model; it may have tokens already.
         ids: the prompts, (batch, count).
         limit: the most tokens; default: until the cache is full.
-        mask: as for `Cache.feed`.
+        mask: (batch, count), 1 for tokens and 0 for padding in front of them; default: 1.
         choose: the sampling.
         stop: tokens that end a text; it is filled up with its last token while others go on.
 

@@ -19,14 +19,14 @@ from onnx_bridge.bundle.decoding.sampling import greedy
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
-from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values, suitable
 
 STEPS = 2
-"""How many single tokens are generated behind each prompt."""
+"""The number of single tokens that are generated behind each prompt."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Trial:
 
     Attributes:
         prompt: the number of its tokens.
-        comparisons: of the logits behind the prompt, and behind each further token.
+        comparisons: comparisons of the logits behind the prompt, and behind each further token.
     """
 
     prompt: int
@@ -44,14 +44,16 @@ class Trial:
     @property
     def error(self) -> float:
         """The largest absolute error."""
-        return max((output.max_abs or 0.0 for one in self.comparisons for output in one.outputs), default=0.0)
+        return max((output.max_abs or 0.0 for output in self._outputs), default=0.0)
 
     @property
     def reason(self) -> str | None:
-        """What differs; None if nothing does."""
-        return next(
-            (output.reason for one in self.comparisons for output in one.outputs if output.reason is not None), None
-        )
+        """The first difference, in words; None if nothing differs."""
+        return next((output.reason for output in self._outputs if output.reason is not None), None)
+
+    @property
+    def _outputs(self) -> Iterator[OutputComparison]:
+        return (output for comparison in self.comparisons for output in comparison.outputs)
 
 
 class Generating(Protocol):
@@ -61,7 +63,7 @@ class Generating(Protocol):
         """Return an empty cache."""
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
-        """Seeded token ids, (batch, count)."""
+        """Return seeded token ids, (batch, count)."""
 
 
 class Original:
@@ -87,10 +89,10 @@ class Original:
         return GrowingCache(replace(layout, length=None), self._dtypes, self._run)
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
-        """Seeded token ids, (batch, count)."""
-        found = suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
-        assert isinstance(found, np.ndarray)
-        return found
+        """Return seeded token ids, (batch, count)."""
+        ids = suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
+        assert isinstance(ids, np.ndarray)
+        return ids
 
     def _run(self, arrays: Mapping[str, Value]) -> Mapping[str, Value]:
         return self._reference.run({**arrays, **self._frozen})
@@ -105,7 +107,7 @@ def trials(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Iterator[Trial]:
-    """Generate behind prompts of some lengths; those that leave no room are left out.
+    """Generate behind prompts of some lengths; prompts that leave no room are left out.
 
     Raises:
         InputError: ONNX Runtime fails.
@@ -116,20 +118,20 @@ def trials(
         if length + steps > static.room:
             continue
         growing, given = original.cache(static.layout), original.prompt(static.layout, length, seed)
-        found = []
+        comparisons = []
         for _ in range(steps + 1):
             logits, expected = static.feed(given), growing.feed(given)
-            found.append(compare({static.layout.logits: logits}, {static.layout.logits: expected}, tolerances))
+            comparisons.append(compare({static.layout.logits: logits}, {static.layout.logits: expected}, tolerances))
             given = greedy(expected)[:, None]
-        yield Trial(length, tuple(found))
+        yield Trial(length, tuple(comparisons))
 
 
 def edges(widths: Sequence[int]) -> list[int]:
-    """Return the lengths of prompts that programs take without padding: those of each, and of two in a row."""
+    """Return the lengths of prompts that programs take without padding: each width, and two in a row."""
     return [*widths, widths[-1] + 1]
 
 
 def inside(widths: Sequence[int]) -> list[int]:
     """Return the least lengths of prompts that need padding: for each program, and before one without."""
     least = [smaller + 1 for smaller, larger in itertools.pairwise(widths) if smaller + 1 < larger]
-    return [*least, *(widths[-1] + each for each in least[:1])]
+    return [*least, *(widths[-1] + length for length in least[:1])]

@@ -41,7 +41,7 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def opened(packed: Path) -> Iterator[tarfile.TarFile]:
-    """A packed bundle, open for reading; raises InputError if it is truncated, or has other headers than `pack` writes.
+    """Open a packed bundle; raises InputError if it is truncated, or has other headers than `pack` writes.
 
     Python's tarfile obeys headers while it reads them: maps of sparse files take memory and disk without limit.
     """
@@ -52,7 +52,7 @@ def opened(packed: Path) -> Iterator[tarfile.TarFile]:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 yield archive
     except (tarfile.TarError, EOFError) as error:
-        raise InputError(f"it is damaged: {error}", where=str(packed), hint="copy or pack it again") from error
+        raise InputError(f"the bundle is damaged: {error}", where=str(packed), hint="copy or pack it again") from error
 
 
 def _check_headers(file: IO[bytes], packed: Path) -> None:
@@ -76,19 +76,19 @@ def _check_headers(file: IO[bytes], packed: Path) -> None:
 
 def _extended_size(content: bytes) -> int | None:
     """Return the size in an extended header, if it has one; raises ReadError if it has anything but that and a path."""
-    found = None
+    size = None
     while content.rstrip(b"\0"):
         record = _RECORD.match(content)
         if record is None or int(record[1]) != record.end():
-            raise tarfile.ReadError("it has a header that `onnx-bridge pack` does not write")
+            raise tarfile.ReadError("a header is not one that `onnx-bridge pack` writes")
         if record[2] == b"size":
-            found = int(record[3])
+            size = int(record[3])
         content = content[record.end() :]
-    return found
+    return size
 
 
 def members(archive: tarfile.TarFile, packed: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield its files.
+    """Yield the files of a packed bundle.
 
     Raises:
         InputError: there is a link, a device, a sparse file, a second file of the same name, a header that `pack` does

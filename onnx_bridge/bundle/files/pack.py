@@ -30,7 +30,7 @@ from onnx_bridge.core.schema import JsonRecord
 
 @dataclass(frozen=True)
 class Packed(JsonRecord):
-    """What `pack` or `unpack` wrote.
+    """The result of `pack` or `unpack`.
 
     Attributes:
         path: the file, or the folder.
@@ -58,18 +58,18 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progres
     if out.suffix == ".mxr" or out.is_dir() or (out.exists() and not is_packed(out)):
         what = "a name ending in .mxr means a program" if out.suffix == ".mxr" else "this exists already"
         raise InputError(what, where=str(out), hint="give another name, for example NAME.onnxbridge")
-    found = verify(bundle, here=False, progress=progress)
-    if found.problems:
-        name, what = next(iter(found.problems.items()))
+    verification = verify(bundle, here=False, progress=progress)
+    if verification.problems:
+        name, what = next(iter(verification.problems.items()))
         raise InputError(f"the bundle is damaged: {name}: {what}", where=str(bundle), hint="convert again")
-    if outside := [name for name in found.files if ".." in PurePosixPath(name).parts]:
+    if outside := [name for name in verification.files if ".." in PurePosixPath(name).parts]:
         what = f"{outside[0]} is not in this folder: buckets share their weights"
         raise InputError(what, where=str(bundle), hint=f"pack all buckets: {bundle.parent}")
-    countdown = ByteCountdown(progress, "packing", found.bytes)
+    countdown = ByteCountdown(progress, "packing", verification.bytes)
     try:
         with AtomicFiles() as files, os.fdopen(os.dup(files.create(out)), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for index, (name, path) in enumerate(found.files.items()):
+                for index, (name, path) in enumerate(verification.files.items()):
                     entry = tarfile.TarInfo(name if index else FIRST)
                     entry.size, entry.mode = path.stat().st_size, 0o644
                     with countdown.open(path) as content:
@@ -77,8 +77,8 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progres
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise InputError(f"it cannot be written: {error.strerror or error}", where=str(out)) from error
-    return Packed(out, len(found.files), found.bytes)
+        raise InputError(f"the file cannot be written: {error.strerror or error}", where=str(out)) from error
+    return Packed(out, len(verification.files), verification.bytes)
 
 
 def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:
@@ -94,7 +94,7 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progr
     """
     packed, out = Path(packed), Path(out)
     if not is_packed(packed):
-        what = "this is not a packed bundle" if packed.exists() else "there is no such file"
+        what = "this is not a packed bundle" if packed.exists() else "the file does not exist"
         raise InputError(what, where=str(packed), hint="`onnx-bridge pack BUNDLE -o NAME.onnxbridge` makes one")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("this exists already", where=str(out), hint="give a new folder")
@@ -102,30 +102,31 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progr
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=out.parent) as name:
-            made = Path(name) / "bundle"
+            folder = Path(name) / "bundle"
             with opened(packed) as archive:
                 for entry in members(archive, packed):
-                    target = made / entry.name
+                    target = folder / entry.name
                     target.parent.mkdir(parents=True, exist_ok=True)
                     content = archive.extractfile(entry)
                     assert content is not None
                     with target.open("xb") as file:
                         while chunk := content.read(1 << 20):
                             countdown.count(file.write(chunk))
-            found = verify(made, here=False, progress=progress)
-            if found.problems:
-                file_name, what = next(iter(found.problems.items()))
-                raise InputError(f"it is damaged: {file_name}: {what}", where=str(packed), hint="copy or pack it again")
-            made.rename(out)
+            verification = verify(folder, here=False, progress=progress)
+            if verification.problems:
+                file_name, what = next(iter(verification.problems.items()))
+                what = f"the bundle is damaged: {file_name}: {what}"
+                raise InputError(what, where=str(packed), hint="copy or pack it again")
+            folder.rename(out)
     except OSError as error:
         if isinstance(error, BridgeError):
             raise
-        raise InputError(f"it cannot be unpacked: {error.strerror or error}", where=str(out)) from error
-    return Packed(out, len(found.files), found.bytes)
+        raise InputError(f"the bundle cannot be unpacked: {error.strerror or error}", where=str(out)) from error
+    return Packed(out, len(verification.files), verification.bytes)
 
 
 def unpacked(path: str | os.PathLike[str]) -> Path:
-    """The path of a bundle's files; a packed bundle is unpacked into the cache folder, unless it is there already.
+    """Return the path of a bundle's files; a packed bundle is unpacked into the cache folder unless it is there.
 
     Raises:
         InputError: it is damaged, or cannot be unpacked.
@@ -145,5 +146,5 @@ def unpacked(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         if isinstance(error, BridgeError):
             raise
-        raise InputError(f"it cannot be unpacked: {error.strerror or error}", where=str(path)) from error
+        raise InputError(f"the bundle cannot be unpacked: {error.strerror or error}", where=str(path)) from error
     return folder

@@ -1,4 +1,4 @@
-"""Whether a bundle is intact, and whether it can run here: the verb ``verify``.
+"""The verb ``verify``: is a bundle intact, and can it run here?
 
 Every file is read once, as a stream, and compared with the SHA-256 in the manifest, which has a checksum of itself. The
 manifests in the folders of programs are files like others. A packed bundle is read without unpacking it.
@@ -33,7 +33,7 @@ class Verification:
     """The result of `verify`.
 
     Attributes:
-        path: of the bundle.
+        path: the path of the bundle.
         files: its files by name, the manifest first, with their paths (of a packed bundle, the archive's).
         bytes: the total size.
         problems: what is wrong, by file; empty for an intact bundle.
@@ -52,7 +52,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether it is intact, and can run here."""
+        """True if the bundle is intact, and can run here."""
         return not self.problems and self.unfit is None
 
     @property
@@ -98,20 +98,20 @@ def verify(
     countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
     packed = is_packed(path)
     files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
-    found, manifest = _examine(path, files)
+    verification, manifest = _examine(path, files)
     if manifest is not None:
         target = f"{manifest.target} ({manifest.architecture})" if manifest.architecture else manifest.target
-        versions = manifest.versions
-        found.made = f"by onnx-bridge {versions['onnx_bridge']} with MIGraphX {versions['migraphx']}, for {target}"
+        made_by = f"onnx-bridge {manifest.versions['onnx_bridge']} with MIGraphX {manifest.versions['migraphx']}"
+        verification.made = f"by {made_by}, for {target}"
         if here:
-            _fits(found, manifest, runtime)
-    return found
+            _fits(verification, manifest, runtime)
+    return verification
 
 
 def bytes_on_disk(bundle: Path) -> int:
-    """Return the bytes of a bundle on disk: those of its file, or of all in its folder; 0 if there is none."""
+    """Return the bytes of a bundle on disk, in its file or in all files of its folder; 0 if there is none."""
     with contextlib.suppress(OSError):
-        return sum(each.stat().st_size for each in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
+        return sum(path.stat().st_size for path in (bundle.rglob("*") if bundle.is_dir() else [bundle]))
     return 0
 
 
@@ -130,47 +130,47 @@ def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool
 def _examine(path: Path, files: _Files) -> tuple[Verification, Manifest | None]:
     """Return what is wrong with a bundle, and its manifest if it can be read; raises InputError if there is none."""
     first = FIRST if isinstance(files, _Packed) else manifest_path(path).name
-    found = Verification(path)
+    verification = Verification(path)
     text = files.read(first)
     if isinstance(files, _Packed) and files.damage:
-        found.problems[path.name] = files.damage
+        verification.problems[path.name] = files.damage
         if text is None:
-            return found, None
+            return verification, None
     if text is None:
-        what = "this is not a bundle: it has no manifest" if path.exists() else "there is no such bundle"
+        what = "this is not a bundle: it has no manifest" if path.exists() else "the bundle does not exist"
         raise InputError(what, where=str(path), hint="`onnx-bridge convert` makes one")
-    found.files[first] = files.place(first)
+    verification.files[first] = files.place(first)
     if problem := unsealed(text):
-        found.problems[first] = problem
+        verification.problems[first] = problem
     manifest = None
     try:
         manifest = Manifest.parse(text, first)
     except BridgeError as error:
-        found.problems[first] = error.what
+        verification.problems[first] = error.what
     for info in manifest.files if manifest is not None else ():
         name = os.path.normpath(info.file)
-        found.files[name] = files.place(name)
+        verification.files[name] = files.place(name)
         if problem := files.problem(name, info):
-            found.problems[name] = problem
-    found.bytes = sum(files.size(name) for name in found.files)
-    if extra := sorted(files.names() - found.files.keys()) if path.suffix != ".mxr" else []:
+            verification.problems[name] = problem
+    verification.bytes = sum(files.size(name) for name in verification.files)
+    if extra := sorted(files.names() - verification.files.keys()) if path.suffix != ".mxr" else []:
         more = " and more" * (len(extra) > 5)
-        found.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
-    return found, manifest
+        verification.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
+    return verification, manifest
 
 
-def _fits(found: Verification, manifest: Manifest, runtime: str | None) -> None:
+def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -> None:
     if not manifest.on_migraphx:
         return
     try:
         there = runtimes.find(runtime)
-        require_compatible(manifest, there, found.path)
+        require_compatible(manifest, there, verification.path)
     except BridgeError as error:
-        found.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
+        verification.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
         return
-    made = manifest.versions.get("runtime")
-    if made != there.identity:
-        found.notes.append(f"made by another build of MIGraphX ({made}); the one here is {there.identity}")
+    build = manifest.versions.get("runtime")
+    if build != there.identity:
+        verification.notes.append(f"made by another build of MIGraphX ({build}); the one here is {there.identity}")
 
 
 class _Files(Protocol):

@@ -1,4 +1,4 @@
-"""Whether the MIGraphX and the GPU of this machine can run the programs of a bundle."""
+"""Compatibility: can the MIGraphX and the GPU of this machine run the programs of a bundle?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
     """Require that a runtime on this machine can run the programs of a bundle.
 
     Raises:
-        RuntimeNotFound: it is of another minor release, there is no GPU, or it is another kind of GPU.
+        RuntimeNotFound: the runtime is of another minor release, there is no GPU, or a GPU of another kind.
     """
     compiled_by = manifest.versions["migraphx"]
     if _release(compiled_by) != _release(runtime.version):

@@ -30,7 +30,7 @@ class TensorInfo:
         dtype: the numpy or ml_dtypes name; ``string``, or ``unknown`` (on the host only).
         shape: sizes; symbols, or expressions of symbols, for sizes that differ between programs; None for a size that
             depends on the data. None if the rank is unknown.
-        kind: a `Kind`; dtype and shape of a sequence are those of its arrays.
+        kind: a `Kind`; a sequence has the dtype and the shape of its arrays.
         classes: the classes whose scores the columns of an output are, in order; empty for other values.
     """
 
@@ -52,14 +52,14 @@ class TensorInfo:
         """Return the type that a model declares for a value.
 
         Raises:
-            InputError: no machine holds it.
+            InputError: the shape is too large for any machine.
         """
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
         kind = Kind.of(value.type) or Kind.TENSOR
         if math.prod(size or 1 for size in shape or ()) > MAX_ELEMENTS:
-            what = f"it has the shape {list(shape or ())}, more than fits into the memory of any machine"
+            what = f"the shape {list(shape or ())} is more than fits into the memory of any machine"
             raise InputError(what, where=f"value {value.name!r}")
         return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
 
@@ -158,7 +158,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class CalibrationInfo:
-    """What an int8 or fp8 program was calibrated on.
+    """The calibration of an int8 or fp8 program.
 
     Attributes:
         data: the source of the samples, in words.
@@ -173,7 +173,7 @@ class CalibrationInfo:
 
 @dataclass(frozen=True)
 class CleaningInfo:
-    """How the cleaned model was made, for a later conversion to reuse it: its content key, and the notes on it."""
+    """The content key of the cleaned model, for a later conversion to reuse it, and the notes on it."""
 
     key: str
     notes: list[str]
@@ -193,7 +193,7 @@ class ProgramInfo:
         pipeline: the passes that ran, with their options.
         passes: the results of each pass.
         environment: variables that MIGraphX's process needed to compile it, and needs to run it.
-        forecast: of a quantized model, the kernels that a GPU will run its convolutions and matrix products with
+        forecast: the kernels that a GPU will run the convolutions and matrix products of a quantized model with
             (`onnx_bridge.model.int8_forecast.Forecast`); empty for others.
         calibration: what an int8 or fp8 program was calibrated on.
         tuning: the archive of tuning results.
@@ -224,7 +224,8 @@ class ProgramInfo:
         if any(isinstance(size, str) for tensor in tensors for size in tensor.shape or ()):
             raise ValueError(f"the program {self.label or self.pipeline} has symbols as sizes")
         if not self.partitions or (not self.wholly_on_migraphx and not self.model):
-            raise ValueError("it has neither a program nor partitions with the model that they are extracted from")
+            what = "a program has neither an .mxr nor partitions with the model that they are extracted from"
+            raise ValueError(what)
         if bool(self.folder) is not (self.manifest is not None):
             raise ValueError(f"the program in {self.folder!r} has no manifest")
         for file in self.files:
@@ -245,7 +246,7 @@ class ProgramInfo:
 
     @property
     def wholly_on_migraphx(self) -> bool:
-        """Whether it is one partition, on MIGraphX."""
+        """True if the program is one partition, on MIGraphX."""
         return len(self.partitions) == 1 and self.partitions[0].program is not None
 
     @property
@@ -271,7 +272,7 @@ class ProgramInfo:
                 partition if partition.program is None else replace(partition, program=partition.program.below(folder))
                 for partition in self.partitions
             ),
-            model=tuple(each.below(folder) for each in self.model),
+            model=tuple(file.below(folder) for file in self.model),
             calibration=calibration,
             tuning=None if self.tuning is None else self.tuning.below(folder),
             folder=folder,

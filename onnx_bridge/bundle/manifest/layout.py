@@ -33,8 +33,8 @@ class CacheTensor:
     Attributes:
         past: the input.
         present: the output, which has the new tokens as well.
-        shape: of the cache for all tokens.
-        axis: of the tokens.
+        shape: the shape of the cache for all tokens.
+        axis: the axis of the tokens.
     """
 
     past: str
@@ -48,9 +48,9 @@ class Given:
     """An input of the decoder that is the same for all tokens of a text.
 
     Attributes:
-        name: of the input.
+        name: its name.
         value: the input of the encoder, or the output of the encoder or of the memory, that it gets.
-        shape: of both.
+        shape: the shape of both.
     """
 
     name: str
@@ -60,14 +60,14 @@ class Given:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a decoder generates from.
+    """The encoder that a decoder generates from.
 
     Attributes:
         source: the encoder's input of tokens or of features.
-        shape: of this input.
+        shape: the shape of this input.
         hidden: the encoder's output that the memory takes.
         memory: the input of the memory.
-        given: what the decoder gets of them.
+        given: the inputs of the decoder that come from the encoder and the memory.
         start: the tokens that a text begins with; empty if they are not known.
         mask: the encoder's input that is 1 for tokens of the source, and 0 for padding.
         pads: whether a source may have fewer tokens than the shape, the others being padding.
@@ -103,14 +103,14 @@ class Layout:
         batch: the number of texts that are generated at a time.
         max_length: the most tokens of a text, the prompt included.
         ids: the input of token ids, (batch, width).
-        logits: the output, (batch, width, vocabulary); or only those of the last token.
+        logits: the output, (batch, width, vocabulary); or (batch, vocabulary) for the last token only.
         cache: the caches of all layers.
         mask: the input of the attention mask, (batch, max_length): 1 for tokens, 0 for what is hidden.
         positions: the input of position ids, (batch, width).
         in_place: whether the model writes to the places of a cache, instead of appending to it.
         pads: whether a program may take fewer tokens than its width, the others being padding.
         length: the input, (1), of the number of tokens that are in the cache; None if the model does not need it.
-        encoder: what it generates from; None for a decoder that continues its prompt.
+        encoder: the encoder that it generates from; None for a decoder that continues its prompt.
     """
 
     batch: Size
@@ -133,19 +133,19 @@ class Layout:
     def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs of the program that takes ``width`` tokens."""
         past = self.max_length - (0 if self.in_place else width)
-        found: dict[str, tuple[int, ...]] = {self.ids: (self.batch, width)}
+        shapes: dict[str, tuple[int, ...]] = {self.ids: (self.batch, width)}
         if self.mask is not None:
-            found[self.mask] = (self.batch, self.max_length)
+            shapes[self.mask] = (self.batch, self.max_length)
         if self.positions is not None:
-            found[self.positions] = (self.batch, width)
+            shapes[self.positions] = (self.batch, width)
         if self.length is not None:
-            found[self.length] = (1,)
+            shapes[self.length] = (1,)
         for tensor in self.cache:
-            found[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
-        return {**found, **{each.name: each.shape for each in self.given}}
+            shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
+        return {**shapes, **{given.name: given.shape for given in self.given}}
 
     def __post_init__(self) -> None:
-        names = [self.ids, *(each.past for each in self.cache), *(each.name for each in self.given)]
+        names = [self.ids, *(tensor.past for tensor in self.cache), *(given.name for given in self.given)]
         names += filter(None, (self.mask, self.positions, self.length))
         if len(set(names)) < len(names):
             raise ValueError("an input of the decoder has two roles")
@@ -153,4 +153,4 @@ class Layout:
             if tensor.axis >= len(tensor.shape) or tensor.shape[tensor.axis] != self.max_length:
                 raise ValueError(f"the cache {tensor.past} is not for {self.max_length} tokens")
         if not 0 < self.batch * self.max_length <= MAX_ELEMENTS or not self.cache:
-            raise ValueError("it is a decoder without tokens or without a cache")
+            raise ValueError("the decoder has no tokens, too many, or no cache")

@@ -85,7 +85,7 @@ class Manifest:
     """Everything that is known of a bundle.
 
     Attributes:
-        name: the model's.
+        name: the model's name.
         created: date and time, UTC, ISO 8601.
         source: path and sha256 of the converted model (None for a model in memory).
         key: the content key of the conversion (`onnx_bridge.conversion.keys`); None for a model in memory, and for
@@ -101,7 +101,7 @@ class Manifest:
         programs: one or several, the smallest first.
         timings: seconds by stage of the conversion, all programs together.
         notes: sentences for the user.
-        proof: how far the numbers of all programs are known.
+        proof: the extent to which the numbers of all programs are known.
         decoder: the layout of a decoder (`onnx_bridge.bundle.decoding`); None for other models.
     """
 
@@ -127,10 +127,10 @@ class Manifest:
         """The program of a bundle that does not choose one.
 
         Raises:
-            InputError: it chooses by sizes.
+            InputError: the bundle chooses by sizes.
         """
         if self.dims:
-            folders = ", ".join(each.folder for each in self.programs)
+            folders = ", ".join(program.folder for program in self.programs)
             raise InputError("the bundle has a program for each size", hint=f"name the folder of one: {folders}")
         return self.programs[0]
 
@@ -141,14 +141,13 @@ class Manifest:
 
     @property
     def exact(self) -> tuple[str, ...]:
-        """Those of `dims` that are not padded: selecting inputs, which programs do not take, and a decoder's width."""
+        """The `dims` that are not padded: selecting inputs, which programs do not take, and a decoder's width."""
         symbols = {axis for tensor in self.inputs for axis in tensor.shape or ()}
         names = {tensor.name for tensor in self.inputs} - symbols
         return tuple(name for name in self.dims if name in names or (self.decoder is not None and name == WIDTH))
 
     def is_proven_for(self, wanted: str) -> bool:
-        """Return whether its proof suffices for a conversion that is to prove as wanted
-        (`onnx_bridge.requests.conversion.Prove`)."""
+        """Return whether the proof suffices for a conversion that asks for another `Prove`."""
         return self.proof.satisfies(self.request.prove, wanted)
 
     @property
@@ -164,12 +163,12 @@ class Manifest:
 
     @property
     def on_migraphx(self) -> bool:
-        """Whether anything runs on MIGraphX."""
+        """True if anything runs on MIGraphX."""
         return any(program.programs for program in self.programs)
 
     @property
     def wholly_on_migraphx(self) -> bool:
-        """Whether every program is one partition, on MIGraphX."""
+        """True if every program is one partition, on MIGraphX."""
         return all(program.wholly_on_migraphx for program in self.programs)
 
     @property
@@ -178,7 +177,7 @@ class Manifest:
         total = sum(partition.nodes for partition in self.partitions)
         if not total:
             return float(self.on_migraphx)
-        return sum(each.nodes for each in self.partitions if each.program) / total
+        return sum(partition.nodes for partition in self.partitions if partition.program) / total
 
     @property
     def work_share(self) -> WorkShare:
@@ -192,7 +191,7 @@ class Manifest:
     def partition_line(self) -> str:
         """The programs, or the partitions and shares of a single one, in one line; empty if MIGraphX runs it whole."""
         if self.dims:
-            return f"buckets: {'; '.join(each.folder or each.label for each in self.programs)}"
+            return f"buckets: {'; '.join(program.folder or program.label for program in self.programs)}"
         if self.wholly_on_migraphx:
             return ""
         parts = " → ".join(
@@ -225,10 +224,10 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read one.
+        """Read a manifest.
 
         Raises:
-            InputError: it is damaged, or of a format that this version does not read.
+            InputError: the manifest is damaged, or of a format that this version does not read.
         """
         try:
             return cls.parse(read_text(path), str(path))
@@ -237,17 +236,17 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> Manifest:
-        """Parse the text of one; raises like `read`."""
+        """Parse the text of a manifest; raises like `read`."""
         try:
             values = parse_json(text)
-            found = values["format"]
+            format_ = values["format"]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
-        if found != FORMAT:
-            what = f"the bundle has format {found}, and this version of onnx-bridge reads format {FORMAT} alone"
+        if format_ != FORMAT:
+            what = f"the bundle has format {format_}, and this version of onnx-bridge reads format {FORMAT} alone"
             raise InputError(what, where=where, hint=_again(values, where))
         try:
-            known = {each.name for each in dataclasses.fields(cls)}
+            known = {field.name for field in dataclasses.fields(cls)}
             if unknown := values.keys() - known - {"format", "share", CHECKSUM}:
                 raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
             manifest = read_as(cls, values)
@@ -263,7 +262,7 @@ class Manifest:
             if not is_file_name(own):
                 raise ValueError(f"{file.file!r} is not a file in the bundle")
         if not self.programs:
-            raise ValueError("it has no programs")
+            raise ValueError("the bundle has no programs")
         self._check_programs()
         read_as(_Source, self.source)
         read_as(_Versions, self.versions)
@@ -294,7 +293,7 @@ def _names(tensors: Iterable[TensorInfo]) -> set[str]:
 
 
 def _entry(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of an entry; of a tensor, ``kind`` and ``classes`` only if they are unusual."""
+    """Return the members of an entry, without the ``kind`` and the ``classes`` of a usual tensor."""
     usual = {"kind": Kind.TENSOR.value, "classes": ()}
     return {name: value for name, value in members if name not in usual or value != usual[name]}
 

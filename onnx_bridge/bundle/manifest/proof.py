@@ -1,4 +1,4 @@
-"""How far the numbers of a bundle are known: what was compared with the reference, and how."""
+"""The extent to which the numbers of a bundle are known: what was compared with the reference, and how."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from passes.rewriting.base import Proof
 
 @dataclass(frozen=True)
 class BundleProof:
-    """What the numbers of a bundle rest on.
+    """The grounds on which the numbers of a bundle are trusted.
 
     Attributes:
         level: compared in a run at real size, in a run of a witness of the whole model, or not compared.
         what: what was compared, as one sentence; empty if nothing was.
         error: the largest absolute difference from the reference; None without any.
         samples: the number of seeded samples.
-        seconds: how long it took, the conversion of a witness included.
+        seconds: the duration, the conversion of a witness included.
         unproven: why the bundle was not compared at real size; empty if it was.
-        nodes: how far the numbers of its nodes on MIGraphX are known, each by itself.
+        nodes: the number of its nodes on MIGraphX that are proven by themselves, by level.
         comparable: whether the reference runs the model, to the extent that it was asked to.
     """
 
@@ -37,7 +37,7 @@ class BundleProof:
 
     @property
     def label(self) -> str:
-        """What to call `line`."""
+        """The title of `line`."""
         return "proof" if self.level is Proof.NONE else "proven"
 
     @property
@@ -53,11 +53,11 @@ class BundleProof:
         return {**asdict(self), "level": self.level.value}
 
     def satisfies(self, asked: str, wanted: str) -> bool:
-        """Return whether a bundle that was asked to be proven in one way is up to date where it is wanted in another.
+        """Return whether a bundle that was asked to be proven in one way is up to date if another way is wanted.
 
         Args:
             asked: the `Prove` of the conversion that made it.
-            wanted: that of a conversion that would be skipped.
+            wanted: the `Prove` of a conversion that would be skipped.
         """
         match wanted:
             case "never":
@@ -74,18 +74,18 @@ def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
     """Return the proof of several bundles, by name: the weakest level, the largest error, and all of the time."""
     if not proofs:
         return BundleProof()
-    weakest = min(proofs.values(), key=lambda each: _STRENGTH.index(each.level))
+    weakest = min(proofs.values(), key=lambda proof: _STRENGTH.index(proof.level))
     errors = [proof.error for proof in proofs.values() if proof.error is not None]
-    reasons = [f"{name}: {each.unproven}" for name, each in proofs.items() if each.unproven]
-    levels = Counter(each.level.value for each in proofs.values())
+    reasons = [f"{name}: {proof.unproven}" for name, proof in proofs.items() if proof.unproven]
+    levels = Counter(proof.level.value for proof in proofs.values())
     listed = ", ".join(f"{count} by {level}" for level, count in levels.items())
     return BundleProof(
         weakest.level,
         weakest.what if len(levels) == 1 else f"compared with ONNX Runtime: {listed}",
         max(errors, default=None),
-        sum(each.samples for each in proofs.values()),
-        round(sum(each.seconds for each in proofs.values()), 4),
+        sum(proof.samples for proof in proofs.values()),
+        round(sum(proof.seconds for proof in proofs.values()), 4),
         "; ".join(reasons),
-        sum((each.nodes for each in proofs.values()), ProofCounts()),
-        all(each.comparable for each in proofs.values()),
+        sum((proof.nodes for proof in proofs.values()), ProofCounts()),
+        all(proof.comparable for proof in proofs.values()),
     )

@@ -55,10 +55,10 @@ def with_previous(new: Path, earlier: Path) -> bytes:
 
 
 def read_text(path: Path) -> bytes:
-    """Return the text of a manifest; while a program is replaced, that of the program which is there.
+    """Return the text of a manifest; while a program is replaced, the one for the program that is there.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the manifest cannot be read.
     """
     text = read_regular(path)
     if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:

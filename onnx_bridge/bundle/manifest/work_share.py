@@ -14,7 +14,7 @@ class WorkShare:
     """A share of the estimated work: of the nodes if no work is estimated.
 
     Work that is not known, since a size is not, is counted as the least that it can be. So the share is a lower bound
-    where such work is on MIGraphX, an upper bound where it is on the host, and unknown where it is on both.
+    if such work is on MIGraphX, an upper bound if it is on the host, and unknown if it is on both.
 
     Attributes:
         value: from 0 to 1; None if it is unknown.
@@ -29,22 +29,22 @@ class WorkShare:
         """Return the share of some parts.
 
         Args:
-            parts: of each: whether it is on MIGraphX, its number of nodes, its work, and how many of its nodes have
-                work that is not known.
+            parts: for each part, whether it is on MIGraphX, its number of nodes, its work, and the number of its nodes
+                whose work is not known.
         """
-        found = list(parts)
-        device = [each for each in found if each[0]]
-        host = [each for each in found if not each[0]]
-        nodes = sum(each[1] for each in found)
+        known = list(parts)
+        device = [part for part in known if part[0]]
+        host = [part for part in known if not part[0]]
+        nodes = sum(part[1] for part in known)
         if not host or not nodes:
             return cls(1.0)
         if not device:
             return cls(0.0)
-        below, above = (any(each[3] for each in side) for side in (device, host))
+        below, above = (any(part[3] for part in side) for side in (device, host))
         if below and above:
             return cls(None, "unknown")
-        total = sum(each[2] for each in found)
-        value = sum(each[2] for each in device) / total if total else sum(each[1] for each in device) / nodes
+        total = sum(part[2] for part in known)
+        value = sum(part[2] for part in device) / total if total else sum(part[1] for part in device) / nodes
         return cls(value, "at least" if below else "at most" if above else "exactly")
 
     @property

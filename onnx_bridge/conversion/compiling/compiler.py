@@ -42,10 +42,10 @@ class CompilationFailed(Exception):
     """MIGraphX failed on a partition.
 
     Attributes:
-        nodes: the partition's.
-        error: MIGraphX's.
+        nodes: the nodes of the partition.
+        error: MIGraphX's failure.
         compiling: whether it failed after parsing.
-        seconds: how long the attempt took.
+        seconds: the duration of the attempt.
     """
 
     def __init__(self, nodes: Sequence[ir.Node], error: RuntimeFailure, *, compiling: bool, seconds: float) -> None:
@@ -54,7 +54,7 @@ class CompilationFailed(Exception):
 
     @property
     def accidental(self) -> bool:
-        """Whether another attempt may succeed: a limit, or SIGKILL, which the system or a user sends."""
+        """True if another attempt may succeed: after a limit, or SIGKILL, which the system or a user sends."""
         killed = isinstance(self.error, WorkerCrashed) and self.error.signal is signal.SIGKILL
         return killed or isinstance(self.error, _LIMITS)
 
@@ -64,7 +64,7 @@ class Compiler:
     """Makes programs of partitions.
 
     Attributes:
-        model: cleaned, with inferred types.
+        model: the cleaned model, with inferred types.
         worker: MIGraphX's process.
         target: the compilation target; None only parses.
         path: the file of the whole model, if there is one.
@@ -86,7 +86,7 @@ class Compiler:
 
         Raises:
             CompilationFailed: MIGraphX failed in a way that another attempt, or fewer nodes, may avoid.
-            RuntimeFailure: it failed otherwise.
+            RuntimeFailure: MIGraphX failed in another way.
         """
         if partition.side is Side.HOST:
             return None
@@ -151,7 +151,7 @@ class Compiler:
         return False
 
     def _parse(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], whole: Path | None) -> RemoteProgram:
-        names = [[str(each.name) for each in values] for values in (inputs, outputs)]
+        names = [[str(value.name) for value in values] for values in (inputs, outputs)]
         part = part_file(self.model, *names)
         with part if whole is None else contextlib.nullcontext(whole) as path:
             program = parse(self.worker, path, {str(tensor.name): _sizes(tensor) for tensor in inputs})

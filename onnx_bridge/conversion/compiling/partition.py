@@ -58,7 +58,7 @@ class Partitioned:
         notes: sentences for the user.
         error: why the model cannot run; None if it can.
         environment: the variables that MIGraphX needed in addition to compile the programs.
-        verdicts: those on the nodes that MIGraphX accepts, or may accept as parts of the whole.
+        verdicts: the verdicts on the nodes that MIGraphX accepts, or may accept as parts of the whole.
     """
 
     plan: Partitioning
@@ -70,8 +70,10 @@ class Partitioned:
 
     @property
     def proofs(self) -> ProofCounts:
-        """How far the numbers of the nodes on the device are known, each by itself."""
-        nodes = [node for each in self.plan.partitions if each.side is Side.DEVICE for node in each.nodes]
+        """The number of nodes on the device that are proven by themselves, by level."""
+        nodes = [
+            node for partition in self.plan.partitions if partition.side is Side.DEVICE for node in partition.nodes
+        ]
         return ProofCounts.of(self.verdicts[node] for node in nodes if node in self.verdicts)
 
     @property
@@ -108,13 +110,13 @@ def partition(
     """Partition a model, and compile its device partitions.
 
     Args:
-        model: cleaned, `with_inferred_types`.
-        verdicts: the runtime's.
-        host: whether there may be host partitions; the need for one is an error otherwise.
-        one_program: whether all that follows each other on the device must be one program, however long.
-        compiler: of the same model; default: one that only parses.
-        ladder: what is tried if MIGraphX crashes, hangs or runs out of memory. It must be kept open while the programs
-            are in use.
+        model: the cleaned model, `with_inferred_types`.
+        verdicts: the runtime that judges its nodes.
+        host: whether there may be host partitions; otherwise the need for one is an error.
+        one_program: whether consecutive nodes on the device must be one program, however long.
+        compiler: a compiler of the same model; default: one that only parses.
+        ladder: the attempts after MIGraphX crashes, hangs or runs out of memory; keep it open while programs are in
+            use.
 
     Returns:
         The partitions, with an error if the model cannot run: MIGraphX's, or that neither it nor ONNX Runtime can run a
@@ -125,23 +127,23 @@ def partition(
     """
     compiler = compiler or Compiler(model, workers.shared(verdicts.runtime))
     judged = judge(model, verdicts)
-    found = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program).run(host)
-    found.verdicts = judged.verdicts
-    if found.error is not None:
-        return found
+    partitioned = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program).run(host)
+    partitioned.verdicts = judged.verdicts
+    if partitioned.error is not None:
+        return partitioned
     if ladder is not None and ladder.rung is not None:
-        found.environment = ladder.rung.environment
-        found.notes += [ladder.note] if ladder.note else []
-    if (programs := found.plan.cuts + 1) > 1:
-        found.notes.append(
+        partitioned.environment = ladder.rung.environment
+        partitioned.notes += [ladder.note] if ladder.note else []
+    if (programs := partitioned.plan.cuts + 1) > 1:
+        partitioned.notes.append(
             f"MIGraphX's part is cut into {programs} programs: the time to compile one grows with the square of the "
             "number of its nodes"
         )
-    found.error = _check_host(model, found.plan)
-    if found.error is None and not found.plan.wholly_on_device:
-        found.notes = [_summary(found), *found.notes]
-        found.notes += _inputs_to_freeze(model)
-    return found
+    partitioned.error = _check_host(model, partitioned.plan)
+    if partitioned.error is None and not partitioned.plan.wholly_on_device:
+        partitioned.notes = [_summary(partitioned), *partitioned.notes]
+        partitioned.notes += _inputs_to_freeze(model)
+    return partitioned
 
 
 @dataclass
@@ -167,13 +169,13 @@ class _Attempts:
         first: CompilationFailed | None = None
         while True:
             planned = plan(self.model, self.reasons, made_only=self.made_only)
-            found = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
-            if not host and not found.plan.wholly_on_device:
-                found.error = _host_forbidden(found.plan)
-                return found
+            partitioned = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
+            if not host and not partitioned.plan.wholly_on_device:
+                partitioned.error = _host_forbidden(partitioned.plan)
+                return partitioned
             try:
-                found.programs = [self.compiler.compile(each) for each in found.plan.partitions]
-                return found
+                partitioned.programs = [self.compiler.compile(partition) for partition in partitioned.plan.partitions]
+                return partitioned
             except CompilationFailed as failed:
                 first = first or failed
                 next_worker = self.ladder and self.ladder.climb(failed.error, compiling=failed.compiling)
@@ -182,12 +184,12 @@ class _Attempts:
                     continue
             assert first is not None
             if not self._without_failing_part(first):
-                found.error = first.error
-                return found
+                partitioned.error = first.error
+                return partitioned
             first = None
 
     def _without_failing_part(self, failed: CompilationFailed) -> bool:
-        """Move what fails to the host; whether there is anything to move."""
+        """Move what fails to the host, and return whether there was anything to move."""
         if failed.accidental:
             raise failed.error from None
         part = self.compiler.smallest_failing_part(failed)
@@ -208,7 +210,7 @@ class Judged:
 
     Attributes:
         reasons: the nodes that it cannot run, and why.
-        verdicts: those on the others.
+        verdicts: the verdicts on the other nodes.
     """
 
     reasons: Mapping[ir.Node, str]
@@ -223,31 +225,31 @@ def judge(model: ir.Model, verdicts: ProbedRuntime) -> Judged:
     """
     asked = NodeVerdicts(verdicts, Scope(model, model.graph))
     alive = needed(model.graph)
-    found = asked.of_nodes([node for node in model.graph if node in alive and not is_constant(node)])
-    failing = {node: each for node, each in found.items() if each.fails}
-    reasons = {node: _why(each) for node, each in failing.items() if not _may_try(each.probe)}
-    for each in asked.failing_clusters(alive - failing.keys()):
-        if reasons.keys().isdisjoint(each.nodes):
-            reasons[each.nodes[0]] = _why(each)  # the first is the cheapest to move
+    findings = asked.of_nodes([node for node in model.graph if node in alive and not is_constant(node)])
+    failing = {node: finding for node, finding in findings.items() if finding.fails}
+    reasons = {node: _why(finding) for node, finding in failing.items() if not _may_try(finding.probe)}
+    for cluster in asked.failing_clusters(alive - failing.keys()):
+        if reasons.keys().isdisjoint(cluster.nodes):
+            reasons[cluster.nodes[0]] = _why(cluster)  # the first is the cheapest to move
     return Judged(
-        {node: reasons[node] for node in found if node in reasons},
-        {node: _verdict(each) for node, each in found.items() if node not in reasons},
+        {node: reasons[node] for node in findings if node in reasons},
+        {node: _verdict(finding) for node, finding in findings.items() if node not in reasons},
     )
 
 
-def _verdict(found: Finding) -> Verdict:
+def _verdict(finding: Finding) -> Verdict:
     """Return the verdict on a node that may run."""
-    problem = found.probe.problem
-    return found.verdict if problem is None else Verdict(Status.OK, unproven=Unproven(Obstacle.SHAPE, problem))
+    problem = finding.probe.problem
+    return finding.verdict if problem is None else Verdict(Status.OK, unproven=Unproven(Obstacle.SHAPE, problem))
 
 
-def _why(found: Finding) -> str:
-    if found.probe.problem is not None:
-        return found.probe.problem
-    together = f" together with {found.nodes[-1].name}" if len(found.nodes) > 1 else ""
-    rules = found.nodes[-1].metadata_props.get(UNSOLVED)
+def _why(finding: Finding) -> str:
+    if finding.probe.problem is not None:
+        return finding.probe.problem
+    together = f" together with {finding.nodes[-1].name}" if len(finding.nodes) > 1 else ""
+    rules = finding.nodes[-1].metadata_props.get(UNSOLVED)
     unsolved = "" if rules is None else f"; {rules}"
-    return f"{_DOES[found.verdict.status]}{together}: {found.verdict.message}{unsolved}"
+    return f"{_DOES[finding.verdict.status]}{together}: {finding.verdict.message}{unsolved}"
 
 
 def _may_try(probe: Probe) -> bool:
@@ -260,29 +262,29 @@ def _may_try(probe: Probe) -> bool:
     return numeric and not all(map(can_cross, probe.inputs))
 
 
-def _check_host(model: ir.Model, found: Partitioning) -> RuntimeFailure | None:
+def _check_host(model: ir.Model, partitioning: Partitioning) -> RuntimeFailure | None:
     """Return why ONNX Runtime rejects a host partition; None if it accepts all of them."""
-    for each in found.partitions:
-        if each.side is not Side.HOST:
+    for partition in partitioning.partitions:
+        if partition.side is not Side.HOST:
             continue
-        inputs, outputs = ([str(value.name) for value in values] for values in (each.inputs, each.outputs))
+        inputs, outputs = ([str(value.name) for value in values] for values in (partition.inputs, partition.outputs))
         try:
             Reference(extract(model, inputs, outputs))
         except InputError as error:
             named = error.names if isinstance(error, OnnxRuntimeError) else lambda *_: False
-            guilty = [node for node in each.nodes if named(node.op_type, node.name)] or list(each.nodes)
-            reason = found.reasons[guilty[0]] if guilty else "MIGraphX cannot take it"
-            what = f"neither MIGraphX nor ONNX Runtime can run it: {reason}; {error.what}"
+            guilty = [node for node in partition.nodes if named(node.op_type, node.name)] or list(partition.nodes)
+            reason = partitioning.reasons[guilty[0]] if guilty else "MIGraphX cannot take it"
+            what = f"neither MIGraphX nor ONNX Runtime can run the node: {reason}; {error.what}"
             return RuntimeFailure(what, where=f"node {_named(guilty)}", hint=error.hint)
     return None
 
 
-def _host_forbidden(found: Partitioning) -> RuntimeFailure:
-    listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in found.reasons.items())
+def _host_forbidden(partitioning: Partitioning) -> RuntimeFailure:
+    listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in partitioning.reasons.items())
     if not listed:
         what = "outputs that are constants or inputs cannot go through MIGraphX"
     else:
-        what = f"{len(found.reasons)} of {len(found.work)} nodes cannot run on MIGraphX: {listed}"
+        what = f"{len(partitioning.reasons)} of {len(partitioning.work)} nodes cannot run on MIGraphX: {listed}"
     return RuntimeFailure(what, hint="without --no-host they run on ONNX Runtime, in host partitions")
 
 
@@ -294,13 +296,13 @@ def _summary(partitioned: Partitioned) -> str:
     if not reasons:
         return "outputs that are constants or inputs, which MIGraphX cannot take, go through ONNX Runtime"
     if len(reasons) == len(partitioned.plan.work):
-        return f"all of it runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
+        return f"the whole model runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
     share = f"{partitioned.share.rest:.2%} of the estimated work"
     return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
 
 
 def _inputs_to_freeze(model: ir.Model) -> list[str]:
-    """Notes on the inputs without whose values MIGraphX cannot know shapes, with what to type."""
+    """Return notes on the inputs without whose values MIGraphX cannot know shapes, with what to type."""
     notes = []
     if names := structural_inputs(model):
         example = " ".join(f"--freeze {shlex.quote(_example(model, name))}" for name in names)
@@ -318,13 +320,13 @@ def _inputs_to_freeze(model: ir.Model) -> list[str]:
 
 
 def _example(model: ir.Model, name: str) -> str:
-    """``NAME=VALUE`` with the default of an input, or a generated value."""
+    """Return ``NAME=VALUE`` with the default of an input, or a generated value."""
     default = model.graph.initializers.get(name)
     try:
         if default is not None and default.const_value is not None:
             array = default.const_value.numpy()
         else:
-            spec = next(each for each in samplers.specs(model) if each.name == name)
+            spec = next(spec for spec in samplers.specs(model) if spec.name == name)
             array = np.asarray(samplers.generate([spec])[0][name])
     except InputError:  # another input has a type that no sample has
         return f"{name}=VALUE"

@@ -79,15 +79,15 @@ def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list
     rejected = isinstance(error, MigraphxError)
     if not isinstance(error, RECOVERABLE) and not (rejected and compiling):
         return []
-    found = [] if rejected or isinstance(error, WorkerTimeout) else [_FRESH]
+    attempts = [] if rejected or isinstance(error, WorkerTimeout) else [_FRESH]
     if compiling and target is not None:
         together: dict[str, str] = {}
         for rung in _GPU if target == "gpu" else _REF:
             together = {**together, **rung.environment}
             if before := os.environ.get(_DISABLED) if _DISABLED in together else None:
                 together[_DISABLED] = f"{before},{rung.environment[_DISABLED]}"
-            found.append(Rung(rung.name, together))
-    return found
+            attempts.append(Rung(rung.name, together))
+    return attempts
 
 
 class Ladder:
@@ -96,8 +96,8 @@ class Ladder:
     Args:
         runtime: the MIGraphX.
         target: the compilation target; None if models are only parsed.
-        limits: of each request.
-        environment: the variables of the conversion; those of a rung override them.
+        limits: the limits of each request.
+        environment: the variables of the conversion; the variables of a rung override them.
 
     Attributes:
         rung: the current rung; None before the first.
@@ -123,11 +123,11 @@ class Ladder:
         self.leave()
 
     def climb(self, error: RuntimeFailure, *, compiling: bool) -> Worker | None:
-        """Return the worker of the next attempt; None, and the ladder is reset, if there is nothing more to try.
+        """Return the worker of the next attempt; if there is none, reset the ladder and return None.
 
         Args:
-            error: of the last attempt; the first one decides on the rungs.
-            compiling: whether that failed after parsing.
+            error: the failure of the last attempt; the first failure decides on the rungs.
+            compiling: whether the last attempt failed after parsing.
         """
         if self._rest is None:
             self.error = error

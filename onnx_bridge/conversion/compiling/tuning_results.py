@@ -33,7 +33,7 @@ _MOST = 1 << 30
 
 @dataclass(frozen=True)
 class Origin:
-    """What tuning results are valid for.
+    """The hardware and the release that tuning results are valid for.
 
     Attributes:
         target: ``ref`` or ``gpu``.
@@ -59,7 +59,7 @@ class TuningResults:
 
     Args:
         option: ``keep``, the path of an earlier bundle, or empty for none.
-        here: what the conversion compiles for.
+        here: the hardware and the release that the conversion compiles for.
 
     Attributes:
         environment: the variables of MIGraphX's process; empty if nothing is tuned.
@@ -97,15 +97,11 @@ class TuningResults:
             self._folder.cleanup()
 
     def keep(self, path: Path) -> FileInfo | None:
-        """Write the results into an archive.
-
-        Returns:
-            The archive; None if there are no results.
-        """
+        """Write the results into an archive and return it; None if there are no results."""
         if self._folder is None:
             return None
         room = Path(self._folder.name)
-        files = sorted(each for each in room.rglob("*") if each.is_file() and each.stat().st_size)
+        files = sorted(path for path in room.rglob("*") if path.is_file() and path.stat().st_size)
         if not files:
             self.notes.append("no tuning results are kept: compiling tuned nothing")
             return None
@@ -148,13 +144,12 @@ class _Earlier:
             return f"the tuning results of {self.path} are for {self.origin}, and this is {here}: tuned from scratch"
         try:
             with open_regular(self.archive) as file, zipfile.ZipFile(file) as archive:
-                infos = [each for each in archive.infolist() if not each.is_dir()]
-                inside = (folder / info.filename for info in infos)
-                if sum(each.file_size for each in infos) > _MOST or not all(
-                    each.resolve().is_relative_to(folder.resolve()) for each in inside
-                ):
-                    raise zipfile.BadZipFile("it has files that no conversion wrote")
+                infos = [info for info in archive.infolist() if not info.is_dir()]
+                places = ((folder / info.filename).resolve() for info in infos)
+                inside = all(place.is_relative_to(folder.resolve()) for place in places)
+                if not inside or sum(info.file_size for info in infos) > _MOST:
+                    raise zipfile.BadZipFile("the archive has files that no conversion wrote")
                 archive.extractall(folder, infos)
         except BROKEN_ARCHIVE as error:
-            raise InputError(f"its tuning results cannot be read: {error}", where=str(self.archive)) from None
+            raise InputError(f"the tuning results cannot be read: {error}", where=str(self.archive)) from None
         return f"tuning started from the results of {self.path} ({len(infos)} files)"

@@ -60,11 +60,11 @@ class DecoderConversion(GeneratingConversion):
         source: the model.
         model: the same in memory.
         out: the folder.
-        request: with the values of all inputs that have no role.
+        request: the request, with the values of all inputs that have no role.
         key: the content key of the request as it was given.
-        layout: of the decoder, without padding.
-        widths: of the programs, the smallest first.
-        programs: by width, the models that are converted instead of the source (`positioned`).
+        layout: the layout of the decoder, without padding.
+        widths: the widths of the programs, the smallest first.
+        programs: the models that are converted instead of the source, by width (`positioned`).
     """
 
     source: Source

@@ -24,18 +24,18 @@ from passes.rewriting.base import Proof
 class GeneratingConversion(Several):
     """A conversion into the programs of a decoder.
 
-    When they are there, they generate beside the reference, whose cache grows: the logits must be the same. Padding of
-    shorter inputs that is not proven is not done.
+    The converted programs generate beside the reference, whose cache grows: the logits must be the same. Shorter inputs
+    are padded only if that is proven.
 
     Attributes:
-        shorter: what may be padded, in words.
+        shorter: the inputs that may be padded, in words.
     """
 
     shorter: str
 
     @property
     def origin(self) -> dict[str, str | None]:
-        """What the manifest says of the source."""
+        """The source as the manifest records it."""
         return self.source.to_json()
 
     @abstractmethod
@@ -83,12 +83,12 @@ class GeneratingConversion(Several):
             return manifest
         for trial in self.trials(self._decoder(manifest, padded, converted.folder), converted, shorter=True):
             if trial.reason is not None:
-                note = f"{self.shorter} are not padded, since behind {trial.prompt} tokens the model would compute "
-                return replace(manifest, notes=[*manifest.notes, f"{note}something else: {trial.reason}"])
+                note = f"{self.shorter} are not padded, since behind {trial.prompt} tokens the output would differ"
+                return replace(manifest, notes=[*manifest.notes, f"{note}: {trial.reason}"])
         return replace(manifest, decoder=padded)
 
     def _decoder(self, manifest: Manifest, layout: Layout, folder: Path) -> Decoder:
-        """Return what generates with the programs in the staging folder."""
+        """Return a decoder of the programs in the staging folder."""
         limits = Limits.of(self.request.timeout, self.request.memory)
         runtime = self.request.runtime
         programs = [Program(folder, manifest, info, runtime, limits) for info in manifest.programs]

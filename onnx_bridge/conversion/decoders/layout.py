@@ -1,6 +1,6 @@
 """Recognize a decoder: which inputs and outputs of a model are token ids, mask, positions, logits and cache.
 
-Recognized are the names that optimum, onnxruntime-genai and most scripts give them:
+They are recognized by the names that optimum, onnxruntime-genai and most scripts give them:
 
     input_ids, attention_mask, position_ids            past_key_values.0.key   past_key_0   past_0
     logits                                             present.0.key           present_key_0   present_0
@@ -28,22 +28,22 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     """Return the layout of a decoder.
 
     Args:
-        model: as the user gave it.
-        request: which of its inputs are frozen, and the size of the batch.
-        sizes: of the decoder.
+        model: the model as the user gave it.
+        request: the request, which says which inputs are frozen, and the size of the batch.
+        sizes: the sizes of the decoder.
 
     Raises:
-        InputError: it is no decoder whose cache can be of fixed size.
+        InputError: the model is not a decoder, or its cache cannot be of fixed size.
     """
     inputs = {
         str(value.name): value
         for value in model.graph.inputs
         if value.name not in model.graph.initializers and value.name not in request.freeze
     }
-    outputs = {str(each.name): each for each in model.graph.outputs}
+    outputs = {str(output.name): output for output in model.graph.outputs}
     pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)
     if not pasts or pasts.keys() != presents.keys():
-        what = f"its inputs are {listed(inputs)}, and its outputs {listed(outputs)}"
+        what = f"the inputs are {listed(inputs)}, and the outputs {listed(outputs)}"
         hint = "a decoder has a cache: inputs past_key_values.0.key, …, and outputs present.0.key, …"
         raise InputError(f"this is not a decoder with a cache: {what}", where="decoder", hint=hint)
     others = [name for name in inputs if name not in pasts.values()]
@@ -54,16 +54,16 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     positions = _at_most_one([name for name in others if "position" in name])
     if unknown := [name for name in others if name not in (ids, mask, positions)]:
         hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
-        raise InputError(f"what its inputs {listed(unknown)} are is not known", where="decoder", hint=hint)
+        raise InputError(f"the role of its inputs {listed(unknown)} is not known", where="decoder", hint=hint)
     in_place = _writes_in_place(inputs, pasts)
     logits = _one(
         "logits", [n for n in outputs if n == "logits"] or [n for n in outputs if n not in presents.values()], outputs
     )
     rank = len(dims_of(inputs[mask]) or ()) if mask is not None else None
     if rank != 2:
-        what = "it has no attention mask" if mask is None else f"its attention mask has {rank} dimensions"
+        what = "there is no attention mask" if mask is None else f"the attention mask has {rank} dimensions"
         hint = "export it with an attention mask, [batch, tokens], which hides what the cache does not hold yet"
-        raise InputError(f"its cache cannot be of fixed size: {what}", where="decoder", hint=hint)
+        raise InputError(f"the cache cannot be of fixed size: {what}", where="decoder", hint=hint)
     batch = _batch(inputs[ids], request)
     _check_positions(inputs, positions, sizes)
     cache = tuple(
@@ -74,8 +74,8 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
 
 
 def matching(pattern: re.Pattern[str], names: Mapping[str, ir.Value]) -> dict[str, str]:
-    """Names by what follows the prefix."""
-    return {found[1]: name for name in names if (found := pattern.fullmatch(name))}
+    """Return names by what follows the prefix."""
+    return {match[1]: name for name in names if (match := pattern.fullmatch(name))}
 
 
 def listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
@@ -84,19 +84,19 @@ def listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
 
 
-def _one(what: str, found: Sequence[str], among: Mapping[str, ir.Value] | Sequence[str]) -> str:
-    if len(found) != 1:
-        hint = "name them input_ids and logits" if not found else "freeze or remove the others"
+def _one(what: str, matches: Sequence[str], among: Mapping[str, ir.Value] | Sequence[str]) -> str:
+    if len(matches) != 1:
+        hint = "name them input_ids and logits" if not matches else "freeze or remove the others"
         raise InputError(f"which of {listed(among)} are the {what} is not known", where="decoder", hint=hint)
-    return found[0]
+    return matches[0]
 
 
-def _at_most_one(found: Sequence[str]) -> str | None:
-    return found[0] if len(found) == 1 else None
+def _at_most_one(matches: Sequence[str]) -> str | None:
+    return matches[0] if len(matches) == 1 else None
 
 
 def _writes_in_place(inputs: Mapping[str, ir.Value], pasts: Mapping[str, str]) -> bool:
-    """Return whether the caches are those of GroupQueryAttention, which writes new tokens behind the valid ones."""
+    """Return whether the caches belong to GroupQueryAttention, which writes new tokens behind the valid ones."""
     return all(
         any(node.op_type == "GroupQueryAttention" and index in (3, 4) for node, index in inputs[name].uses())
         for name in pasts.values()
@@ -131,7 +131,7 @@ def _check_positions(inputs: Mapping[str, ir.Value], positions: str | None, size
     for node in users:
         table = node.inputs[7] if node.op_type == "GroupQueryAttention" and len(node.inputs) > 7 else None
         known += (dims_of(table) or ())[:1] if table is not None else ()
-    least = min((each for each in known if isinstance(each, int)), default=sizes.max_length)
+    least = min((rows for rows in known if isinstance(rows, int)), default=sizes.max_length)
     if least < sizes.max_length:
         what = f"the model knows {least} positions"
         raise InputError(what, where=f"max_length {sizes.max_length}", hint=f"give {least} or less")
@@ -140,6 +140,6 @@ def _check_positions(inputs: Mapping[str, ir.Value], positions: str | None, size
 def _rows(inputs: Mapping[str, ir.Value], positions: str) -> int | None:
     """Return the number of rows of the table that positions are looked up in."""
     values = [value for value in inputs.values() if value.dtype is not None]
-    found = dict(zip((str(value.name) for value in values), roles(values), strict=True)).get(positions)
-    highs = [dim + more for dim, more in found.highs if isinstance(dim, int)] if isinstance(found, Positions) else []
+    role = dict(zip((str(value.name) for value in values), roles(values), strict=True)).get(positions)
+    highs = [dim + more for dim, more in role.highs if isinstance(dim, int)] if isinstance(role, Positions) else []
     return min(highs, default=None)

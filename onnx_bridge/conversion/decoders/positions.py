@@ -1,7 +1,7 @@
 """Decoders without position ids, which compute positions from the size of their cache.
 
 With a cache of fixed size, these would be constants: each program looks them up by the number of tokens instead
-(`onnx_bridge.conversion.decoders.encoder_decoder.static_step`). Of other decoders nothing is changed.
+(`onnx_bridge.conversion.decoders.encoder_decoder.static_step`). Other decoders are not changed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def positioned(
 
     Args:
         source: the model.
-        request: with the values of all inputs that have no role.
-        layout: of the decoder.
-        widths: of the programs.
+        request: the request, with the values of all inputs that have no role.
+        layout: the layout of the decoder.
+        widths: the widths of the programs.
     """
     if layout.in_place or layout.positions is not None:
         return layout, {}
     model = specialized(source.model(), request.freeze)
-    made: dict[int, Source] = {}
+    programs: dict[int, Source] = {}
     for width in widths:
         most = layout.max_length - width
         shapes = partial(_shapes, layout, width)
@@ -46,8 +46,8 @@ def positioned(
         if length is None or {str(value.name) for value in program.graph.inputs} != {*layout.shapes(width), length}:
             return layout, {}
         digest = json_digest([source.digest, width, layout.max_length, dict(request.freeze), code_digest(__name__)])
-        made[width] = Source(program, name=source.name, digest=digest)
-    return replace(layout, length=length), made
+        programs[width] = Source(program, name=source.name, digest=digest)
+    return replace(layout, length=length), programs
 
 
 def _shapes(layout: Layout, width: int, past: int) -> dict[str, tuple[int, ...]]:

@@ -1,1 +1,1 @@
-"""What the runtime makes of a model, without compiling it."""
+"""Diagnosis of a model by the runtime's verdicts, without compiling it."""

@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 
 class PlannedAction(StrEnum):
-    """What a conversion will do with a node."""
+    """The action of a conversion on a node."""
 
     UNCHANGED = "unchanged"
     REWRITTEN = "rewritten"
@@ -31,12 +31,12 @@ class NodeDiagnosis:
 
     Attributes:
         name: its name.
-        operator: with its domain, unless that is ONNX's.
+        operator: its operator, with the domain unless that is ONNX's.
         module: the PyTorch module that it comes from, if the exporter recorded it.
-        verdict: the runtime's on the unchanged node: a `passes.rewriting.base.Status`, or `UNKNOWN`.
-        message: the runtime's, or why the node cannot be probed.
+        verdict: the runtime's verdict on the unchanged node: a `passes.rewriting.base.Status`, or `UNKNOWN`.
+        message: the runtime's message, or why the node cannot be probed.
         proof: what the verdict on its numbers rests on.
-        unproven: why they were not compared at real size; empty if they were, or if there are none.
+        unproven: why its numbers were not compared at real size; empty if they were, or if there are none.
         action: the planned action.
         by: the passes that rewrite or remove it, or why it is on the host.
     """
@@ -59,11 +59,11 @@ class Diagnosis(JsonRecord):
     Attributes:
         path: the model's file; None for a model in memory.
         runtime: the MIGraphX that gave the verdicts.
-        facts: about the file: IR version, opsets, open sizes, subgraphs, other domains, shadowed names.
+        facts: properties of the file: IR version, opsets, open sizes, subgraphs, other domains, shadowed names.
         nodes: every node except constants.
         partitions: the side and the number of nodes of each partition.
         share: the share of the estimated work on MIGraphX.
-        proofs: how far the numbers of the rewritten model's nodes on MIGraphX are known.
+        proofs: the number of the rewritten model's nodes on MIGraphX that are proven, by level.
         kernels: the number of convolutions and matrix products that the gpu target will run in int8, fp8, with int4
             weights, or in float.
         memory: the predicted peak memory of MIGraphX in bytes.
@@ -71,7 +71,7 @@ class Diagnosis(JsonRecord):
         problem: why not, or why the model cannot run.
         notes: sentences for the user.
         path_fixed: the file that the rewritten model was written to, if any.
-        comparable: whether the reference takes the original model: else nothing can be compared.
+        comparable: whether the reference takes the original model; otherwise nothing can be compared.
     """
 
     in_json = ("passed", "totals")
@@ -93,7 +93,7 @@ class Diagnosis(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether the model can run."""
+        """True if the model can run."""
         return self.parsed and not self.problem
 
     @property

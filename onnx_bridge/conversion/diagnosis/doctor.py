@@ -124,7 +124,7 @@ def _run(
         runtime=f"MIGraphX {runtime.version}",
         facts=facts,
         nodes=nodes,
-        partitions=[{"side": each.side.value, "nodes": len(each.nodes)} for each in partitioned.plan.partitions],
+        partitions=[{"side": part.side.value, "nodes": len(part.nodes)} for part in partitioned.plan.partitions],
         share=partitioned.share,
         proofs=partitioned.proofs,
         kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
@@ -138,7 +138,7 @@ def _run(
 
 
 def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[str]]:
-    """Return the passes of the gpu target, where that is meant and not here; and a sentence on what was rehearsed."""
+    """Return the passes of the gpu target if there is no GPU here, and a sentence on what was rehearsed."""
     if target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets):
         return None, []
     try:
@@ -149,7 +149,7 @@ def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[st
 
 
 _Told = tuple[str, str, Proof, str]
-"""A verdict as it is told: its status, its message, its proof, and why it is not proven at real size."""
+"""A verdict as a diagnosis shows it: its status, its message, its proof, and why it is not proven at real size."""
 
 
 def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
@@ -161,21 +161,18 @@ def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
 def _probed(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
-    found = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
-    return {node: _as_told(found[node]) if node in found else _without_probing(probe) for node, probe in probes.items()}
+    judged = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
+    return {node: _told(probe, judged.get(node)) for node, probe in probes.items()}
 
 
-def _as_told(verdict: Verdict) -> _Told:
+def _told(probe: Probe, verdict: Verdict | None) -> _Told:
+    if verdict is None:  # the node cannot be probed
+        return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
     return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or "")
 
 
-def _without_probing(probe: Probe) -> _Told:
-    """Return the verdict on a node that cannot be probed."""
-    return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
-
-
 class _Actions:
-    """What a pipeline did with the nodes of a model, and where their replacements run."""
+    """The actions of a pipeline on the nodes of a model, and where their replacements run."""
 
     def __init__(self, after: ir.Model, steps: Sequence[Step], partitioned: Partitioned) -> None:
         self._replacements: dict[str, list[ir.Node]] = {}
@@ -201,12 +198,12 @@ class _Actions:
         )
         if reasons:
             return PlannedAction.HOST, "; ".join(reasons)
-        makers = dict.fromkeys(maker for each in replacements if (maker := each.metadata_props.get(lineage.PASS)))
+        makers = dict.fromkeys(maker for node in replacements if (maker := node.metadata_props.get(lineage.PASS)))
         return (PlannedAction.REWRITTEN, ", ".join(makers)) if makers else (PlannedAction.UNCHANGED, "")
 
 
 def _facts(model: ir.Model) -> dict[str, Any]:
-    """Properties of the file that may be obstacles."""
+    """Return properties of the file that may be obstacles."""
     scope = Scope(model, model.graph)
     nodes = list(scope.nodes())
     sizes = {

@@ -68,7 +68,7 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
     """Try a pass on a copy of a model.
 
     Args:
-        name: the pass, with options in braces where wanted.
+        name: the pass, optionally with options in braces.
         model: an ONNX file, or a model in memory, which is not modified.
         node: report only this node.
 
@@ -77,12 +77,12 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
     """
     loaded = models.owned(model)
     if node is not None:
-        names = {str(each.name) for each in loaded.graph.all_nodes()}
-        names |= {str(each.name) for function in loaded.functions.values() for each in function.all_nodes()}
+        graphs: list[ir.Graph | ir.Function] = [loaded.graph, *loaded.functions.values()]
+        names = {str(known.name) for graph in graphs for known in graph.all_nodes()}
         if node not in names:
             raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
     pipeline = Pipeline.parse(name)
-    target = _runtime() if any(isinstance(each, Legalize) for each in pipeline.passes) else None
+    target = _runtime() if any(isinstance(pass_, Legalize) for pass_ in pipeline.passes) else None
     if target is not None:  # a node without known shapes cannot be probed
         InferShapes().run(loaded, Context())
     steps = pipeline.run(loaded, Context(target))

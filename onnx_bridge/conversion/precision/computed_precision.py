@@ -22,28 +22,28 @@ class ComputedPrecision:
 
     @property
     def tolerances(self) -> Tolerances:
-        """The tolerances of outputs: those of `check` for a conversion to this precision."""
+        """The tolerances of outputs, as `check` has them for a conversion to this precision."""
         return Tolerances(self.preset)
 
     @property
     def epsilon(self) -> float:
-        """The unit in the last place of 1.0; 0 where it is that of the dtypes."""
+        """The unit in the last place of 1.0; 0 if the outputs' dtypes decide."""
         return EPSILON.get(self.preset or "", 0.0)
 
 
 def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> ComputedPrecision:
     """Return the coarsest precision in which a model computes.
 
-    A quantizer rounds to steps, where a tie goes to either side: the tolerances are those of int8.
+    A quantizer rounds to steps, and a tie goes to either side: its tolerances are those of int8.
 
     Args:
         original: the model as the user gave it.
-        cleaned: with inferred types.
+        cleaned: the cleaned model, with inferred types.
         converted_to: the precision of the conversion.
     """
-    found = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
-    found |= {each.preset for each in computed_precisions(original, cleaned).values()}
+    presets = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
+    presets |= {precision.preset for precision in computed_precisions(original, cleaned).values()}
     nodes = (node for model in (original, cleaned) for scope in scopes(model) for node in scope.nodes())
     if any(map(is_quantizer, nodes)):
-        found.add("int8")
-    return ComputedPrecision(max(found, key=lambda each: PRESETS[each] or 0.0, default=None))
+        presets.add("int8")
+    return ComputedPrecision(max(presets, key=lambda preset: PRESETS[preset] or 0.0, default=None))

@@ -1,10 +1,9 @@
 """The precision that a model is computed in: fp32, fp16, bf16, int8 or fp8.
 
 **fp16 and bf16** are made by a pass of this project (`passes.specialize.convert_precision`), not by MIGraphX's
-quantizers. These truncate constants on the host, where the pass rounds to nearest; they select operators, where the
+quantizers. These truncate constants on the host, whereas the pass rounds to nearest; they select operators, whereas the
 pass can keep any single node in float32; and the result of the pass is ONNX: the reference runs it, layers are compared
-in it, and a bundle can be compiled again from it. On ``ref``, whose arithmetic truncates as well, errors are about
-equal.
+in it, and a bundle can be compiled again from it. On ``ref``, whose arithmetic truncates too, errors are about equal.
 
 **int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on samples
 (`onnx_bridge.samples.calibration`). The one for int8 quantizes convolutions and matrix products, the one for fp8 every
@@ -63,11 +62,11 @@ class Precision:
 
     Attributes:
         name: one of `PRECISIONS`.
-        keep: nodes and operators that stay in float32; for int8 and fp8, of convolutions and matrix products.
+        keep: nodes and operators that stay in float32; for int8 and fp8, convolutions and matrix products.
         calibration: samples for int8 and fp8; None generates them.
 
     Raises:
-        InputError: there is no such precision, or ``keep`` or ``calibration`` does not apply to it.
+        InputError: the precision does not exist, or ``keep`` or ``calibration`` does not apply to it.
     """
 
     name: str = "fp32"
@@ -78,13 +77,13 @@ class Precision:
         where = f"precision {self.name!r}"
         check_precision(self.name)
         if self.calibration is not None and self.name not in BY_CALIBRATION:
-            raise InputError("it needs no calibration data", where=where, hint="int8 and fp8 do")
+            raise InputError("this precision needs no calibration data", where=where, hint="int8 and fp8 do")
         if self.keep and self.name == "fp32":
             what = "nothing can be kept: all is in float32"
             raise InputError(what, where=where, hint="keep-fp32 is for the other precisions")
 
     def pipeline(self, base: Pipeline, model: ir.Model) -> Pipeline:
-        """A pipeline with the passes that this precision needs, before legalization, which judges their result."""
+        """Return a pipeline with the passes of this precision, before legalization, which judges their result."""
         opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
         least = {"bf16": _BF16_OPSET, **(OPSETS if self.keep else {})}.get(self.name, 0)
         new: list[Pass] = [ConvertOpset(to=least)] if opset < least else []
@@ -97,14 +96,10 @@ class Precision:
         return Pipeline([*base.items[:index], *new, *base.items[index:]])
 
     def check_runtime(self, worker: Worker) -> None:
-        """Require that a MIGraphX supports the precision.
-
-        Raises:
-            InputError: it does not.
-        """
+        """Raise InputError if a MIGraphX does not support the precision."""
         feature, since = _FEATURES.get(self.name, ("", ""))
         if feature and feature not in worker.features:
-            what = f"this MIGraphX ({worker.version}) does not support it: it has no {feature}"
+            what = f"this MIGraphX ({worker.version}) does not support the precision: {feature} is missing"
             hint = f"MIGraphX has it since {since}; choose another precision, or a newer MIGraphX"
             raise InputError(what, where=f"precision {self.name!r}", hint=hint)
 
@@ -119,7 +114,7 @@ class Precision:
         return Quantizer(self.name, target, self._samples(model), model)
 
     def quantized_products(self, model: ir.Model) -> QuantizedProducts | None:
-        """A cleaned model with its products quantized, except for those that are kept; None if that does not apply.
+        """Return a cleaned model with all products quantized except the kept ones; None if that does not apply.
 
         Raises:
             InputError: the model is quantized already, ``keep`` names no product, or the samples are wrong.
@@ -136,20 +131,20 @@ class Precision:
 
 def samples_digest(calibration: Calibration) -> str:
     """Return the digest of calibration samples."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for sample in calibration.samples:
         for name, array in sorted(flat(sample).items()):
-            found.update(f"{name}{array.dtype}{array.shape}".encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def precision_notes(steps: Iterable[Step], precision: str) -> list[str]:
     """Return a sentence on which nodes a pass converted to a precision; none if no pass did."""
-    found = [step.result for step in steps if step.name == ConvertPrecision.name]
-    if precision not in BY_PASS or not found:
+    results = [step.result for step in steps if step.name == ConvertPrecision.name]
+    if precision not in BY_PASS or not results:
         return []
-    converted, skips = len(found[0].rewrites), found[0].skips
+    converted, skips = len(results[0].rewrites), results[0].skips
     if not converted:
         return [f"nothing is computed in {precision}: the model has no node that can be"]
     listed = "; ".join(f"{skip.node}: {skip.reason}" for skip in skips[:_LISTED])
@@ -159,11 +154,11 @@ def precision_notes(steps: Iterable[Step], precision: str) -> list[str]:
 
 
 def _refuse_quantized(model: ir.Model, precision: str) -> None:
-    found = [node for node in model.graph.all_nodes() if node.op_type in operators("quantizes", "integers")]
-    if not found:
+    quantized = [node for node in model.graph.all_nodes() if node.op_type in operators("quantizes", "integers")]
+    if not quantized:
         return
-    names = ", ".join(f"{node.op_type} {node.name}" for node in found[:_LISTED])
-    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    names = ", ".join(f"{node.op_type} {node.name}" for node in quantized[:_LISTED])
+    more = f" and {len(quantized) - _LISTED} more" if len(quantized) > _LISTED else ""
     raise InputError(
         f"the model is quantized already: {names}{more}",
         where=f"precision {precision!r}",

@@ -3,10 +3,10 @@
     Conv(x, w)    →    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(QuantizeLinear(w)))
 
 MIGraphX's quantizers cannot exclude nodes: the one for int8 quantizes all convolutions and matrix products, the one for
-fp8 every operator. If nodes are to be kept, the model gets what MIGraphX's int8 quantizer would insert into the
-program, except at those nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one pair
-per value, with a scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration samples
-(for constants, their own). A gpu target makes integer or fp8 products of it, ``ref`` computes the same values in
+fp8 every operator. If nodes are to be kept, the model gets the nodes that MIGraphX's int8 quantizer would insert into
+the program, except at kept nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one
+pair per value, with a scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration
+samples (of a constant, its own). A gpu target makes integer or fp8 products of it, ``ref`` computes the same values in
 float32; and the model stays ONNX, which the reference can run.
 
 fp8 is e4m3fnuz, whose largest value is 240: MIGraphX does not read e4m3fn from ONNX.
@@ -38,7 +38,7 @@ OPSETS = {"int8": 13, "fp8": 19}
 
 _MAKER = "quantize-products"
 _FORMATS: Mapping[str, tuple[Any, float]] = {"int8": (np.int8, 127.0), "fp8": (ml_dtypes.float8_e4m3fnuz, 240.0)}
-"""The dtype of each, and its largest magnitude."""
+"""The dtype of each precision, and its largest magnitude."""
 _TOGETHER = 64
 """The number of values that are fetched in one run."""
 
@@ -51,7 +51,7 @@ class QuantizedProducts:
         model: a copy; constants are shared.
         calibration: the samples that ranges were measured on.
         quantized: the names of quantized products.
-        kept: the names of the others.
+        kept: the names of products that stay in float32.
     """
 
     model: ir.Model
@@ -72,7 +72,7 @@ def quantize_products(
     """Quantize the products of a model, except for some.
 
     Args:
-        model: cleaned, with fixed shapes; not modified.
+        model: the cleaned model, with fixed shapes; not modified.
         precision: ``int8`` or ``fp8``.
         keep: operators, and nodes by name (in this model, or of the original node that they come from).
         calibration: the samples.
@@ -82,10 +82,10 @@ def quantize_products(
     """
     copy = model.clone()
     name_nodes(Scope(copy, copy.graph))
-    found = products(copy)
-    kept = [node for node in found if set(keep) & {str(node.name), node.op_type, *lineage.origin(node)}]
-    _check(keep, found, kept)
-    chosen = [node for node in found if node not in kept]
+    candidates = products(copy)
+    kept = [node for node in candidates if set(keep) & {str(node.name), node.op_type, *lineage.origin(node)}]
+    _check(keep, candidates, kept)
+    chosen = [node for node in candidates if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
     dtype, end = _FORMATS[precision]
     largest = _largest(copy, operands, calibration.samples)
@@ -114,18 +114,19 @@ def products(model: ir.Model) -> list[ir.Node]:
     ]
 
 
-def _check(keep: Sequence[str], found: Sequence[ir.Node], kept: Sequence[ir.Node]) -> None:
-    known = {name for node in found for name in (str(node.name), node.op_type, *lineage.origin(node))}
-    for each in keep:
-        if each not in known:
-            hint = nearest(each, sorted(known)) or f"it has {', '.join(str(node.name) for node in found[:5]) or 'none'}"
-            raise InputError("the model has no such product to keep", where=f"keep-fp32 {each!r}", hint=hint)
-    if len(kept) == len(found):
+def _check(keep: Sequence[str], candidates: Sequence[ir.Node], kept: Sequence[ir.Node]) -> None:
+    known = {text for node in candidates for text in (str(node.name), node.op_type, *lineage.origin(node))}
+    for name in keep:
+        if name not in known:
+            some = ", ".join(str(node.name) for node in candidates[:5]) or "none"
+            hint = nearest(name, sorted(known)) or f"the model has {some}"
+            raise InputError("the model has no such product to keep", where=f"keep-fp32 {name!r}", hint=hint)
+    if len(kept) == len(candidates):
         raise InputError("nothing is left to quantize", where="keep-fp32", hint="keep fewer, or convert to fp32")
 
 
 def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
-    """QuantizeLinear and DequantizeLinear of a value, before the first node that uses it."""
+    """Insert QuantizeLinear and DequantizeLinear of a value before the first node that uses it."""
     name = str(value.name)
     constants = []
     for array, what in ((scale, "scale"), (zero, "zero_point")):
@@ -135,8 +136,8 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
         constants.append(constant)
     down = ir.node("QuantizeLinear", [value, *constants], name=f"{name}/QuantizeLinear")
     up = ir.node("DequantizeLinear", [down.outputs[0], *constants], name=f"{name}/DequantizeLinear")
-    for made, kind, ending in ((down, constants[1].type, "quantized"), (up, value.type, "dequantized")):
-        (output,) = made.outputs
+    for node_, kind, ending in ((down, constants[1].type, "quantized"), (up, value.type, "dequantized")):
+        (output,) = node_.outputs
         output.name, output.type, output.shape = f"{name}/{ending}", kind, value.shape
     graph.insert_before(node, [down, up])
     lineage.stamp([down, up], _MAKER, [node])
@@ -144,26 +145,25 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
 
 
 def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]) -> dict[str, float]:
-    """The largest magnitudes of constants, of inputs, and of values that ONNX Runtime computes from the samples."""
-    found: dict[str, float] = {}
+    """Return the largest magnitudes of values; ONNX Runtime computes those that are not constants or inputs."""
+    magnitudes: dict[str, float] = {}
     wanted: list[str] = []
     inputs = [str(value.name) for value in required_inputs(model)]
     for value in operands:
         name, tensor = str(value.name), value.const_value
         if tensor is not None:
-            found[name] = _magnitude(tensor.numpy())
+            magnitudes[name] = _magnitude(tensor.numpy())
         elif name in inputs:
-            found[name] = max(_magnitude(flat(sample)[name]) for sample in samples)
+            magnitudes[name] = max(_magnitude(flat(sample)[name]) for sample in samples)
         else:
             wanted.append(name)
     for start in range(0, len(wanted), _TOGETHER):
         part = Reference(extract(model, inputs, wanted[start : start + _TOGETHER]))
         for sample in samples:
-            for name, array in flat(
-                part.run({input_name: sample[input_name] for input_name in part.input_names})
-            ).items():
-                found[name] = max(found.get(name, 0.0), _magnitude(array))
-    return found
+            outputs = part.run({input_name: sample[input_name] for input_name in part.input_names})
+            for name, array in flat(outputs).items():
+                magnitudes[name] = max(magnitudes.get(name, 0.0), _magnitude(array))
+    return magnitudes
 
 
 def _magnitude(array: Array) -> float:

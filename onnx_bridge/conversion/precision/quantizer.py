@@ -42,10 +42,10 @@ class Quantizer:
 
     @property
     def notes(self) -> list[str]:
-        found = list(self.calibration.notes)
-        if not any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
-            found.append(f"the model has none of {', '.join(PRODUCTS)}: {self.precision} has no effect")
-        return found
+        if any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
+            return list(self.calibration.notes)
+        note = f"the model has none of {', '.join(PRODUCTS)}: {self.precision} has no effect"
+        return [*self.calibration.notes, note]
 
     def __call__(self, program: Program, partition: Partition) -> None:
         """Quantize a parsed program.
@@ -69,16 +69,12 @@ class Quantizer:
             inputs = [str(value.name) for value in required_inputs(self.model)]
             before = Reference(extract(self.model, inputs, inner))
             samples = [
-                {**each, **before.run({name: each[name] for name in before.input_names})}
-                for each in self.calibration.samples
+                {**sample, **before.run({name: sample[name] for name in before.input_names})} for sample in samples
             ]
+        arrays = [{name: array for name, array in flat(sample).items() if name in wanted} for sample in samples]
         return [
-            {
-                name: Tensor.of(array.astype(parameters[name].dtype))
-                for name, array in flat(each).items()
-                if name in wanted
-            }
-            for each in samples
+            {name: Tensor.of(array.astype(parameters[name].dtype)) for name, array in sample.items()}
+            for sample in arrays
         ]
 
     def save_samples(self, path: Path, partitions: Mapping[int, Sequence[str]]) -> None:

@@ -3,8 +3,8 @@
     OUT/manifest.json  NAME.onnx  n=1/  n=2/                the earlier bundle, whole until the new one is
     OUT/.unfinished/NAME.onnx.data  n=1.onnx  n=1/  …       the new one
 
-Buckets take as long as models do. Where a conversion is killed or interrupted, those that are finished stay in the
-folder, and the next conversion takes them from there if they are up to date. One that fails leaves nothing.
+A bucket takes as long as a model. If a conversion is killed or interrupted, finished buckets stay in the folder, and
+the next conversion takes them from there if they are up to date. A conversion that fails leaves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def bucket_staging(out: Path, labels: Collection[str], weights: str) -> Iterator
 
     Args:
         out: the folder of the bundle.
-        labels: the names of its buckets. What is there of them, finished or of the earlier bundle, is in the folder.
+        labels: the names of its buckets; finished ones, and those of the earlier bundle, are in the folder.
         weights: the name of the file of weights that they share.
 
     Raises:
@@ -46,15 +46,15 @@ def bucket_staging(out: Path, labels: Collection[str], weights: str) -> Iterator
             shutil.rmtree(folder, ignore_errors=True)
             raise
         except BaseException:
-            for each in (*(folder / label for label in labels), folder):
+            for created in (*(folder / label for label in labels), folder):
                 with contextlib.suppress(OSError):
-                    each.rmdir()  # if it is empty
+                    created.rmdir()  # if it is empty
             raise
         move_folder(out, folder)
 
 
 def _take(out: Path, folder: Path, label: str) -> None:
-    """Link the bucket of the earlier bundle into the folder, with all files in it, unless there is a newer one."""
+    """Link the bucket of the earlier bundle into the folder unless there is a newer one."""
     if (folder / label).exists() or not (out / label).is_dir():
         return
     shutil.copytree(out / label, folder / label, symlinks=True, copy_function=_link)

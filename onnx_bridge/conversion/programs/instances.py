@@ -1,6 +1,6 @@
-"""Instances of a model: the same with other sizes, a bundle for each in one folder, weights written once.
+"""Instances of a model: the same model with other sizes, a bundle for each in one folder, weights written once.
 
-They are converted in a staging folder, where those of an earlier conversion are kept if they are up to date.
+They are converted in a staging folder, which keeps the instances of an earlier conversion if they are up to date.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Instance:
     """A model with some sizes.
 
     Attributes:
-        dims: the sizes that tell it from the others; its folder is named after them.
+        dims: the sizes that distinguish it; its folder is named after them.
         request: how it is converted.
-        samples: what it is proven on; default: a generated sample.
-        source: the model with these sizes, if it is not the same as with others.
+        samples: the samples that it is proven on; default: a generated one.
+        source: the model with these sizes, if it differs from the model with other sizes.
     """
 
     dims: dict[str, int]
@@ -77,10 +77,10 @@ def convert_instances(
         folder: the staging folder.
         instances: the sizes, each with another label.
         whole: how the model without these sizes is cleaned.
-        progress: as for `onnx_bridge.convert`.
+        progress: called with each stage as it begins, and with details.
 
     Returns:
-        The cleaned model, which is beside the bundles, and what the manifest says of each bundle.
+        The cleaned model, which is beside the bundles, and the entry of each bundle in the manifest.
 
     Raises:
         InputError, ParityError, RuntimeFailure: as for `onnx_bridge.convert`.
@@ -91,10 +91,9 @@ def convert_instances(
     weights = SharedWeights(folder / f"{source.name}.onnx.data")
     # loaded while the weights are still those that they were saved with
     up_to_date = {
-        each.folder: models.load(_model_path(folder / each.folder))
-        for each in instances
-        if each.request.reuse
-        and _is_complete(folder / each.folder, content_key(each.source or source, each.request), each.request.prove)
+        instance.folder: models.load(_model_path(folder / instance.folder))
+        for instance in instances
+        if instance.request.reuse and _is_complete(folder / instance.folder, instance, source)
     }
     infos: list[ProgramInfo] = []
     for instance in instances:
@@ -115,15 +114,14 @@ def convert_instances(
 def common_manifest(
     source: Source, request: ConvertRequest, key: str | None, infos: Sequence[ProgramInfo], folder: Path
 ) -> tuple[Manifest, list[Manifest]]:
-    """Return what holds for all programs in a folder, without inputs and outputs, and the manifest of each."""
-    manifests = [Manifest.read(manifest_path(folder / each.folder)) for each in infos]
+    """Return the manifest of all programs in a folder, without inputs and outputs, and the manifest of each."""
+    manifests = [Manifest.read(manifest_path(folder / info.folder)) for info in infos]
     timings: dict[str, float] = {}
     for manifest in manifests:
         for stage, seconds in manifest.timings.items():
             timings[stage] = round(timings.get(stage, 0) + seconds, 4)
-    first = manifests[0]
     common = replace(
-        first,
+        manifests[0],
         name=source.name,
         key=key,
         request=request,
@@ -132,14 +130,14 @@ def common_manifest(
         outputs=(),
         programs=tuple(infos),
         timings=timings,
-        notes=list(dict.fromkeys(note for each in manifests for note in each.notes)),
-        proof=together({info.folder: each.proof for info, each in zip(infos, manifests, strict=True)}),
+        notes=list(dict.fromkeys(note for manifest in manifests for note in manifest.notes)),
+        proof=together({info.folder: manifest.proof for info, manifest in zip(infos, manifests, strict=True)}),
     )
     return common, manifests
 
 
 def program_in(folder: Path, name: str, dims: Mapping[str, int]) -> ProgramInfo:
-    """Return what the manifest in ``folder`` says of the bundle in its folder ``name``."""
+    """Return the entry of the manifest in ``folder`` for the bundle in its folder ``name``."""
     path = folder / name / MANIFEST
     return Manifest.read(path).program.below(name, dims, FileInfo.of(path))
 
@@ -163,13 +161,14 @@ def content_key(source: Source, request: ConvertRequest) -> str | None:
     return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
 
 
-def _is_complete(bundle: Path, key: str | None, prove: str) -> bool:
-    """Return whether there is an intact bundle with this key, proven as it should be."""
+def _is_complete(bundle: Path, instance: Instance, source: Source) -> bool:
+    """Return whether there is an intact bundle of an instance, proven as it should be."""
+    key = content_key(instance.source or source, instance.request)
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:
         return False
-    current = key is not None and manifest.key == key and manifest.is_proven_for(prove)
+    current = key is not None and manifest.key == key and manifest.is_proven_for(instance.request.prove)
     return current and is_intact(bundle)
 
 

@@ -1,7 +1,7 @@
 """The conversion of a model into several programs, each a bundle of its own, in one folder.
 
-It has the steps of any conversion: resolve what is converted, convert each program, describe all of them in one
-manifest, prove that they compute the same together, publish.
+Its steps are those of any conversion: resolve the request, convert each program, describe all of them in one manifest,
+prove that they compute the same together, publish.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 
 @dataclass(frozen=True)
 class Resolved:
-    """What is converted.
+    """The parts of a conversion.
 
     Attributes:
         source: the model, unless an instance has one of its own.
         instances: the sizes, each with another label.
         whole: how the model without these sizes is cleaned.
         before: the folders of programs that run before them, and are converted already.
-        layout: of a decoder; None for other models.
+        layout: the layout of a decoder; None for other models.
     """
 
     source: Source
@@ -57,7 +57,7 @@ class Converted:
         resolved: what was converted.
         folder: the staging folder.
         cleaned: the cleaned model without the sizes of the instances.
-        manifests: those of the instances, as bundles of their own, in order.
+        manifests: the manifests of the instances, as bundles of their own, in order.
     """
 
     resolved: Resolved
@@ -93,14 +93,14 @@ class Several(ABC):
 
     @abstractmethod
     def resolve(self, folder: Path, progress: Progress) -> Resolved:
-        """Return what is converted into the staging folder."""
+        """Return the parts that are converted into the staging folder."""
 
     @abstractmethod
     def describe(self, manifest: Manifest, converted: Converted) -> Manifest:
-        """Return the manifest, which says what holds for all programs, with inputs and outputs."""
+        """Return the manifest of all programs, with inputs and outputs."""
 
     def prove(self, manifest: Manifest, converted: Converted, progress: Progress) -> Manifest:
-        """Return the manifest with what is proven of all programs together; raises ParityError."""
+        """Return the manifest with the proof of all programs together; raises ParityError."""
         return manifest
 
     def run(self, progress: Progress) -> Bundle:

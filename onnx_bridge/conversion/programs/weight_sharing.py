@@ -48,14 +48,10 @@ class SharedWeights:
         self._places: dict[str, tuple[int, int]] = {}
         self._info: FileInfo | None = None
 
-    def gather(self, found: Iterable[ir.Model]) -> None:
-        """Write the large weights of some models, each once, unless the file has exactly these already.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+    def gather(self, sharing: Iterable[ir.Model]) -> None:
+        """Write the large weights of some models, each once, unless the file has exactly these; raises OSError."""
         payloads: dict[str, Payload] = {}
-        for tensor in (each for model in found for each in _weights(model)):
+        for tensor in (weight for model in sharing for weight in _weights(model)):
             mine: Payload = elements(tensor)
             payloads.setdefault(_digest(mine), mine)
         end = 0
@@ -89,18 +85,17 @@ class SharedWeights:
         """Write a model beside the weights.
 
         Returns:
-            Whether it was written: a model that shares no weights, or whose other weights do not fit into one file, is
-            not.
+            False if nothing was written: the model shares no weights, or its other weights do not fit into one file.
         """
         shared = False
 
         def place(_value: ir.Value, tensor: ir.TensorProtocol) -> dict[str, str] | None:
             nonlocal shared
-            found = self._places.get(_digest(elements(tensor))) if _is_large(tensor) else None
-            if found is None:
+            span = self._places.get(_digest(elements(tensor))) if _is_large(tensor) else None
+            if span is None:
                 return None
             shared = True
-            return {"location": self._path.name, "offset": str(found[0]), "length": str(found[1])}
+            return {"location": self._path.name, "offset": str(span[0]), "length": str(span[1])}
 
         message = serialize(model, place) if self._info else None
         if message is None or not shared or message.size >= LIMIT:
@@ -119,18 +114,16 @@ class SharedWeights:
 
         Args:
             bundle: a folder beside the weights.
-            model: its cleaned model, loaded before the weights were written: it may be mapped from the file that they
-                replaced.
+            model: its cleaned model, loaded before the weights were written: it may be mapped from the replaced file.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: the model cannot be written.
         """
         manifest = Manifest.read(manifest_path(bundle))
         path = bundle.with_name(f"{bundle.name}.onnx")
         with staging_folder(bundle) as folder:
             if self._info is not None and self.save(model, path):
-                found = (FileInfo.of(path), self._info)
-                files = tuple(replace(each, file=f"{SHARED}{each.file}") for each in found)
+                files = tuple(replace(file, file=f"{SHARED}{file.file}") for file in (FileInfo.of(path), self._info))
             elif manifest.program.model[0].file.startswith(SHARED):
                 models.save(model, folder / f"{manifest.name}.onnx")
                 files = tuple(map(FileInfo.of, sorted(folder.iterdir())))

@@ -1,1 +1,1 @@
-"""What a conversion proves its bundle by: comparison with the reference, at real size or of a smaller witness."""
+"""Proof of a bundle by comparison with the reference, at real size or of a smaller witness."""

@@ -31,17 +31,17 @@ from passes.isolation.memory import available_bytes
 from passes.isolation.process import Reason
 
 SAMPLES = 1
-"""How many samples a bundle is compared on."""
+"""The number of samples that a bundle is compared on."""
 
 Sample = Mapping[str, Value]
 
 
 class Unprovable(Exception):
-    """Why nothing can be compared, or why a comparison says nothing."""
+    """The reason why nothing can be compared, or why a comparison says nothing."""
 
 
 class TooLarge(Unprovable):
-    """A model needs more time or memory than it may have: a smaller one may do."""
+    """A model needs more time or memory than it may have; a smaller model may fit."""
 
 
 class NoReferenceRun(Unprovable):
@@ -54,10 +54,10 @@ class Original:
 
     Attributes:
         path: its file.
-        model: the same in memory, as the user gave it.
+        model: the model in memory, as the user gave it.
         freeze: the values, as JSON text, of inputs that the bundle has as constants.
-        shapes: of inputs, instead of those that it declares.
-        samples: what to run both on, frozen inputs left out; none generates one.
+        shapes: shapes of inputs, instead of the declared ones.
+        samples: the samples to run both on, without frozen inputs; empty generates one.
     """
 
     path: Path
@@ -82,12 +82,12 @@ def compare_with_reference(
     Args:
         bundle: its folder, or its program.
         original: the model that it was converted from.
-        precision: what the model computes in.
-        limits: of each run.
+        precision: the precision that the model computes in.
+        limits: the limits of each run.
         runtime: the MIGraphX that compiled the bundle.
 
     Returns:
-        That they agree; or the output that is furthest beyond its tolerance.
+        The agreement; or the output that is furthest beyond its tolerance.
 
     Raises:
         TooLarge: a limit was exceeded.
@@ -124,26 +124,25 @@ class _Comparison:
         self._check_declared(expected)
         errors: list[float] = []
         for sample, right in zip(samples, expected, strict=True):
-            found = _outputs(bundle, sample)
-            compared = compare(found, right, self.precision.tolerances)
+            actual = _outputs(bundle, sample)
+            compared = compare(actual, right, self.precision.tolerances)
             if not compared.passed:
-                compared = self._second_opinion(found, sample) or compared
-            differing = [output for output in compared.outputs if not output.passed]
-            if differing:
-                compared = self._judged(bundle, found, right, sample)
-                wrong = [each for each in compared.outputs if each.differs]
+                compared = self._second_opinion(actual, sample) or compared
+            if any(not output.passed for output in compared.outputs):
+                compared = self._judged(bundle, actual, right, sample)
+                wrong = [output for output in compared.outputs if output.differs]
                 if wrong:
-                    return max(wrong, key=lambda each: each.severity)
-                for each in compared.outputs:
-                    if each.undetermined is not None:
-                        raise Unprovable(f"the values of {each.name} are not determined: {each.undetermined}")
-            errors += [each.max_abs for each in compared.outputs if each.max_abs is not None]
+                    return max(wrong, key=lambda output: output.severity)
+                for output in compared.outputs:
+                    if output.undetermined is not None:
+                        raise Unprovable(f"the values of {output.name} are not determined: {output.undetermined}")
+            errors += [output.max_abs for output in compared.outputs if output.max_abs is not None]
         return Agreement(max(errors, default=None))
 
-    def _judged(self, bundle: Bundle, found: Sample, right: Sample, sample: Sample) -> Comparison:
+    def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> Comparison:
         """Return the outputs with their differences judged as `check` judges them; raises Unprovable."""
         tolerances, given = self.precision.tolerances, {**sample, **self._frozen}
-        compared = compare(found, right, tolerances)
+        compared = compare(actual, right, tolerances)
         why: str | None = "the bundle keeps no cleaned model"
         if bundle.model_path is not None:
             original = models.load(self.original.path)
@@ -155,13 +154,13 @@ class _Comparison:
                 with limited(self.limits):
                     (outputs,) = self._run(bundle.model_path, [sample])
                     passes = judges.of_cleaned(outputs, right, sample, given, tolerances)
-                    compared = judges.of_device(found, right, sample, (outputs, passes), inside, tolerances)
+                    compared = judges.of_device(actual, right, sample, (outputs, passes), inside, tolerances)
                 why = judges.unexamined
             except (BridgeError, Unprovable) as error:
                 why = str(error)
         differing = [output for output in compared.outputs if output.differs]
         if differing and why is not None and undetermined(differing, given, right, self._moved, self.precision.epsilon):
-            listed = ", ".join(each.name for each in differing)
+            listed = ", ".join(output.name for output in differing)
             what = "the reference's own change as much when its inputs change by one unit in the last place"
             raise Unprovable(f"the values of {listed} are not determined: {what}; inside nothing was compared: {why}")
         return compared
@@ -174,7 +173,7 @@ class _Comparison:
         return frozen_values(self.original.model, self.original.freeze)
 
     def _second_opinion(self, outputs: Sample, sample: Sample) -> Comparison | None:
-        """The comparison with ONNX's own evaluator, if they agree: ONNX Runtime may be wrong, or less accurate."""
+        """Return the comparison with ONNX's own evaluator if they agree: ONNX Runtime may be wrong or less accurate."""
         if self.original.shapes:
             return None
         try:
@@ -191,7 +190,7 @@ class _Comparison:
                 array = outputs[str(value.name)]
                 declared = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
                 if isinstance(array, np.ndarray) and declared not in (None, array.shape):
-                    what = f"{value.name} has the shape {list(array.shape)} for it, and {list(declared)} in the model"
+                    what = f"{value.name} has the shape {list(array.shape)} in a run, {list(declared)} in the model"
                     raise Unprovable(f"no sample is known that the model fits: {what}")
 
     def samples(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Sequence[Sample]:
@@ -222,7 +221,7 @@ class _Comparison:
         except NoReference as error:
             if error.is_limit:
                 raise TooLarge(str(error)) from None
-            raise NoReferenceRun(f"the reference does not run it: {error}") from None
+            raise NoReferenceRun(f"the reference does not run the model: {error}") from None
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""Whether two conversions made the same decisions: the same rewrites, and the same nodes on the host.
+"""Comparison of the decisions of two conversions: their rewrites, and their nodes on the host.
 
 A witness proves something of a model only if it was rewritten and partitioned in the same way. Every node says which
 pass made it and which nodes it replaces, so that the cleaned models show what was decided, however they were obtained.
@@ -21,19 +21,18 @@ Node = tuple[str, str, str, tuple[str, ...], tuple[str, ...]]
 """Domain, operator, the pass that made a node, the nodes that it replaces, and where its inputs come from."""
 
 
-def different_decision(one: Conversion, other: Conversion) -> str | None:
-    """The first node for which two conversions of a model decided differently, as a sentence; None if there is none."""
-    (model, partitioned), (other_model, others) = one, other
-    mine, theirs = list(_nodes(model)), list(_nodes(other_model))
-    for ours, its in zip(mine, theirs, strict=False):
-        if ours != its:
-            return f"there it has {_shown(its)} where the model has {_shown(ours)}"
-    if len(mine) != len(theirs):
-        return f"there it has {len(theirs)} nodes after cleaning, the model {len(mine)}"
-    if _sides(partitioned) != _sides(others):
-        return "there other nodes run on the host"
-    if partitioned.environment != others.environment:
-        return "there MIGraphX needed other settings to compile it"
+def different_decision(original: Conversion, witness: Conversion) -> str | None:
+    """Return the first decision that differs between a model and its witness, as a sentence; None if all are equal."""
+    nodes, witness_nodes = list(_nodes(original[0])), list(_nodes(witness[0]))
+    for node, witness_node in zip(nodes, witness_nodes, strict=False):
+        if node != witness_node:
+            return f"the witness has {_shown(witness_node)}, the model {_shown(node)}"
+    if len(nodes) != len(witness_nodes):
+        return f"the witness has {len(witness_nodes)} nodes after cleaning, the model {len(nodes)}"
+    if _sides(original[1]) != _sides(witness[1]):
+        return "other nodes of the witness run on the host"
+    if original[1].environment != witness[1].environment:
+        return "MIGraphX needed other settings to compile the witness"
     return None
 
 

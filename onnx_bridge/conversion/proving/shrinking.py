@@ -26,11 +26,11 @@ _FACTORS = tuple(2.0**-power for power in range(1, 12))
 
 @dataclass(frozen=True)
 class Part:
-    """What the size of an axis consists of.
+    """The unit that the size of an axis is a multiple of.
 
     Attributes:
-        key: which axes are made smaller together.
-        unit: of them all; sizes are multiples of it.
+        key: equal for the axes that are made smaller together.
+        unit: the unit of all of them; sizes are multiples of it.
         levels: whether the sizes are different multiples.
     """
 
@@ -50,12 +50,12 @@ class Part:
 
 
 Axes = Mapping[tuple[str, int], Part]
-"""By input and index."""
+"""The parts of axes by input and index."""
 
 
 def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], Part]:
-    """The axes of inputs whose sizes a model leaves open, by symbol; without those of size 1, and expressions."""
-    found: dict[tuple[str, int], Part] = {}
+    """Return the axes of inputs whose sizes a model leaves open, by symbol; without sizes of 1, and expressions."""
+    axes: dict[tuple[str, int], Part] = {}
     for value in model.graph.inputs:
         name = str(value.name)
         for axis, dim in enumerate(dims_of(value) or [None] * len(shapes.get(name, ()))):
@@ -63,12 +63,12 @@ def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], Part]:
                 continue
             if dim is None or symbols(dim) == {dim}:
                 size = shapes[name][axis]
-                found[name, axis] = Part((axis == 0, size) if dim is None else dim, size)
-    return found
+                axes[name, axis] = Part((axis == 0, size) if dim is None else dim, size)
+    return axes
 
 
 def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """Shapes as sizes by symbol, and as whole shapes of inputs with open dimensions that have no name."""
+    """Return sizes by symbol, and the whole shapes of inputs with open dimensions that have no name."""
     dims: dict[str, int] = {}
     whole: dict[str, tuple[int, ...]] = {}
     for value in model.graph.inputs:
@@ -87,20 +87,20 @@ def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str
     """Return the axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
 
     Args:
-        shapes: of its inputs.
+        shapes: the shapes of its inputs.
         runs: whether the model runs with other shapes; inference alone does not notice a wrong number of channels.
     """
-    found: dict[tuple[str, int], Part] = {}
+    accepted: dict[tuple[str, int], Part] = {}
     for axes in (*_equal(shapes), *_levels(shapes)):
-        wider = {**axes, **found}
+        wider = {**axes, **accepted}
         smallest = _smallest(shapes, wider)
-        if smallest != _smallest(shapes, found) and runs(smallest):
-            found = wider
-    return found
+        if smallest != _smallest(shapes, accepted) and runs(smallest):
+            accepted = wider
+    return accepted
 
 
 def _equal(shapes: Shapes) -> Iterator[Axes]:
-    """Axes of the same size; batches apart."""
+    """Yield the axes of each size; batches apart."""
     classes: dict[object, dict[tuple[str, int], Part]] = {}
     for name, shape in shapes.items():
         for axis, size in enumerate(shape):
@@ -110,7 +110,7 @@ def _equal(shapes: Shapes) -> Iterator[Axes]:
 
 
 def _levels(shapes: Shapes) -> Iterator[Axes]:
-    """Axes at the same index that are multiples of one size: the levels of a pyramid."""
+    """Yield axes at the same index that are multiples of one size: the levels of a pyramid."""
     for axis in range(1, max(map(len, shapes.values()), default=0)):
         sizes = {name: shape[axis] for name, shape in shapes.items() if axis < len(shape) and shape[axis] > 1}
         unit = math.gcd(*sizes.values())
@@ -119,12 +119,12 @@ def _levels(shapes: Shapes) -> Iterator[Axes]:
 
 
 def smaller_shapes(shapes: Shapes, axes: Axes) -> Iterator[Shapes]:
-    """Smaller and smaller shapes, each about half of the one before along the axes."""
+    """Yield smaller and smaller shapes, each about half of the previous ones along the axes."""
     return _scaled(shapes, axes, _FACTORS)
 
 
 def share(small: Shapes, shapes: Shapes) -> float:
-    """Return the elements of all inputs, as a share of those of larger ones."""
+    """Return the number of elements of all inputs, as a share of their number in larger shapes."""
     return _elements(small) / max(1, _elements(shapes))
 
 
@@ -142,13 +142,13 @@ def _scaled(shapes: Shapes, axes: Axes, factors: Sequence[float]) -> Iterator[Sh
         units: dict[object, int] = {}
         for (_, axis), part in axes.items():
             units[part.key] = max(units.get(part.key, 0), part.smaller(factor, axis))
-        found = {
+        scaled = {
             name: tuple(
                 size // its.unit * units[its.key] if (its := axes.get((name, axis))) else size
                 for axis, size in enumerate(shape)
             )
             for name, shape in shapes.items()
         }
-        if found != last:
-            yield found
-        last = found
+        if scaled != last:
+            yield scaled
+        last = scaled

@@ -3,8 +3,7 @@
     past = 7, 15    total = past + sequence    →    past=7: sequence=1, total=8    past=15: sequence=1, total=16
 
 A dimension without sizes of its own follows from the model (`passes.shapes.open_sizes`) or from what the user says
-of it, or is 1. Combinations with which the model does not compute are left out, as far as inference and ONNX Runtime
-tell.
+of it, or is 1. Combinations that inference or ONNX Runtime finds impossible are left out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -30,11 +29,11 @@ _SIMPLIFIED = 60
 """The most characters of an expression that is simplified; sympy needs long for a maximum of many symbols."""
 Sizes = Mapping[str, int]
 Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
-"""Says why the model cannot be run with inputs of some shapes; None if it can, or if that is not known."""
+"""Return why the model cannot be run with inputs of some shapes; None if it can, or if that is not known."""
 
 
 def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
-    """Return those of some names of buckets that are inputs, whose values select a bucket, and not dimensions."""
+    """Return the names of buckets that are not dimensions but inputs, whose values select a bucket."""
     inputs = {str(value.name) for value in required_inputs(model) if value.dtype == ir.DataType.BOOL}
     dims = {name for value in required_inputs(model) for dim in dims_of(value) or () for name in _names(dim)}
     return (inputs - dims) & {*names}
@@ -43,11 +42,11 @@ def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
 def output_axes(
     declared: Sequence[Axis] | None, observed: Sequence[tuple[Sizes, Sequence[int | None]]]
 ) -> tuple[Axis, ...]:
-    """The dimensions of an output: what the model declares, or, if that is found to be wrong, what they seem to follow.
+    """Return the dimensions of an output: as the model declares them, or, if that is wrong, fitted to observed shapes.
 
     Args:
-        declared: None if nothing is.
-        observed: its shapes, with the sizes that it has them for.
+        declared: the declared dimensions; None if nothing is declared.
+        observed: its shapes, with the sizes for which it has them.
     """
     points = list({tuple(dims.items()): (dims, shape) for dims, shape in observed}.values())
     if not points or len({len(shape) for _, shape in points}) != 1:
@@ -70,8 +69,8 @@ class BucketSizes:
 
     Attributes:
         buckets: the sizes of dimensions that have several, the smallest bucket first.
-        fixed: the sizes of those that have one.
-        follows: the others, as expressions of those that have several.
+        fixed: the sizes of dimensions that have one.
+        follows: the other dimensions, as expressions of those that have several sizes.
         left_out: sentences on the combinations that are impossible.
     """
 
@@ -82,30 +81,32 @@ class BucketSizes:
 
     @classmethod
     def of(cls, model: ir.Model, request: ConvertRequest, runs: Runs) -> BucketSizes:
-        """Find them.
+        """Return the sizes of the buckets of a request.
 
         Args:
-            model: as the user gave it.
-            request: its ``buckets``, ``ties``, ``dims`` and ``shapes``.
+            model: the model as the user gave it.
+            request: the request, with its ``buckets``, ``ties``, ``dims`` and ``shapes``.
             runs: whether the model can be run.
 
         Raises:
-            InputError: what a dimension is tied to is no expression of others, or no combination is possible.
+            InputError: a dimension is not tied to an expression of others, or no combination is possible.
         """
         _check_ties(model, request)
-        found = _Combinations(model, request)
-        combined = [dict(zip(request.buckets, each, strict=True)) for each in itertools.product(*_sizes(request))]
+        combinations = _Combinations(model, request)
+        chosen = (sorted(set(bucket)) for bucket in request.buckets.values())
+        combined = [dict(zip(request.buckets, sizes, strict=True)) for sizes in itertools.product(*chosen)]
         values = selected(model, request.buckets)
-        combined.sort(key=lambda each: (math.prod(each[name] for name in each.keys() - values), list(each.values())))
-        reasons = {label(each): reason for each in combined if (reason := found.impossible(each, runs)) is not None}
-        possible = [each for each in combined if label(each) not in reasons]
+        combined.sort(key=lambda sizes: (math.prod(sizes[name] for name in sizes.keys() - values), [*sizes.values()]))
+        judged = {label(sizes): combinations.impossible(sizes, runs) for sizes in combined}
+        reasons = {names: reason for names, reason in judged.items() if reason is not None}
+        possible = [sizes for sizes in combined if label(sizes) not in reasons]
         if not possible:
             names, reason = next(iter(reasons.items()))
             raise InputError(f"no combination of sizes is possible: {names}: {reason}", where="bucket")
         left_out = tuple(f"{names} is left out: {reason}" for names, reason in reasons.items())
-        following = found.following(possible, [each for each in combined if label(each) in reasons])
-        buckets = [{name: size for name, size in each.items() if name not in following} for each in possible]
-        fixed, follows = found.others(buckets, following)
+        following = combinations.following(possible, [sizes for sizes in combined if label(sizes) in reasons])
+        buckets = [{name: size for name, size in sizes.items() if name not in following} for sizes in possible]
+        fixed, follows = combinations.others(buckets, following)
         return cls(tuple(buckets), fixed, follows, left_out)
 
     def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
@@ -180,59 +181,59 @@ class _Combinations:
         return runs(self.shapes(sizes))
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the inputs; those of unknown rank, and with unknown sizes, are left out."""
-        found = {}
+        """Return the shapes of the inputs; inputs of unknown rank, or with unknown sizes, are left out."""
+        shapes = {}
         for value in required_inputs(self.model):
             axes = dims_of(value)
             named = [f"{value.name}[{index}]" if axis is None else axis for index, axis in enumerate(axes or ())]
             given: Sequence[int | None] | None = self.request.shapes.get(str(value.name))
             shape = given or [size_of(axis, sizes) for axis in named]
             if axes is not None and None not in shape:
-                found[str(value.name)] = tuple(size for size in shape if size is not None)
-        return found
+                shapes[str(value.name)] = tuple(size for size in shape if size is not None)
+        return shapes
 
     def following(self, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> dict[str, str]:
-        """Return the dimensions that follow from others: exactly those combinations are possible in which they do."""
-        found: dict[str, str] = {}
+        """Return the dimensions that follow from others: exactly the combinations in which they do are possible."""
+        expressions: dict[str, str] = {}
         for name in reversed(list(possible[0])) if impossible else ():
-            points = [{other: each[other] for other in each if other not in {name, *found}} for each in possible]
-            candidates = (self.dims.follows.get(name), fitted(points, [each[name] for each in possible]))
+            known = {name, *expressions}
+            points = [{other: size for other, size in sizes.items() if other not in known} for sizes in possible]
+            candidates = (self.dims.follows.get(name), fitted(points, [sizes[name] for sizes in possible]))
             for text in candidates if points[0] else ():
                 if isinstance(text, str) and self._holds(name, text, possible, impossible):
-                    found[name] = text
+                    expressions[name] = text
                     break
-        return found
+        return expressions
 
     def _holds(self, name: str, text: str, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> bool:
-        def holds(each: Sizes) -> bool:
-            return size_of(text, self.sizes(each)) == each[name]
+        def holds(sizes: Sizes) -> bool:
+            return size_of(text, self.sizes(sizes)) == sizes[name]
 
         return all(map(holds, possible)) and not any(map(holds, impossible))
 
     def others(self, buckets: Sequence[Sizes], following: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
-        """The dimensions that have one size, and those that follow, as expressions of those that have several."""
-        points = list(
-            {tuple(at.items()): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}.values()
-        )
+        """Return the dimensions of one size, and expressions for those that follow from dimensions of several sizes."""
+        unique = {tuple(at.items()): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}
+        points = list(unique.values())
         known = [self.sizes({**point, **self._evaluated(following, point)}) for point in points]
         fixed: dict[str, int] = {}
         follows: dict[str, str] = {}
         said = {**self.dims.follows, **following, **self.request.ties}
         for name in (name for name in known[0] if name not in buckets[0]):
-            sizes = [each[name] for each in known]
+            sizes = [point[name] for point in known]
             if len(set(sizes)) == 1:
                 fixed[name] = sizes[0]
                 continue
-            if name in said and all(size_of(said[name], each) == each[name] for each in known):
+            if name in said and all(size_of(said[name], point) == point[name] for point in known):
                 follows[name] = said[name]
                 continue
             text = fitted(points, sizes)
             if not isinstance(text, str):
-                what = f"its size does not follow from {', '.join(buckets[0])} in a simple way"
+                what = f"the size does not follow from {', '.join(buckets[0])} in a simple way"
                 hint = f"tie it to them, as --bucket '{name}={next(iter(buckets[0]))} + 1'"
                 raise InputError(what, where=f"dimension {name}", hint=hint)
             follows[name] = text
-        for _ in follows:  # one may follow from another
+        for _ in follows:  # a dimension may follow from another one that follows
             follows = {name: str(_substituted(text, fixed, follows)) for name, text in follows.items()}
         return fixed, follows
 
@@ -245,29 +246,25 @@ def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
     known = {name for value in model.graph.inputs for dim in dims_of(value) or () for name in _names(dim)}
     for name, text in request.ties.items():
         where = f"bucket {name}"
-        for each in (name, *sorted(symbols(text))):
-            if each not in known:
-                hint = nearest(each, known) or f"there are {', '.join(sorted(known)) or 'none'}"
-                raise InputError(f"no input has a dimension {each}", where=where, hint=hint)
+        for symbol in (name, *sorted(symbols(text))):
+            if symbol not in known:
+                hint = nearest(symbol, known) or f"there are {', '.join(sorted(known)) or 'none'}"
+                raise InputError(f"no input has a dimension {symbol}", where=where, hint=hint)
         if name in request.dims or name in request.buckets:
-            raise InputError("it has sizes as well", where=where)
+            raise InputError("the dimension has sizes as well", where=where)
         if name in _reached(name, request.ties):
             raise InputError(f"{text} depends on {name} itself", where=where)
 
 
 def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
-    """Return the dimensions that one is tied to, also by others."""
-    found: set[str] = set()
+    """Return the dimensions that a dimension is tied to, directly or through others."""
+    reached: set[str] = set()
     queue = [name]
     while queue:
-        more = symbols(ties[queue.pop()]) - found
-        found |= more
+        more = symbols(ties[queue.pop()]) - reached
+        reached |= more
         queue += more & ties.keys()
-    return found
-
-
-def _sizes(request: ConvertRequest) -> Iterator[list[int]]:
-    return (sorted(set(bucket)) for bucket in request.buckets.values())
+    return reached
 
 
 def _names(dim: Axis) -> frozenset[str]:
@@ -275,10 +272,10 @@ def _names(dim: Axis) -> frozenset[str]:
 
 
 def _substituted(text: str, fixed: Sizes, follows: Mapping[str, str]) -> Axis:
-    """Return an expression with some of its symbols replaced; a number where nothing else is left."""
-    whole = _NAME.sub(lambda found: f"({follows[found[0]]})" if found[0] in follows else found[0], text)
-    found = evaluate(whole, fixed)
-    if found is not None or symbols(whole) == {whole} or len(whole) > _SIMPLIFIED:
-        return whole if found is None else found
+    """Return an expression with some of its symbols replaced; a number if no symbol is left."""
+    whole = _NAME.sub(lambda match: f"({follows[match[0]]})" if match[0] in follows else match[0], text)
+    size = evaluate(whole, fixed)
+    if size is not None or symbols(whole) == {whole} or len(whole) > _SIMPLIFIED:
+        return whole if size is None else size
     result = ir.SymbolicDim(whole).evaluate(dict(fixed))
     return result if isinstance(result, int) else result.value

@@ -9,7 +9,7 @@ from passes.specialize.freeze_shapes import FreezeShapes
 
 
 def freezing(request: CleanRequest) -> Pipeline:
-    """Return what comes before the pipeline of a request; it may be empty."""
+    """Return the passes before the pipeline of a request; they may be empty."""
     passes = Pipeline()
     if request.dims or request.shapes or request.default_dim is not None:
         passes += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)])

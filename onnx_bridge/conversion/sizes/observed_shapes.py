@@ -1,8 +1,8 @@
 """Shapes that inference does not find, taken from runs of the reference.
 
-Neither ONNX nor ONNX Runtime infers the results of some operators outside of ONNX's main domain (CDist, those of
-``ai.onnx.ml``). The reference runs on two generated samples, and tells them. A size that differs between the samples is
-unknown. Operators of ONNX's main domain are left out: what inference does not find of them depends on the data.
+Neither ONNX nor ONNX Runtime infers the results of some operators outside of ONNX's main domain (CDist, the operators
+of ``ai.onnx.ml``). The reference runs on two generated samples, and shows them. A size that differs between the samples
+is unknown. Operators of ONNX's main domain are left out: sizes that inference does not find depend on the data there.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Token
 
 
 def observe_shapes(model: ir.Model, context: Context) -> None:
-    """Set the shapes of results that inference does not find, where all inputs of the model have fixed shapes.
+    """Set the shapes of results that inference does not find, if all inputs of the model have fixed shapes.
 
     Args:
-        model: its values are changed in place.
-        context: its ``contradictions`` are added to.
+        model: the model, whose values are changed in place.
+        context: the context, whose ``contradictions`` are added to.
     """
     required = required_inputs(model)
     if not all(map(can_cross, required)):
@@ -45,16 +45,16 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
     wanted = [value for value in unproven(model) if _producer(value).op_type not in _DEPENDING_ON_DATA]
     if not wanted or sum(map(estimate, model.graph)) > _MOST_WORK:
         return
-    found = _observed(model, required, wanted)
+    observed = _observed(model, required, wanted)
     scope = Scope(model, model.graph)
-    for value in wanted:  # in topological order: what is known of one may tell the inputs of the next
+    for value in wanted:  # in topological order: a known shape may tell the inputs of the next node
         inputs = [operand for operand in _producer(value).inputs if operand is not None]
-        if value not in found or any(scope.static_shape(tensor) is None for tensor in inputs):
+        if value not in observed or any(scope.static_shape(tensor) is None for tensor in inputs):
             continue
-        reason = contradiction(value, found[value])
+        reason = contradiction(value, observed[value])
         if reason is not None:
             context.contradictions[str(value.name)] = reason
-        value.type, value.shape = found[value]
+        value.type, value.shape = observed[value]
         settle(model, context)
         infer(model)
 
@@ -76,15 +76,12 @@ def _observed(
             runs = [reference.run(sample) for sample in samplers.generate(model, samples=2)]
     except (InputError, NativeFailure):
         return {}
-    found: dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]] = {}
+    types: dict[ir.Value, tuple[ir.TypeProtocol, ir.Shape]] = {}
     for value in wanted:
-        one, other = (run[str(value.name)] for run in runs)
-        if (
-            isinstance(one, np.ndarray)
-            and isinstance(other, np.ndarray)
-            and one.ndim == other.ndim
-            and one.dtype != object
-        ):
-            sizes = [size if size == again else None for size, again in zip(one.shape, other.shape, strict=True)]
-            found[value] = ir.TensorType(ir.DataType.from_numpy(one.dtype)), ir.Shape(sizes)
-    return found
+        first, second = (run[str(value.name)] for run in runs)
+        if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+            continue
+        if first.ndim == second.ndim and first.dtype != object:
+            sizes = [size if size == again else None for size, again in zip(first.shape, second.shape, strict=True)]
+            types[value] = ir.TensorType(ir.DataType.from_numpy(first.dtype)), ir.Shape(sizes)
+    return types

@@ -1,10 +1,9 @@
-"""The sizes of a conversion that nobody chose: what follows from the model is derived, the rest is 1, if that works.
+"""The sizes of a conversion that nobody chose: derived from the model (`passes.shapes.open_sizes`), otherwise 1.
 
-Derived are sizes that inference finds (`passes.shapes.open_sizes`). A default that is too small is an error that
-names every open size: where inference gives a result no elements or fewer, and where ONNX Runtime does not run the
-model. ONNX Runtime's refusal counts if larger sizes run, or if the node that fails takes or refuses operands by their
-sizes alone: else the generated values may be to blame, which is a note. What it refuses with open sizes, too, is no
-matter of sizes.
+A default that is too small is an error that names every open size: inference gives a result no elements or fewer, or
+ONNX Runtime does not run the model. ONNX Runtime's refusal counts if larger sizes run, or if the node that fails takes
+or refuses operands by their sizes alone; otherwise the generated values may be to blame, which is a note. If the
+symbolic model also fails, its sizes are not the cause.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from passes.rewriting.base import Context
 from passes.shapes.open_sizes import OpenDims, OpenSizes
 
 _LARGER = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Sizes that are tried where the default is too small."""
+"""Sizes that are tried if the default is too small."""
 _TRIED = (8, 64, 256)
-"""Those that ONNX Runtime is asked about."""
+"""The sizes that ONNX Runtime is asked about."""
 _EXAMPLE = 4
 """The size in an example of an option."""
 _MOST_WORK = 10_000_000_000
@@ -45,10 +44,10 @@ class OpenSizesError(InputError):
     """The model does not work with the sizes that nobody chose.
 
     Attributes:
-        sizes: of all open dimensions, by name; one without a name is ``input[axis]``.
-        too_small: the names of those that are known to be too small.
+        sizes: the sizes of all open dimensions, by name; a dimension without a name is ``input[axis]``.
+        too_small: the names of dimensions that are known to be too small.
         node: the node that they are too small for; None if it is unknown.
-        enough: a size of those with which it works; None if it is unknown.
+        enough: a size of these dimensions with which the model works; None if it is unknown.
     """
 
     page = "start/first-model.md#several-sizes"
@@ -68,7 +67,7 @@ class ChosenSizes:
     """The sizes of the open dimensions of a model.
 
     Attributes:
-        model: its inputs have open dimensions; it is not changed.
+        model: the model, whose inputs have open dimensions; it is not changed.
         request: how the model is cleaned, as it was given.
         dims: the open dimensions.
         sizes: their sizes.
@@ -88,12 +87,13 @@ class ChosenSizes:
         """
         dims = OpenDims(model, request.dims, request.shapes, request.freeze)
         chosen = cls(model.clone() if dims.names else model, request, dims, dims.sizes(request.default_dim or 1))
-        if dims.names and (found := dims.too_small(chosen.sizes.all)) is not None:
-            guilty = [name for name in chosen._scalable if chosen._is_guilty(name, found.node)] or chosen._scalable
+        if dims.names and (too_small := dims.too_small(chosen.sizes.all)) is not None:
+            node = too_small.node
+            guilty = [name for name in chosen._scalable if chosen._is_guilty(name, node)] or chosen._scalable
             enough = chosen._first(_LARGER, lambda sizes: dims.too_small(sizes.all) is None)
-            node = str(found.node.name or found.node.outputs[0].name)
-            what = f"{chosen._said(guilty)}, which is too small for {found.node.op_type} {node}"
-            raise OpenSizesError(what, chosen.sizes, guilty, node=node, enough=enough)
+            name = str(node.name or node.outputs[0].name)
+            what = f"{chosen._said(guilty)}, which is too small for {node.op_type} {name}"
+            raise OpenSizesError(what, chosen.sizes, guilty, node=name, enough=enough)
         return chosen
 
     @property
@@ -103,23 +103,23 @@ class ChosenSizes:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know, in sentences."""
-        found = []
+        """Sentences for the user."""
+        notes = []
         if default := self.sizes.default:
             how = f"choose with {options(dict.fromkeys(default, _EXAMPLE))}"
-            found.append(f"open dimensions got the size {self.request.default_dim}: {', '.join(default)}; {how}")
+            notes.append(f"open dimensions got the size {self.request.default_dim}: {', '.join(default)}; {how}")
         if self.sizes.derived:
-            found.append(f"open dimensions that follow from the model: {_with_sizes(self.sizes.derived)}")
-        return found
+            notes.append(f"open dimensions that follow from the model: {_with_sizes(self.sizes.derived)}")
+        return notes
 
     def check(self, model: ir.Model) -> list[str]:
-        """Run the model on ONNX Runtime, if this is quick; returns notes.
+        """Run the model on ONNX Runtime, if this is quick, and return notes.
 
         Args:
-            model: with these sizes, before other passes.
+            model: the model with these sizes, before other passes.
 
         Raises:
-            OpenSizesError: ONNX Runtime does not run it, because of its sizes.
+            OpenSizesError: ONNX Runtime does not run the model, because of its sizes.
         """
         error = refusal(model) if self.sizes.default else None
         if error is None or self._fails_whatever_the_sizes():
@@ -159,9 +159,9 @@ class ChosenSizes:
 
     def _is_guilty(self, name: str, node: ir.Node) -> bool:
         """Return whether another size of one dimension changes the size of a result that is too small."""
-        found = self.dims.too_small({**self.sizes.all, name: _LARGER[-1]})
+        after = self.dims.too_small({**self.sizes.all, name: _LARGER[-1]})
         before = self.dims.too_small(self.sizes.all)
-        return found is None or found.node is not node or (before is not None and found.shape != before.shape)
+        return after is None or after.node is not node or (before is not None and after.shape != before.shape)
 
     def _applied(self, sizes: OpenSizes) -> CleanRequest:
         shapes = self.dims.shapes_of_unnamed(sizes.all)
@@ -209,7 +209,7 @@ def refusal(model: ir.Model) -> OnnxRuntimeError | None:
 
 
 def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
-    """Why ONNX Runtime does not run a model on values for the same one with sizes; None if there is no reference."""
+    """Return why ONNX Runtime does not run a model on values for its sized form; None if it does, or cannot tell."""
     try:
         Reference(model).run(*samplers.generate(sized))
     except OnnxRuntimeError as error:

@@ -1,13 +1,12 @@
 """Trying with the reference whether padding changes what a model computes.
 
 For each bucket the original model is run on ONNX Runtime with sizes strictly inside of it: as they are, and padded up
-to the bucket and cut again. Masks are ones where inputs are real. A bucket that is too large for that is tried with a
-part of its sizes.
+to the bucket and cut again. Masks are 1 for real elements. A bucket that is too large is tried with a part of its
+sizes.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +39,10 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tried:
-    """What trying has shown.
+    """The result of trying to pad.
 
     Attributes:
-        shapes: of outputs by name, with the sizes that they have them for.
+        shapes: the shapes of outputs by name, with the sizes for which they have them.
         notes: sentences on the buckets that were not tried.
     """
 
@@ -58,7 +57,7 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
         ParityError: padding changes an output.
     """
     model = source.model()
-    smaller = [each for each in sizes.buckets if inside(each, sizes.buckets) != each]
+    smaller = [bucket for bucket in sizes.buckets if inside(bucket, sizes.buckets) != bucket]
     if not smaller:
         return Tried()
     if any(is_random(node, scope) for scope in scopes(model) for node in scope.nodes()):
@@ -70,9 +69,11 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
     runs: list[_Run] = []
     notes = []
     for bucket in smaller:
-        found = trial.run(bucket)
-        runs += [found] if isinstance(found, _Run) else []
-        notes += [f"padding was not tried in the bucket {label(bucket)}: {found}"] if isinstance(found, str) else []
+        result = trial.run(bucket)
+        if isinstance(result, _Run):
+            runs.append(result)
+        else:
+            notes.append(f"padding was not tried in the bucket {label(bucket)}: {result}")
     for run in runs:
         trial.judge(run, runs)
     return Tried(_shapes(runs), tuple(notes))
@@ -80,15 +81,15 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run with small sizes, and what it was padded to.
+    """A run with small sizes, and with its inputs padded to large ones.
 
     Attributes:
-        bucket: for which it is.
-        small: the sizes.
-        large: those that it was padded to.
+        bucket: the bucket that is tried.
+        small: the sizes of the sample.
+        large: the sizes that it was padded to.
         sample: the inputs.
-        outputs: those for the sample.
-        padded: those for the padded sample.
+        outputs: the outputs for the sample.
+        padded: the outputs for the padded sample.
     """
 
     bucket: Sizes
@@ -114,8 +115,8 @@ class _Trial:
         ]
 
     def run(self, bucket: Sizes) -> _Run | str:
-        """Run a model inside of a bucket, padded and not; or why it cannot be run."""
-        why = "it is too large"
+        """Run a model inside of a bucket, padded and not; return why if it cannot be run."""
+        why = "the bucket is too large"
         for small, large in self._points(bucket):
             try:
                 (sample,) = bucket_samples(self._specs, small)
@@ -143,9 +144,9 @@ class _Trial:
         )
 
     def _advice(self, run: _Run, runs: Sequence[_Run]) -> str:
-        """Return what to do about it: the dimension that is to be padded at its other end, if that helps."""
+        """Return a hint: the dimension that is to be padded at its other end, if that helps."""
         given = self._request.pad_before
-        for name in (each for each in run.small if run.small[each] != run.large[each]):
+        for name in (dim for dim in run.small if run.small[dim] != run.large[dim]):
             before = tuple({*given} ^ {name})
             try:
                 padded = self._padded(run.sample, run.small, run.large, before)
@@ -164,17 +165,16 @@ class _Trial:
         cut, expected = {}, {}
         for value in self._model.graph.outputs:
             name = str(value.name)
-            found, right = padded[name], run.outputs[name]
-            if isinstance(found, np.ndarray):
+            actual, right = padded[name], run.outputs[name]
+            if isinstance(actual, np.ndarray):
                 axes = output_axes(self._sizes.axes(value), shapes.get(name, ()))
                 if None in axes:  # sizes that depend on the data are not cut, which is a note
                     continue
-                found = padding.cut(found, axes, run.small, run.large)
-            cut[name], expected[name] = found, right
+                actual = padding.cut(actual, axes, run.small, run.large)
+            cut[name], expected[name] = actual, right
         compared = compare(cut, expected, self._tolerances)
-        return max(
-            (output for output in compared.outputs if not output.passed), key=lambda each: each.severity, default=None
-        )
+        wrong = [output for output in compared.outputs if not output.passed]
+        return max(wrong, key=lambda output: output.severity, default=None)
 
     def _padded(
         self, sample: Mapping[str, Value], small: Sizes, large: Sizes, before: Collection[str]
@@ -189,7 +189,7 @@ class _Trial:
         return self._reference.run({**wide, **self._frozen})
 
     def _points(self, bucket: Sizes) -> Iterator[tuple[Sizes, Sizes]]:
-        """Small and large sizes to try: those of the bucket, or, if these take long, parts of them."""
+        """Yield small and large sizes to try: the bucket's, or, if these take long, parts of them."""
         large, small = dict(bucket), inside(bucket, self._sizes.buckets)
         while not self._is_quick(large):
             if all(size <= 2 for size in large.values()):
@@ -207,12 +207,11 @@ class _Trial:
 
 
 def _shapes(runs: Sequence[_Run]) -> dict[str, list[tuple[Sizes, tuple[int, ...]]]]:
-    """Return the shapes of outputs, with the sizes that they have them for."""
-    found: dict[str, list[tuple[Sizes, tuple[int, ...]]]] = {}
-    for run, (name, array) in itertools.chain.from_iterable(
-        ((each, item) for item in each.outputs.items()) for each in runs
-    ):
-        padded = run.padded[name]
-        if isinstance(array, np.ndarray) and isinstance(padded, np.ndarray):
-            found.setdefault(name, []).extend(((run.small, array.shape), (run.large, padded.shape)))
-    return found
+    """Return the shapes of outputs, with the sizes for which they have them."""
+    shapes: dict[str, list[tuple[Sizes, tuple[int, ...]]]] = {}
+    for run in runs:
+        for name, array in run.outputs.items():
+            padded = run.padded[name]
+            if isinstance(array, np.ndarray) and isinstance(padded, np.ndarray):
+                shapes.setdefault(name, []).extend(((run.small, array.shape), (run.large, padded.shape)))
+    return shapes

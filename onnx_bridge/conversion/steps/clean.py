@@ -33,8 +33,8 @@ class CleanedModel:
         model: the model.
         path: its file.
         files: its file and its external data, measured in the background.
-        results: of the passes.
-        products: set if its products were quantized in the model.
+        results: the results of the passes.
+        products: the quantized products; None unless products were quantized in the model.
     """
 
     plan: Plan
@@ -80,7 +80,7 @@ def clean(plan: Plan) -> CleanedModel:
         except InputError as error:  # it names a file of the staging folder
             raise InputError(error.what, where=str(plan.out), hint=error.hint) from error
         written = [] if plan.program_only else sorted(plan.folder.iterdir())  # the model sorts before its data
-    files = tuple(plan.background.submit(FileInfo.of, each) for each in written)
+    files = tuple(plan.background.submit(FileInfo.of, file) for file in written)
     return CleanedModel(plan, verdicts, results.model, path, files, results, products)
 
 
@@ -91,10 +91,10 @@ def _reused(plan: Plan) -> PassResults | None:
     if earlier.cleaning is None:
         return None
     with plan.stopwatch(Stage.REUSE):
-        found = earlier.cleaned(plan.source.name, plan.cleaning_key)
-    if found is None:
+        results = earlier.cleaned(plan.source.name, plan.cleaning_key)
+    if results is None:
         del plan.stopwatch.seconds[Stage.REUSE.value]
-    return found
+    return results
 
 
 def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
@@ -102,16 +102,16 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
     verdicts.launch()
     with plan.stopwatch(Stage.CLEAN):
         model = plan.source.model()
-        found = rewrite(
+        cleaned = rewrite(
             model,
             CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1),
             plan.precision.pipeline(plan.pipeline, model),
             target=verdicts,
             progress=_announcing(plan.stopwatch.progress),
         )
-        _check_ranks(found.model)
-    notes = [*found.notes, *precision_notes(found.steps, request.precision)]
-    return PassResults(found.model, str(found.pipeline), [step.to_json() for step in found.steps], notes)
+        _check_ranks(cleaned.model)
+    notes = [*cleaned.notes, *precision_notes(cleaned.steps, request.precision)]
+    return PassResults(cleaned.model, str(cleaned.pipeline), [step.to_json() for step in cleaned.steps], notes)
 
 
 def _announcing(progress: Progress) -> Progress:
@@ -124,4 +124,4 @@ def _check_ranks(model: ir.Model) -> None:
     for value in required_inputs(model):
         if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
             hint = f"give its shape with --shape {value.name}:[…]"
-            raise InputError("its number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)
+            raise InputError("the number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)

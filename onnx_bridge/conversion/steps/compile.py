@@ -76,7 +76,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
     names = _program_names(plan, partitioned)
     archive = f"{plan.out.stem if plan.program_only else plan.source.name}{ENDING}"
     parent = manifest_path(plan.out).parent
-    refuse_to_overwrite([parent / each for each in (*names.values(), archive)], plan.source.given, plan.out)
+    refuse_to_overwrite([parent / name for name in (*names.values(), archive)], plan.source.given, plan.out)
     with plan.stopwatch(Stage.SAVE):
         for program, name in zip(filter(None, partitioned.programs), names.values(), strict=True):
             try:
@@ -84,7 +84,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
             except MigraphxError as error:  # which says no more than that it could not write
                 if (problem := write_problem(plan.folder)) is None:
                     raise
-                raise InputError(f"its program cannot be written: {problem}", where=str(plan.out)) from error
+                raise InputError(f"the program cannot be written: {problem}", where=str(plan.out)) from error
         programs = tuple(FileInfo.of(plan.folder / name) for name in names.values())
         samples = _keep_samples(plan, partitioned, names, quantizer) if quantizer else None
         tuning = plan.tuning.keep(plan.folder / archive)
@@ -95,8 +95,8 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
 
 
 def _program_names(plan: Plan, partitioned: Partitioned) -> dict[int, str]:
-    """Return the files of the device partitions, by index: ``NAME.mxr``; several: ``NAME.partition0.mxr``, ….2.mxr."""
-    indices = [index for index, each in enumerate(partitioned.plan.partitions) if each.side is Side.DEVICE]
+    """Return the files of the device partitions, by index: ``NAME.mxr``, or, if several, ``NAME.partition0.mxr``, …."""
+    indices = [index for index, partition in enumerate(partitioned.plan.partitions) if partition.side is Side.DEVICE]
     if plan.program_only:
         return {indices[0]: plan.out.name}
     name = plan.source.name
@@ -108,7 +108,7 @@ def _program_names(plan: Plan, partitioned: Partitioned) -> dict[int, str]:
 def _keep_samples(
     plan: Plan, partitioned: Partitioned, names: Mapping[int, str], quantizer: Quantizer
 ) -> FileInfo | None:
-    """Keep the samples of the programs that MIGraphX cannot read back, to quantize them again."""
+    """Write the samples of the programs that MIGraphX cannot read back, to quantize them again."""
     lost = {
         index: [str(value.name) for value in partitioned.plan.partitions[index].inputs]
         for index, name in names.items()

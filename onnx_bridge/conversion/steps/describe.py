@@ -102,9 +102,9 @@ def _notes(compiled: Compiled) -> list[str]:
 def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
     """Return dtypes and shapes as the model declares them; otherwise as MIGraphX infers them."""
     inferred: dict[ir.Value, Shape] = {}
-    for each, program in zip(partitioned.plan.partitions, partitioned.programs, strict=True):
+    for partition, program in zip(partitioned.plan.partitions, partitioned.programs, strict=True):
         if program is not None:
-            inferred |= dict(zip(each.outputs, program.get_output_shapes(), strict=True))
+            inferred |= dict(zip(partition.outputs, program.get_output_shapes(), strict=True))
     infos = []
     for value in values:
         info, shape = TensorInfo.of(value), inferred.get(value)

@@ -1,8 +1,8 @@
 """Step 5: run the bundle against the reference, at real size or by a witness of the whole model.
 
-The bundle is what users get: programs are read back from their files, host partitions run beside them. MIGraphX runs in
-its worker, ONNX Runtime in the process of the reference, both with limits. What cannot be compared is no error: the
-manifest says what the numbers rest on. A difference is an error, unless the reference itself moves as far when its
+The bundle is run as users run it: programs are read back from their files, host partitions run beside them. MIGraphX
+runs in its worker, ONNX Runtime in the process of the reference, both with limits. It is not an error if nothing can be
+compared: the manifest says what was. A difference is an error, unless the reference itself moves as much when its
 inputs move by one unit in the last place (`onnx_bridge.reference.comparison.conditioning`).
 """
 
@@ -49,7 +49,7 @@ from passes.isolation.limits import Limits
 from passes.rewriting.base import Proof
 
 _SLACK = 2.0
-"""How many times the budget a run may take that was estimated to fit."""
+"""The time of a run that was estimated to fit, at most, as a multiple of the budget."""
 
 
 def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()) -> Manifest:
@@ -57,8 +57,8 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
 
     Args:
         compiled: the model, whose files are in the staging folder.
-        manifest: it is not changed.
-        samples: what to run it on at real size; default: a generated one.
+        manifest: its manifest, which is not changed.
+        samples: the samples to run it on at real size; default: a generated one.
 
     Raises:
         ParityError: the bundle, or its witness, differs from the reference in an output.
@@ -67,7 +67,7 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
     plan = compiled.cleaned.plan
     nodes = compiled.partitioned.proofs
     if plan.request.prove == "never":
-        return replace(manifest, proof=BundleProof(unproven="it was not asked for", nodes=nodes))
+        return replace(manifest, proof=BundleProof(unproven="a comparison was not asked for", nodes=nodes))
     started = time.perf_counter()
     with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
         proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
@@ -152,12 +152,13 @@ class _Prover:
         folder = plan.folder / plan.out.name if plan.program_only else plan.folder
         precision = computed_precision(original.model, compiled.cleaned.model, self.request.precision)
         limits = Limits(timeout, Limits.of(None, self.request.memory).memory)
-        found = compare_with_reference(folder, original, precision, limits, self.plan.runtime)
-        if isinstance(found, Agreement):
-            return found.error
+        compared = compare_with_reference(folder, original, precision, limits, self.plan.runtime)
+        if isinstance(compared, Agreement):
+            return compared.error
         if self.request.precision in BY_CALIBRATION:  # what is lost depends on the samples of the calibration
-            raise Unprovable(f"in {self.request.precision} it differs from the original: {found.name}: {found.reason}")
-        raise self._difference(found, original.shapes)
+            what = f"in {self.request.precision} the output {compared.name} differs from the original's"
+            raise Unprovable(f"{what}: {compared.reason}")
+        raise self._difference(compared, original.shapes)
 
     def _difference(self, output: OutputComparison, shapes: Mapping[str, Sequence[int]]) -> ParityError:
         limit = None

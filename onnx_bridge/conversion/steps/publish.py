@@ -12,7 +12,7 @@ def publish(manifest: Manifest, plan: Plan) -> Bundle:
     """Replace an earlier bundle by the files of the staging folder.
 
     Raises:
-        InputError: they cannot be written.
+        InputError: the files cannot be written.
     """
     move_into_place(plan.out, plan.folder, manifest)
     request = plan.request

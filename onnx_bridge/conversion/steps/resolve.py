@@ -1,4 +1,4 @@
-"""Step 1: resolve a request on this machine, and acquire what the conversion works with."""
+"""Step 1: resolve a request on this machine, and acquire the resources of the conversion."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class Plan:
     """A conversion that is ready to run.
 
     Attributes:
-        request: what was asked for.
+        request: the request as it was given.
         source: the model.
         out: the folder of the bundle, or its program (``.mxr``).
         folder: the staging folder, whose files become the bundle.
         runtime: the MIGraphX.
         target: ``ref`` or ``gpu``.
-        rehearsal: the passes of the gpu target that nodes are held to as well.
-        pipeline: the request's, without the passes for shapes and precision.
-        precision: the request's.
+        rehearsal: the passes of the gpu target after which nodes must be right as well.
+        pipeline: the pipeline of the request, without the passes for shapes and precision.
+        precision: the precision of the request.
         options: compile options, with the variables of MIGraphX's process.
         tuning: the tuning results to start from and to keep.
         worker: MIGraphX's process.
-        ladder: what is tried if MIGraphX crashes, hangs or runs out of memory.
+        ladder: the attempts after MIGraphX crashes, hangs or runs out of memory.
         stopwatch: announces and times the stages.
         background: a thread for hashing.
     """
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def program_only(self) -> bool:
-        """Whether the bundle is a single program with its manifest."""
+        """True if the bundle is a single program with its manifest."""
         return self.out.suffix == ".mxr"
 
     @property
@@ -91,7 +91,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
 
     Raises:
         InputError: the model or the request is wrong, or ``out`` cannot be written.
-        RuntimeNotFound: there is no MIGraphX, or not for the target; or the gpu target cannot be rehearsed here.
+        RuntimeNotFound: there is no MIGraphX for the target, or the gpu target cannot be rehearsed here.
     """
     runtime = runtimes.find(request.runtime)
     target = resolve_target(request.target, runtime)

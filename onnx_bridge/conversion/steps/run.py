@@ -29,11 +29,11 @@ def run(
     """Convert a model as a request says; errors are those of `convert`.
 
     Args:
-        model: as for `convert`.
-        out: likewise.
-        request: how.
-        progress: as for `convert`.
-        samples: what the bundle is run on to prove it at real size; default: a generated one.
+        model: an ONNX file, or a model in memory, which is not modified.
+        out: a folder, or a name ending in ``.mxr`` for the program alone.
+        request: how to convert it.
+        progress: called with each stage as it begins, and with details.
+        samples: the samples that prove the bundle at real size; default: a generated one.
     """
     with (
         limited(Limits.of(request.timeout, request.memory)),

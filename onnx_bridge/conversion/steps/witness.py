@@ -1,6 +1,6 @@
 """The witnesses of a model: the same model with smaller inputs, converted by the steps of any conversion.
 
-Open dimensions are smaller, or, if it has none, fixed ones. A witness proves something only if it is converted by the
+Open dimensions are smaller, or fixed ones if none is open. A witness proves something only if it is converted by the
 same decisions (`onnx_bridge.conversion.proving.decisions`).
 """
 
@@ -30,9 +30,9 @@ from passes.isolation.limits import Limits
 _SHARE = 6
 """A witness should take at most this part of the budget."""
 _SECONDS = 30.0
-"""How long the conversions and runs of witnesses may take, at least."""
+"""The least seconds that the conversions and runs of witnesses may take."""
 _MOST = 2
-"""How many sizes are tried."""
+"""The number of sizes that are tried."""
 
 
 class OutOfTime(Exception):
@@ -44,7 +44,7 @@ class Witness:
     """A smaller instance of a model.
 
     Attributes:
-        shapes: of its inputs.
+        shapes: the shapes of its inputs.
         open: whether the model leaves their sizes open.
     """
 
@@ -68,8 +68,8 @@ class Witnesses:
     Attributes:
         compiled: the model.
         original: the model as the user gave it.
-        folder: where they are converted.
-        deadline: when that has to end, by the monotonic clock.
+        folder: the folder in which they are converted.
+        deadline: the time at which that has to end, by the monotonic clock.
     """
 
     compiled: Compiled
@@ -79,7 +79,7 @@ class Witnesses:
 
     @classmethod
     def of(cls, compiled: Compiled, original: Original, folder: Path) -> Witnesses:
-        """Return those that are converted from now on."""
+        """Return the witnesses that are converted from now on."""
         budget = compiled.cleaned.plan.request.prove_budget
         return cls(compiled, original, folder, time.monotonic() + max(_SECONDS, budget))
 
@@ -89,7 +89,7 @@ class Witnesses:
         return max(1.0, self.deadline - time.monotonic())
 
     def candidates(self, manifest: Manifest) -> Iterator[Witness]:
-        """Yield the one that should take a share of the budget, then the next larger and smaller."""
+        """Yield the witness that should take a share of the budget, then the next larger and smaller."""
         shapes = {info.name: info.sizes for info in manifest.inputs}
         if any(shape is None or None in shape for shape in shapes.values()):
             return
@@ -109,7 +109,7 @@ class Witnesses:
         """Convert a witness, and yield it with its original, to be compared.
 
         Raises:
-            Unprovable: it cannot be converted, or proves nothing.
+            Unprovable: the witness cannot be converted, or proves nothing.
             OutOfTime: the deadline has passed.
         """
         plan = self.compiled.cleaned.plan
@@ -122,9 +122,9 @@ class Witnesses:
         try:
             with resolve(self._source(witness), self.folder / "witness", self._request(witness), progress) as small:
                 compiled = partition_and_compile(clean(small))
-                conversions = ((each.cleaned.model, each.partitioned) for each in (self.compiled, compiled))
+                conversions = ((whole.cleaned.model, whole.partitioned) for whole in (self.compiled, compiled))
                 if (difference := different_decision(*conversions)) is not None:
-                    raise Unprovable(f"it is not converted by the same decisions: {difference}")
+                    raise Unprovable(f"the witness is not converted by the same decisions: {difference}")
                 if (seconds := run_seconds(compiled)) > plan.request.prove_budget:
                     raise Unprovable(f"a run would take about {seconds:.3g} s")
                 yield compiled, replace(self.original, shapes={} if witness.open else witness.shapes)
@@ -133,7 +133,7 @@ class Witnesses:
         except BridgeError as error:
             if time.monotonic() > self.deadline:  # passes report whatever stops them as an error of their own
                 raise OutOfTime from None
-            raise Unprovable(f"it cannot be converted: {error.what}") from None
+            raise Unprovable(f"the witness cannot be converted: {error.what}") from None
 
     def _runs(self, shapes: Shapes) -> bool:
         """Return whether the reference runs the model with other shapes."""

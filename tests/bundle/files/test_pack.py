@@ -250,7 +250,7 @@ def test_command_line(
     said = json.loads(capsys.readouterr().out)
     assert (said["intact"], list(said["problems"])) == (False, ["m.onnx"])
     assert bridge("verify", cache.parent / "absent") == 2
-    assert "no such bundle" in capsys.readouterr().err
+    assert "the bundle does not exist" in capsys.readouterr().err
     np.savez(cache.parent / "x.npz", **X)
     assert bridge("run", packed, "--inputs", cache.parent / "x.npz", "-o", cache.parent / "y.npz") == 0
     assert bridge("inspect", packed, "--json") == 0

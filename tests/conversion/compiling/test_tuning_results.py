@@ -98,7 +98,7 @@ def test_a_damaged_archive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="files that no conversion wrote"):
         TuningResults(str(bundle), GPU)
     (bundle / "m.tuning.zip").write_bytes(b"no archive")
-    with pytest.raises(InputError, match="its tuning results cannot be read"):
+    with pytest.raises(InputError, match="the tuning results cannot be read"):
         TuningResults(str(bundle), GPU)
 
 
@@ -111,7 +111,7 @@ def test_a_damaged_member_is_an_error(tmp_path: Path, offset: int) -> None:
     if offset < 30:  # the central directory says the same
         damaged[damaged.index(b"PK\1\2") + offset + 2] ^= 0x41
     path.write_bytes(damaged)
-    with pytest.raises(InputError, match="its tuning results cannot be read") as caught:
+    with pytest.raises(InputError, match="the tuning results cannot be read") as caught:
         TuningResults(str(bundle), GPU)
     assert caught.value.where == str(path)
 

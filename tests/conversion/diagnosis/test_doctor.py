@@ -103,7 +103,7 @@ def test_all_problems_are_reported(runtime: Runtime) -> None:
     assert [each.operator for each in found.nodes] == ["nobody::First", "Relu", "nobody::Second"]
     assert found.nodes[0].message == "Unknown operator: First"
     assert {each.operator for each in found.nodes if each.action == Action.HOST} >= {"nobody::First", "nobody::Second"}
-    assert "neither MIGraphX nor ONNX Runtime can run it" in found.problem
+    assert "neither MIGraphX nor ONNX Runtime can run the node" in found.problem
 
 
 def test_what_the_reference_does_not_take_cannot_be_compared(runtime: Runtime) -> None:

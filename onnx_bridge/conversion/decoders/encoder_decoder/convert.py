@@ -1,8 +1,8 @@
 """Converting a model of an encoder and a decoder: programs that run once for a text, and one for single tokens.
 
-The encoder is converted as it is. Of the decoder without a cache, what computes the keys and values of cross-attention
-is a program of its own (memory), so that the decoder with a cache generates all tokens, the first one as well, over a
-cache of fixed size (`static_step`). All of them together then generate beside ONNX Runtime on the files of the model.
+The encoder is converted as it is. The part of the decoder without a cache that computes the keys and values of
+cross-attention is a program of its own (memory), so that the decoder with a cache generates all tokens, also the first,
+over a cache of fixed size (`static_step`). All of them together then generate beside ONNX Runtime on the model's files.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class EncoderDecoderConversion(GeneratingConversion):
     Attributes:
         source: the step, which the bundle is named after.
         out: the folder.
-        request: as it was given.
+        request: the request as it was given.
         key: the content key.
-        files: of the model.
+        files: the files of the model.
         parts: the models behind the encoder.
         length: the most tokens of a text.
     """
@@ -136,21 +136,18 @@ class EncoderDecoderConversion(GeneratingConversion):
         """The file that the user named, and the digests of all files."""
         digests = self.files.digests()
         given = {"path": str(self.files.given.absolute()), "sha256": digests[self.files.given.name]}
-        return {**given, **{f"sha256 of {name}": each for name, each in digests.items()}}
+        return {**given, **{f"sha256 of {name}": digest for name, digest in digests.items()}}
 
     def _request(self, shapes: Mapping[str, tuple[int, ...]]) -> ConvertRequest:
-        """That of one program."""
-        budget = self.request.prove_budget / 3
-        common = replace(
-            self.request, dims={}, freeze={}, decoder=False, max_length=None, prefill=(), prove_budget=budget
-        )
-        return replace(common, shapes=dict(shapes))
+        """Return the request of one program."""
+        common = replace(self.request, dims={}, freeze={}, decoder=False, max_length=None, prefill=())
+        return replace(common, shapes=dict(shapes), prove_budget=self.request.prove_budget / 3)
 
     def _derived(self, model: ir.Model, part: str, layout: Layout | None = None) -> Source:
         """Return a model that was made from the files."""
-        made = [self.files.digest(), part, self.length, dict(self.request.freeze), code_digest(__package__)]
-        shapes = [] if layout is None else sorted((name, list(each)) for name, each in layout.shapes(1).items())
-        return Source(model, name=self.files.given.stem, digest=json_digest([*made, shapes]))
+        origin = [self.files.digest(), part, self.length, dict(self.request.freeze), code_digest(__package__)]
+        shapes = [] if layout is None else sorted((name, list(shape)) for name, shape in layout.shapes(1).items())
+        return Source(model, name=self.files.given.stem, digest=json_digest([*origin, shapes]))
 
     def _encoder_shapes(self, encoder: Source) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the encoder's inputs; raises InputError if some sizes are open."""
@@ -174,16 +171,16 @@ class EncoderDecoderConversion(GeneratingConversion):
         sources = [name for name in shapes if name not in masks]
         if len(sources) != 1 or len(masks) > 1:
             what = f"the encoder's inputs are {', '.join(shapes)}"
-            raise InputError(what, where=str(self.files.encoder), hint="it should take a source, and perhaps a mask")
+            raise InputError(what, where=str(self.files.encoder), hint="an encoder takes a source, and perhaps a mask")
         batch = shapes[sources[0]][0]
         states = {name: shape for name, shape in _outputs(folder / ENCODER).items() if len(shape) == 3}
         if not states:
-            raise InputError("it returns no hidden states", where=str(self.files.encoder))
+            raise InputError("the encoder returns no hidden states", where=str(self.files.encoder))
         hidden, shape = next(iter(states.items()))
         memory = sized(parts.memory, _with_sizes(parts.memory, parts.memory_input, shape))
         run(self._derived(memory, "memory"), folder / MEMORY, self._request({parts.memory_input: shape}), progress)
-        found = _outputs(folder / MEMORY)
-        given = [Given(past, name, found[name]) for past, name in parts.crossed.items()]
+        outputs = _outputs(folder / MEMORY)
+        given = [Given(past, name, outputs[name]) for past, name in parts.crossed.items()]
         given += [Given(parts.hidden, hidden, shape)] if parts.hidden is not None else []
         if parts.mask is not None:
             if not masks:
@@ -215,15 +212,16 @@ class EncoderDecoderConversion(GeneratingConversion):
 
 
 def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all inputs for that of one; sizes that do not follow are 1."""
+    """Return the shapes of all inputs, given the shape of one; sizes that do not follow are 1."""
     inputs = {str(value.name): dims_of(value) or () for value in model.graph.inputs}
     sizes = dict(zip(inputs[name], shape, strict=True))
     return {
-        each: tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in dims) for each, dims in inputs.items()
+        input_name: tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in dims)
+        for input_name, dims in inputs.items()
     }
 
 
 def _outputs(bundle: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the outputs of a bundle that are fixed, by name."""
-    found = {tensor.name: tensor.sizes or () for tensor in Manifest.read(manifest_path(bundle)).outputs}
-    return {name: sizes for name, shape in found.items() if (sizes := tuple(filter(None, shape))) == shape}
+    shapes = {tensor.name: tensor.sizes or () for tensor in Manifest.read(manifest_path(bundle)).outputs}
+    return {name: sizes for name, shape in shapes.items() if (sizes := tuple(filter(None, shape))) == shape}

@@ -22,7 +22,7 @@ from onnx_bridge.model import io as models
 
 _ENCODER, _FIRST, _STEP, _MERGED = "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged"
 _CONFIGURATIONS = ("generation_config.json", "config.json")
-"""The first that names the token counts."""
+"""The files with the token that a text begins with; the first that names one counts."""
 
 
 @dataclass(frozen=True)
@@ -48,41 +48,41 @@ class Files:
         """Return the files beside a decoder, which are not read.
 
         Raises:
-            InputError: one is missing, or a configuration is damaged.
+            InputError: a file is missing, or a configuration is damaged.
         """
-        part = next((each for each in (_MERGED, _STEP, _FIRST) if each in given.name), None)
+        part = next((name for name in (_MERGED, _STEP, _FIRST) if name in given.name), None)
         if part is None:
             hint = f"name it {_MERGED}.onnx, or {_FIRST}.onnx and {_STEP}.onnx, beside {_ENCODER}.onnx"
             raise InputError("the decoder of an encoder has another name", where=str(given), hint=hint)
-        encoder, first, step = (given.with_name(given.name.replace(part, each)) for each in (_ENCODER, _FIRST, _STEP))
+        encoder, first, step = (given.with_name(given.name.replace(part, name)) for name in (_ENCODER, _FIRST, _STEP))
         if part == _MERGED:
             first = step = given
-        for each in (encoder, first, step):
-            if not each.is_file():
+        for file in (encoder, first, step):
+            if not file.is_file():
                 what = "this file of the model is missing: the decoder takes what the encoder returns"
-                raise InputError(what, where=str(each), hint=f"put it beside {given.name}")
+                raise InputError(what, where=str(file), hint=f"put it beside {given.name}")
         return cls(given, encoder, first, step, next(filter(None, map(_start, _configurations(given))), ()))
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Each once."""
+        """The files, each once."""
         return tuple(dict.fromkeys((self.encoder, self.first, self.step)))
 
     def digests(self) -> dict[str, str]:
-        """Return those of the files, by name; raises InputError."""
-        return {each.name: models.digest(each) for each in self.all}
+        """Return the digests of the files, by name; raises InputError."""
+        return {file.name: models.digest(file) for file in self.all}
 
     def branch(self, *, cached: bool) -> dict[str, str]:
         """Return the value of the input that chooses the branch of a merged decoder, as JSON text."""
         return {BRANCH: "[true]" if cached else "[false]"} if self.first == self.step else {}
 
     def digest(self) -> str:
-        """Of all that the model is made of."""
+        """Return the digest of all files, and of the tokens that a text begins with."""
         return json_digest([*self.digests().values(), list(self.start)])
 
 
 def digest_with_encoder(decoder: Path) -> str | None:
-    """Return the digest of a decoder with what lies beside it; None where there is no encoder for it.
+    """Return the digest of a decoder with what lies beside it; None if there is no encoder for it.
 
     Raises:
         InputError: one of the files cannot be read.
@@ -96,7 +96,7 @@ def digest_with_encoder(decoder: Path) -> str | None:
 
 @dataclass(frozen=True)
 class _Configuration:
-    """What is read of a configuration."""
+    """The members of a configuration that are read."""
 
     decoder_start_token_id: Size | tuple[Size, ...] | None = None
 
@@ -110,7 +110,10 @@ def _configurations(model: Path) -> Iterator[Path]:
 def _start(path: Path) -> tuple[int, ...]:
     """Return the tokens that a text begins with, as a configuration says; raises InputError."""
     try:
-        found = read_as(_Configuration, parse_json(read_regular(path))).decoder_start_token_id
+        start = read_as(_Configuration, parse_json(read_regular(path))).decoder_start_token_id
     except (OSError, ValueError) as error:
-        raise InputError(f"it cannot be read: {error}", where=str(path), hint="repair or remove it") from None
-    return () if found is None else found if isinstance(found, tuple) else (found,)
+        what = f"the configuration cannot be read: {error}"
+        raise InputError(what, where=str(path), hint="repair or remove it") from None
+    if start is None:
+        return ()
+    return start if isinstance(start, tuple) else (start,)

@@ -27,7 +27,7 @@ class EncoderDecoderOriginal:
     """The files of a model, ready to be run by ONNX Runtime.
 
     Args:
-        files: of the model.
+        files: the files of the model.
         freeze: the values, as JSON text, of inputs that the converted decoder has as constants.
 
     Raises:
@@ -42,10 +42,10 @@ class EncoderDecoderOriginal:
         pasts = matching(PAST, {str(value.name): value for value in self.step.model.graph.inputs})
         presents = matching(PRESENT, {str(value.name): value for value in self.first.model.graph.outputs})
         self.presents = {pasts[key]: presents[key] for key in pasts}
-        """The output of the first that each past of the step is, at the first token."""
+        """The output of ``first`` that is each past of ``step`` at the first token."""
 
     def source(self, layout: Encoder, count: int, seed: int = 0) -> Sample:
-        """Seeded inputs of the encoder, with ``count`` tokens each, without padding."""
+        """Return seeded inputs of the encoder, with ``count`` tokens each, without padding."""
         shapes = {**layout.shapes, layout.source: (layout.shape[0], count, *layout.shape[2:])}
         shapes |= {} if layout.mask is None else {layout.mask: (layout.shape[0], count)}
         (sample,) = suitable(self.encoder.model, shapes, seed=seed)
@@ -71,7 +71,7 @@ class _Part:
     """One file.
 
     Attributes:
-        model: in memory.
+        model: the model in memory.
         frozen: the values of inputs that are constant.
         reference: the file on ONNX Runtime.
     """
@@ -97,7 +97,7 @@ class _Part:
         return {spec.name: len(spec.shape or ()) for spec in samplers.specs(self.model)}
 
     def run(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
-        """Run it on those of some arrays that it takes."""
+        """Run the file on the arrays that it takes, and ignore the others."""
         return self.reference.run({**{name: arrays[name] for name in self.dtypes if name in arrays}, **self.frozen})
 
 
@@ -107,7 +107,7 @@ class _Generation:
 
     Attributes:
         original: the model.
-        layout: of the converted decoder.
+        layout: the layout of the converted decoder.
         given: inputs that are the same for all tokens.
     """
 
@@ -122,15 +122,15 @@ class _Generation:
         return GrowingCache(own, dtypes, _Program(self))
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
-        """Seeded token ids, (batch, count)."""
+        """Return seeded token ids, (batch, count)."""
         step = self.original.step
-        found = suitable(step.model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
-        assert isinstance(found, np.ndarray)
-        return found
+        ids = suitable(step.model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
+        assert isinstance(ids, np.ndarray)
+        return ids
 
 
 class _Program:
-    """The decoder without a cache for the first tokens of a text, then that with a cache."""
+    """The decoder without a cache for the first tokens of a text, then the decoder with a cache."""
 
     def __init__(self, generation: _Generation) -> None:
         self._generation = generation
@@ -141,11 +141,8 @@ class _Program:
         if self._crossed:
             return original.step.run({**given, **arrays, **self._crossed})
         own = {tensor.past for tensor in self._generation.layout.cache}
-        unused = {each.name: np.zeros(each.shape, original.step.dtypes[each.name]) for each in self._crossing}
-        found = original.first.run({**given, **unused, **arrays})
-        self._crossed = {past: found[name] for past, name in original.presents.items() if past not in own}
-        return found
-
-    @property
-    def _crossing(self) -> list[Any]:
-        return [each for each in self._generation.layout.given if each.name in self._generation.original.presents]
+        crossing = [info for info in self._generation.layout.given if info.name in original.presents]
+        unused = {info.name: np.zeros(info.shape, original.step.dtypes[info.name]) for info in crossing}
+        outputs = original.first.run({**given, **unused, **arrays})
+        self._crossed = {past: outputs[name] for past, name in original.presents.items() if past not in own}
+        return outputs

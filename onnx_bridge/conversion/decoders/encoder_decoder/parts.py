@@ -1,11 +1,11 @@
-"""The models that an encoder-decoder is converted to: what they are is decided by their inputs and outputs.
+"""The models that an encoder-decoder is converted to, recognized by their inputs and outputs.
 
     encoder                    source, mask                          →  hidden states
     memory                     hidden states                         →  keys and values of cross-attention
     step                       token, mask, these, and its cache     →  logits, and the cache with the token
 
-Keys and values that the decoder without a cache computes from the hidden states alone are those of cross-attention;
-those that depend on its tokens are the cache.
+Keys and values that the decoder without a cache computes from the hidden states alone belong to cross-attention; keys
+and values that depend on its tokens are the cache.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Parts:
 
     Attributes:
         memory: the keys and values of cross-attention.
-        memory_input: its input of hidden states; of others it has the sizes alone.
+        memory_input: its input of hidden states; it needs only the sizes of its other inputs.
         step: the decoder; its outputs are the logits and the cache.
         ids: the input of ``step`` that is the token.
         logits: its first output.
         cache: its caches, past and present.
-        crossed: its inputs that are outputs of ``memory``, which it gets from those.
+        crossed: its inputs that are outputs of ``memory``, with the names of these.
         hidden: its input of hidden states, which some decoders still take.
         mask: its mask of the encoder's tokens.
     """
@@ -58,7 +58,7 @@ class Parts:
         """Take a model apart.
 
         Args:
-            files: of the model.
+            files: the files of the model.
             freeze: values, as JSON text, of the decoder's inputs that become constant.
 
         Raises:
@@ -78,7 +78,7 @@ class Parts:
         own = matching(PRESENT, _named(step.graph.outputs))
         cache = {pasts[key]: own.get(key, "") for key in pasts if key not in crossing}
         if not crossing or not cache or "" in cache.values():
-            what = "its keys and values are not those of attention to itself and to an encoder"
+            what = "the keys and values are not those of attention to the decoder itself and to an encoder"
             raise InputError(what, where=_WHERE, hint="export it with a cache, task text2text-generation-with-past")
         logits = [name for name in _named(step.graph.outputs) if name not in own.values()]
         if len(logits) != 1:
@@ -93,7 +93,7 @@ class Parts:
         unknown = [str(value.name) for value in rest if value.name not in (*masks[:1], *states[:1])]
         if unknown:
             hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
-            raise InputError(f"what its inputs {listed(unknown)} are is not known", where=_WHERE, hint=hint)
+            raise InputError(f"the role of its inputs {listed(unknown)} is not known", where=_WHERE, hint=hint)
         hidden, mask = next(iter(states), None), next(iter(masks), None)
         crossed = {pasts[key]: presents[key] for key in crossing}
         return cls(first, memory_input, step, ids, logits[0], cache, crossed, hidden, mask)
@@ -101,12 +101,12 @@ class Parts:
 
 def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
     """Return whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
-    inputs = {name: each for name, each in _named(model.graph.inputs).items() if name not in frozen}
+    inputs = {name: value for name, value in _named(model.graph.inputs).items() if name not in frozen}
     pasts, presents = matching(PAST, inputs), matching(PRESENT, _named(model.graph.outputs))
     states = [
-        each
-        for name, each in inputs.items()
-        if name not in pasts.values() and not _is_integer(each) and len(dims_of(each) or ()) == 3
+        value
+        for name, value in inputs.items()
+        if name not in pasts.values() and not _is_integer(value) and len(dims_of(value) or ()) == 3
     ]
     tokens = any(name.endswith("input_ids") for name in inputs)
     return tokens and bool(presents) and (bool(states) or bool(pasts.keys() - presents.keys()))
@@ -119,31 +119,30 @@ def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
 
 
 def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
-    """Values by name, without inputs that are initializers."""
+    """Return values by name, without inputs that are initializers."""
     return {str(value.name): value for value in values if not value.is_initializer()}
 
 
 def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
-    """Return the input of hidden states."""
-    found = [value for value in _named(first.graph.inputs).values() if value.name not in pasts]
-    return _one("hidden states", found, lambda value: not _is_integer(value) and len(dims_of(value) or ()) == 3)
+    others = [value for value in _named(first.graph.inputs).values() if value.name not in pasts]
+    return _one("hidden states", others, lambda value: not _is_integer(value) and len(dims_of(value) or ()) == 3)
 
 
 def _inputs_of(value: ir.Value) -> set[str]:
-    """Return the inputs of the model that a value is computed from; those whose sizes alone matter are left out."""
-    found: set[str] = set()
+    """Return the inputs of the model that a value is computed from, without inputs whose sizes alone matter."""
+    inputs: set[str] = set()
     seen, pending = set(), [value]
     while pending:
-        each = pending.pop()
-        if each in seen:
+        operand = pending.pop()
+        if operand in seen:
             continue
-        seen.add(each)
-        node = each.producer()
+        seen.add(operand)
+        node = operand.producer()
         if node is not None and node.op_type not in ("Shape", "Size"):
             pending += operands_of(node)
-        elif node is None and each.is_graph_input() and not each.is_initializer():
-            found.add(str(each.name))
-    return found
+        elif node is None and operand.is_graph_input() and not operand.is_initializer():
+            inputs.add(str(operand.name))
+    return inputs
 
 
 def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
@@ -155,11 +154,11 @@ def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
 
 
 def _one(what: str, among: Sequence[ir.Value], accept: Callable[[ir.Value], bool]) -> str:
-    found = [str(value.name) for value in among if accept(value)]
-    if len(found) != 1:
+    matches = [str(value.name) for value in among if accept(value)]
+    if len(matches) != 1:
         names = listed([str(value.name) for value in among])
         raise InputError(f"which of {names} are the {what} is not known", where=_WHERE, hint="freeze the others")
-    return found[0]
+    return matches[0]
 
 
 def _is_integer(value: ir.Value) -> bool:

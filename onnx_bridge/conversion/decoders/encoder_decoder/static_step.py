@@ -1,13 +1,12 @@
-"""Make the decoder's step one over a cache of fixed size.
+"""Give the decoder's step a cache of fixed size.
 
     scores = q · [past, new]ᵀ,  Softmax(scores)            →  Softmax(Where(mask, scores, lowest))
     x + positions[size of the past]                        →  x + table[length]
 
 Exporters compute positions, biases and masks from the size of the cache, which they take for the number of tokens. With
-a cache of fixed size, these are constants. Each is what it would be for a cache of ``length`` tokens: the same, if that
-is the end of the constant, as of a bias by distance (tokens are at the end of the cache); else a row of a table, for
-each length that there is, which ONNX Runtime computes beforehand. Softmax over the cache gets a mask, recognized by its
-size alone.
+a cache of fixed size, these are constants. A constant whose end is right for fewer tokens as well stays, as a bias by
+distance (tokens are at the end of the cache); any other becomes a row of a table, which ONNX Runtime computes
+beforehand for each length. Softmax over the cache gets a mask, recognized by its size alone.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class StaticStep:
     """A step over a cache of fixed size.
 
     Attributes:
-        model: its inputs have fixed sizes.
+        model: the model, whose inputs have fixed sizes.
         mask: the new input, (batch, size of the cache) int64: 1 for tokens, 0 for what is hidden.
         length: the new input, (1) int64, of the number of tokens in the cache; None if nothing depends on it.
     """
@@ -49,43 +48,43 @@ class StaticStep:
 
 
 def static_step(step: ir.Model, shapes: Callable[[int], Shapes], batch: int, length: int) -> StaticStep:
-    """Make a step one over a cache of fixed size.
+    """Return a step with a cache of fixed size.
 
     Args:
-        step: it appends one token to a cache of any size; it is not changed.
-        shapes: of its inputs, for some size of the past.
+        step: the step, which appends one token to a cache of any size; it is not changed.
+        shapes: returns the shapes of its inputs for some size of the past.
         batch: the number of texts.
         length: the most tokens, the new one included.
 
     Raises:
         InputError: no attention to the cache was found, or the tables would be too large.
     """
-    made, larger = (sized(step, shapes(past)) for past in (length - 1, length))
-    scope = Scope(made, made.graph)
+    fixed, larger = (sized(step, shapes(past)) for past in (length - 1, length))
+    scope = Scope(fixed, fixed.graph)
     mask = _input(scope, "cache_mask", (batch, length))
-    _hide(made, _over_cache(made, larger, length), mask)
-    return StaticStep(made, str(mask.name), look_up_by_length(step, made, shapes, length - 1))
+    _hide(fixed, _over_cache(fixed, larger, length), mask)
+    return StaticStep(fixed, str(mask.name), look_up_by_length(step, fixed, shapes, length - 1))
 
 
-def look_up_by_length(model: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], most: int) -> str | None:
+def look_up_by_length(model: ir.Model, fixed: ir.Model, shapes: Callable[[int], Shapes], most: int) -> str | None:
     """Take constants that depend on the number of tokens in the cache from tables.
 
     Args:
-        model: it appends tokens to a cache of any size; it is not changed.
-        made: the same with ``most`` tokens in the cache (`sized`); it is changed.
-        shapes: of the inputs of ``model``, for some size of the past.
+        model: the model, which appends tokens to a cache of any size; it is not changed.
+        fixed: the same model with ``most`` tokens in the cache (`sized`); it is changed.
+        shapes: returns the shapes of the inputs of ``model`` for some size of the past.
         most: the most tokens.
 
     Returns:
-        The new input of ``made``, (1) int64, of the number of tokens; None if nothing depends on it.
+        The new input of ``fixed``, (1) int64, of the number of tokens; None if nothing depends on it.
 
     Raises:
         InputError: the tables would be too large, or ONNX Runtime does not compute them.
     """
-    tables = _tables(model, made, shapes, most + 1)
+    tables = _tables(model, fixed, shapes, most + 1)
     if not tables:
         return None
-    scope = Scope(made, made.graph)
+    scope = Scope(fixed, fixed.graph)
     count = _input(scope, "cache_length", (1,))
     for value, table in tables.items():
         _look_up(scope, value, table, count)
@@ -96,9 +95,9 @@ def sized(model: ir.Model, shapes: Shapes) -> ir.Model:
     """Return a copy with fixed sizes, all that follows from them computed, and without unused inputs."""
     known = {str(value.name): shapes[str(value.name)] for value in required_inputs(model)}
     request = CleanRequest("fold-constants,remove-dead,infer-shapes", shapes=known)
-    found = rewrite(model.clone(), request).model
-    found.graph.inputs[:] = [value for value in found.graph.inputs if value.uses()]
-    return found
+    fixed = rewrite(model.clone(), request).model
+    fixed.graph.inputs[:] = [value for value in fixed.graph.inputs if value.uses()]
+    return fixed
 
 
 def _input(scope: Scope, name: str, shape: tuple[int, ...]) -> ir.Value:
@@ -111,36 +110,36 @@ def _constant(scope: Scope, name: str, array: Array) -> ir.Value:
     return scope.new_constant(scope.graph, ir.tensor(array), scope.names.value(name))
 
 
-def _over_cache(made: ir.Model, larger: ir.Model, length: int) -> list[ir.Node]:
-    """Return the softmax over the tokens of the cache: those over an axis that grows with it."""
+def _over_cache(fixed: ir.Model, larger: ir.Model, length: int) -> list[ir.Node]:
+    """Return the softmax nodes over the tokens of the cache, whose axis grows with it."""
     others = {node.name: node for node in larger.graph}
     return [
         node
-        for node in made.graph
+        for node in fixed.graph
         if node.op_type == "Softmax" and node.name in others
         if (_last(node), _last(others[node.name])) == (length, length + 1)
     ]
 
 
 def _last(softmax: ir.Node) -> int | None:
-    """Return the size of the last axis, if it is that of a softmax."""
+    """Return the size of the last axis; None if the softmax is over another one, or the size is not known."""
     shape = softmax.inputs[0].shape if softmax.inputs[0] is not None else None
     if shape is None or not shape.is_static() or softmax.attributes.get_int("axis", -1) not in (-1, len(shape) - 1):
         return None
     return int(shape.numpy()[-1])
 
 
-def _hide(model: ir.Model, found: Sequence[ir.Node], mask: ir.Value) -> None:
+def _hide(model: ir.Model, softmaxes: Sequence[ir.Node], mask: ir.Value) -> None:
     """Let attention ignore what the mask hides."""
-    if not found:
-        what = "no softmax over the tokens of the cache was found, so that it cannot be of fixed size"
+    if not softmaxes:
+        what = "there is no softmax over the tokens of the cache, so that the cache cannot be of fixed size"
         raise InputError(what, where="decoder", hint="export the model with attention of its own operators (eager)")
     scope = Scope(model, model.graph)
     name = str(mask.name)
     cast = ir.node("Cast", [mask], {"to": int(ir.DataType.BOOL)}, name=scope.names.node(f"{name}/cast"))
-    made = [cast]
+    nodes = [cast]
     visible: dict[int, ir.Value] = {}
-    for node in found:
+    for node in softmaxes:
         scores = node.inputs[0]
         assert scores is not None
         assert scores.shape is not None
@@ -153,7 +152,7 @@ def _hide(model: ir.Model, found: Sequence[ir.Node], mask: ir.Value) -> None:
             sizes = _constant(scope, f"{name}/shape", np.array([mask.shape[0], *[1] * (rank - 2), -1]))
             reshaped = ir.node("Reshape", [cast.outputs[0], sizes], name=scope.names.node(f"{name}/reshape"))
             visible[rank] = reshaped.outputs[0]
-            made.append(reshaped)
+            nodes.append(reshaped)
         dtype = (scores.dtype or ir.DataType.FLOAT).numpy()
         lowest = _constant(scope, f"{name}/lowest", np.array(ir.DataType.from_numpy(dtype).min, dtype))
         hidden = ir.node("Where", [visible[rank], scores, lowest], name=scope.names.node(f"{node.name}/{name}"))
@@ -161,18 +160,18 @@ def _hide(model: ir.Model, found: Sequence[ir.Node], mask: ir.Value) -> None:
         hidden.outputs[0].type, hidden.outputs[0].shape = scores.type, scores.shape
         model.graph.insert_before(node, hidden)
         node.replace_input_with(0, hidden.outputs[0])
-    for node in made:
+    for node in nodes:
         _name(scope, node)
-    model.graph.insert_before(model.graph[0], made)
+    model.graph.insert_before(model.graph[0], nodes)
 
 
 def _name(scope: Scope, node: ir.Node) -> None:
     node.outputs[0].name = scope.names.value(f"{node.name}_output")
 
 
-def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], length: int) -> dict[ir.Value, Array]:
-    """For constants that depend on the number of tokens, what they are for each, (length, …)."""
-    candidates = _computed(step, made)
+def _tables(step: ir.Model, fixed: ir.Model, shapes: Callable[[int], Shapes], length: int) -> dict[ir.Value, Array]:
+    """Return constants that depend on the number of tokens, with their values for each number, (length, …)."""
+    candidates = _computed(step, fixed)
     if not candidates:
         return {}
     model = step.clone()
@@ -185,9 +184,9 @@ def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], len
     rows: dict[ir.Value, list[Array]] = {value: [] for value in candidates}
     for past in range(length):
         sample = {name: np.zeros(shapes(past)[name], dtype) for name, dtype in dtypes.items()}
-        found = reference.run(sample)
+        outputs = reference.run(sample)
         for value, tensor in candidates.items():
-            row = found[str(value.name)]
+            row = outputs[str(value.name)]
             assert isinstance(row, np.ndarray)
             row = _at_end(row, tensor)
             same = np.array_equal(row, tensor)
@@ -199,14 +198,14 @@ def _tables(step: ir.Model, made: ir.Model, shapes: Callable[[int], Shapes], len
     return {value: np.stack(rows[value]) for value in changing}
 
 
-def _computed(step: ir.Model, made: ir.Model) -> dict[ir.Value, Array]:
-    """Return the constants of a sized model that sizes of inputs determine, and that are data for some operator."""
+def _computed(step: ir.Model, fixed: ir.Model) -> dict[ir.Value, Array]:
+    """Return the constants of a sized model that follow from sizes of inputs, and are data for some operator."""
     before = {str(value.name): value for node in step.graph for value in node.outputs}
-    found = {}
-    for name, value in made.graph.initializers.items():
+    constants = {}
+    for name, value in fixed.graph.initializers.items():
         if name in before and value.const_value is not None and any(_is_data(*use) for use in value.uses()):
-            found[value] = value.const_value.numpy()
-    return found
+            constants[value] = value.const_value.numpy()
+    return constants
 
 
 def _is_data(node: ir.Node, index: int) -> bool:
@@ -218,26 +217,26 @@ def _is_data(node: ir.Node, index: int) -> bool:
 
 
 def _at_end(row: Array, tensor: Array) -> Array:
-    """Return a constant for fewer tokens, in the shape of that for all, whose elements for what is hidden stay."""
+    """Copy ``row`` into the end of a full-length constant; keep the masked elements."""
     if row.shape == tensor.shape:
         return row
-    found = tensor.copy()
-    found[tuple(slice(size - count, None) for size, count in zip(tensor.shape, row.shape, strict=True))] = row
-    return found
+    full = tensor.copy()
+    full[tuple(slice(size - count, None) for size, count in zip(tensor.shape, row.shape, strict=True))] = row
+    return full
 
 
 def _look_up(scope: Scope, value: ir.Value, table: Array, count: ir.Value) -> None:
-    """Take a constant from a table where it is data."""
+    """Replace the uses of a constant as data by a look-up in a table."""
     name = str(value.name)
     rows = _constant(scope, f"{name}/by_length", table)
     row = ir.node("Gather", [rows, count], {"axis": 0}, name=scope.names.node(f"{name}/of_length"))
     shape = _constant(scope, f"{name}/shape", np.array(table.shape[1:], np.int64))
-    found = ir.node("Reshape", [row.outputs[0], shape], name=scope.names.node(f"{name}/of_length_shape"))
-    for node in (row, found):
+    reshaped = ir.node("Reshape", [row.outputs[0], shape], name=scope.names.node(f"{name}/of_length_shape"))
+    for node in (row, reshaped):
         _name(scope, node)
         node.outputs[0].type = value.type
-    row.outputs[0].shape, found.outputs[0].shape = ir.Shape((1, *table.shape[1:])), ir.Shape(table.shape[1:])
-    scope.graph.insert_before(scope.graph[0], [row, found])
+    row.outputs[0].shape, reshaped.outputs[0].shape = ir.Shape((1, *table.shape[1:])), ir.Shape(table.shape[1:])
+    scope.graph.insert_before(scope.graph[0], [row, reshaped])
     for node, index in list(value.uses()):
         if _is_data(node, index):
-            node.replace_input_with(index, found.outputs[0])
+            node.replace_input_with(index, reshaped.outputs[0])
