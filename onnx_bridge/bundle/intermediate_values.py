@@ -35,11 +35,7 @@ _PACKED = ("int4", "uint4")
 
 @dataclass
 class InsideProgram:
-    """The values inside a program of a bundle that keeps its cleaned model.
-
-    Args:
-        program: the program, loaded.
-    """
+    """The values inside a loaded program of a bundle that keeps its cleaned model."""
 
     program: Program
 

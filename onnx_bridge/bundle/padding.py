@@ -37,11 +37,7 @@ class Padding:
     before: Collection[str] = ()
 
     def pad(self, array: Array, tensor: TensorInfo, small: Sizes, large: Sizes) -> Array:
-        """Return an input of small sizes, padded to large ones; the array itself if these are the same.
-
-        Raises:
-            InputError: an axis would have to be smaller.
-        """
+        """Return an input padded to large sizes, the array itself if these are the same; raises InputError."""
         widths = [growth(axis, small, large, self.before) for axis in tensor.shape or ()]
         if not any(map(any, widths)):
             return array

@@ -28,14 +28,7 @@ from passes.probing.partition import extract
 
 @dataclass
 class HostPartition:
-    """A partition on ONNX Runtime, all graph optimizations off.
-
-    Attributes:
-        info: its inputs and outputs.
-        session: the partition as a model.
-        limits: the limits of each run.
-        seconds: the duration of the last run.
-    """
+    """A partition on ONNX Runtime, all graph optimizations off; ``seconds`` is the duration of the last run."""
 
     info: PartitionInfo
     session: Reference

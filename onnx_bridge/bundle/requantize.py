@@ -28,11 +28,7 @@ class QuantizationError(RuntimeFailure):
 
 
 def quantize(program: Program, precision: str, target: str, samples: Sequence[Mapping[str, Tensor]]) -> None:
-    """Quantize a parsed program, with ranges measured on samples.
-
-    Raises:
-        QuantizationError: MIGraphX refused, or its process ended.
-    """
+    """Quantize a parsed program, with ranges measured on samples; raises QuantizationError if MIGraphX fails."""
     try:
         program.quantize(precision, target, samples)
     except RuntimeFailure as error:

@@ -101,12 +101,7 @@ def _text_type(field: Field) -> Any:
 
 
 def again(context: typer.Context, *names: str) -> Iterator[str]:
-    """Yield some options of a command as they were given, for another one.
-
-    Args:
-        context: the context of the command.
-        names: the fields of its request.
-    """
+    """Yield the given options of a command, by the names of fields of its request, for another command."""
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         if parameter.name in names and value is not None and value != parameter.default:

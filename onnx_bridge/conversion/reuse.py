@@ -49,14 +49,7 @@ class PassResults:
 
 
 class EarlierBundle:
-    """The bundle in a folder, if its manifest says how its model was cleaned.
-
-    Args:
-        out: the folder.
-
-    Attributes:
-        cleaning: how its model was cleaned; None if there is no such bundle.
-    """
+    """The bundle in a folder, if its manifest says how its model was cleaned (``cleaning``; otherwise None)."""
 
     def __init__(self, out: Path) -> None:
         self._out = out

@@ -23,12 +23,7 @@ _MOST = 2
 
 
 def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -> list[str]:
-    """Return the names of these inputs, boolean and of one element; empty if there are too many of them.
-
-    Args:
-        model: the original; it is not changed.
-        request: how it is converted; frozen inputs select nothing.
-    """
+    """Return the names of these inputs of an original, of one boolean each; empty if there are too many."""
     if not any(True for _ in _selections(model)):
         return []
     buckets = request.buckets if isinstance(request, ConvertRequest) else {}

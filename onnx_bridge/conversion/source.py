@@ -53,14 +53,7 @@ class Source:
         return None if isinstance(self.given, ir.Model) else ModelFile(Path(self.given))
 
     def hash(self, background: Background | None = None) -> None:
-        """Parse the file, and start to hash it.
-
-        Args:
-            background: the thread to hash it in; None does it at once.
-
-        Raises:
-            InputError: the file cannot be read, or is not a valid model.
-        """
+        """Parse the file, and start to hash it in the background, or hash it at once; raises InputError."""
         if self._file is not None and self._digest is None:
             self._digest = background.submit(models.digest, self._file) if background else models.digest(self._file)
 
@@ -81,11 +74,7 @@ class Source:
         return self._spare
 
     def model(self) -> ir.Model:
-        """Return a new copy of the model, which may be modified; weights are shared.
-
-        Raises:
-            InputError: onnx_ir cannot represent the model.
-        """
+        """Return a new copy of the model, which may be modified; weights are shared; raises InputError."""
         if self._spare is not None:
             spare, self._spare = self._spare, None
             return spare

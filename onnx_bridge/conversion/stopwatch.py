@@ -10,12 +10,7 @@ from onnx_bridge.core.progress import Progress, Stage, silent
 
 
 class Stopwatch:
-    """Announces each stage as it begins, and measures how long it takes.
-
-    Attributes:
-        progress: the callback.
-        seconds: the seconds by stage.
-    """
+    """Announces each stage by the callback ``progress`` as it begins, and measures ``seconds`` by stage."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or silent

@@ -161,11 +161,7 @@ class Request:
 
     @classmethod
     def field_value(cls, name: str, value: Any, where: str) -> Any:
-        """Read one field from a JSON value.
-
-        Raises:
-            InputError: the field does not exist, or the value has the wrong type.
-        """
+        """Read one field from a JSON value; raises InputError if it is unknown or of the wrong type."""
         hints = hints_of(cls)
         if name not in hints:
             hint = nearest(name, hints) or f"there are {', '.join(hints)}"

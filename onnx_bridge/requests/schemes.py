@@ -53,11 +53,7 @@ class Scheme:
     opset: int = 13
 
     def check(self, route: Route, *, per_channel: bool) -> None:
-        """Check that a route supports the scheme.
-
-        Raises:
-            InputError: the route does not; the error says why, and which route does.
-        """
+        """Check that a route supports the scheme; the InputError otherwise says why, and which route does."""
         if (reason := self.refusals.get(route)) is not None:
             able = next((other for other in _OTHERS if other != route and other not in self.refusals), None)
             hint = f"{_OTHERS[able]} can" if able else None

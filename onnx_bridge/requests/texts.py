@@ -42,13 +42,7 @@ def is_size(text: str) -> bool:
 
 
 def numbers_of(option: str, form: str, example: str) -> Callable[[str], tuple[int, ...]]:
-    """Return a function that reads the whole numbers of an option, separated by commas.
-
-    Args:
-        option: the option, for messages.
-        form: the form of its text.
-        example: a text that is right.
-    """
+    """Return a function that reads the whole numbers of an option, separated by commas; messages show ``form``."""
 
     def read(text: str) -> tuple[int, ...]:
         parts = names(text)
@@ -126,12 +120,7 @@ def metrics(texts: Sequence[str]) -> dict[str, float]:
 
 
 def values_of(option: str, example: str) -> Callable[[Sequence[str]], dict[str, str]]:
-    """Return a function that reads the values by input of an option, of ``NAME=VALUE`` or ``NAME=@SAMPLE.npz``.
-
-    Args:
-        option: the option, for messages.
-        example: a text that is right.
-    """
+    """Return a function that reads the values by input of an option, of ``NAME=VALUE`` or ``NAME=@SAMPLE.npz``."""
 
     def read(texts: Sequence[str]) -> dict[str, str]:
         by_name = {}

@@ -15,13 +15,7 @@ from onnx_bridge.samples.inputs import TensorSpec
 
 @dataclass(frozen=True)
 class Encoding:
-    """The programs that run once for a text.
-
-    Attributes:
-        layout: the layout of their inputs and outputs.
-        encoder: the encoder.
-        memory: the program from what the encoder returns to the keys and values of cross-attention.
-    """
+    """The programs that run once for a text: the encoder, and the memory for cross-attention."""
 
     layout: Encoder
     encoder: Program

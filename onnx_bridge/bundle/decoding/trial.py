@@ -31,12 +31,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """One prompt, and what was generated behind it.
-
-    Attributes:
-        prompt: the number of its tokens.
-        comparisons: comparisons of the logits behind the prompt, and behind each further token.
-    """
+    """One prompt of ``prompt`` tokens, and the comparisons of the logits behind it and behind each further token."""
 
     prompt: int
     comparisons: tuple[Comparison, ...]
@@ -107,12 +102,7 @@ def trials(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Iterator[Trial]:
-    """Generate behind prompts of some lengths; prompts that leave no room are left out.
-
-    Raises:
-        InputError: ONNX Runtime fails.
-        RuntimeFailure: MIGraphX fails.
-    """
+    """Generate behind prompts of some lengths, without those that leave no room; raises InputError, RuntimeFailure."""
     for length in lengths:
         static = caches()
         if length + steps > static.room:

@@ -116,12 +116,7 @@ def bytes_on_disk(bundle: Path) -> int:
 
 
 def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
-    """Return whether `verify` finds nothing wrong with the files of a bundle that is not packed.
-
-    Args:
-        bundle: its folder, or its program.
-        digest: the SHA-256 of a file in hexadecimal; may raise OSError.
-    """
+    """Return whether `verify` finds nothing wrong with the files of a bundle that is not packed."""
     with contextlib.suppress(InputError):
         return not _examine(bundle, _Folder(manifest_path(bundle).parent, digest))[0].problems
     return False

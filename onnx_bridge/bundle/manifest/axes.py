@@ -36,12 +36,7 @@ def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dic
 
 
 def fitted(points: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Axis:
-    """Return what a size is at several points: a number, a symbol, or a sum of symbols and a number; otherwise None.
-
-    Args:
-        points: sizes by symbol, all different.
-        sizes: the size at each point.
-    """
+    """Return what a size is at several points: a number, a symbol, or a sum of symbols and a number; else None."""
     if len(set(sizes)) == 1 and len(points) > 1:
         return sizes[0]
     for count in range(1, len(points[0]) + 1):

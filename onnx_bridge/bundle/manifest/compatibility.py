@@ -12,11 +12,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 
 
 def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> None:
-    """Require that a runtime on this machine can run the programs of a bundle.
-
-    Raises:
-        RuntimeNotFound: the runtime is of another minor release, there is no GPU, or a GPU of another kind.
-    """
+    """Raise RuntimeNotFound if a runtime of this machine, or its GPU, cannot run the programs of a bundle."""
     compiled_by = manifest.versions["migraphx"]
     if _release(compiled_by) != _release(runtime.version):
         raise RuntimeNotFound(

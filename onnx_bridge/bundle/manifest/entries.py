@@ -49,11 +49,7 @@ class TensorInfo:
 
     @classmethod
     def of(cls, value: ir.Value) -> TensorInfo:
-        """Return the type that a model declares for a value.
-
-        Raises:
-            InputError: the shape is too large for any machine.
-        """
+        """Return the type that a model declares for a value; raises InputError if no machine could hold it."""
         shape = None
         if value.shape is not None:
             shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)

@@ -28,14 +28,7 @@ ENCODER, MEMORY = "encoder", "cross-attention"
 
 @dataclass(frozen=True)
 class CacheTensor:
-    """The keys or the values of a layer.
-
-    Attributes:
-        past: the input.
-        present: the output, which has the new tokens as well.
-        shape: the shape of the cache for all tokens.
-        axis: the axis of the tokens.
-    """
+    """The keys or the values of a layer: input, output with the new tokens, full shape, and axis of tokens."""
 
     past: str
     present: str

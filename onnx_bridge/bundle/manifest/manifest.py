@@ -224,11 +224,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Read a manifest.
-
-        Raises:
-            InputError: the manifest is damaged, or of a format that this version does not read.
-        """
+        """Read a manifest; raises InputError if it is damaged, or of a format that this version does not read."""
         try:
             return cls.parse(read_text(path), str(path))
         except OSError as error:

@@ -53,12 +53,7 @@ class BundleProof:
         return {**asdict(self), "level": self.level.value}
 
     def satisfies(self, asked: str, wanted: str) -> bool:
-        """Return whether a bundle that was asked to be proven in one way is up to date if another way is wanted.
-
-        Args:
-            asked: the `Prove` of the conversion that made it.
-            wanted: the `Prove` of a conversion that would be skipped.
-        """
+        """Return whether a bundle converted with ``prove=asked`` suffices for a conversion with ``wanted``."""
         match wanted:
             case "never":
                 return True

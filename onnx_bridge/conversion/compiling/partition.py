@@ -206,12 +206,7 @@ class _Attempts:
 
 @dataclass(frozen=True)
 class Judged:
-    """The nodes of the main graph by what MIGraphX makes of them.
-
-    Attributes:
-        reasons: the nodes that it cannot run, and why.
-        verdicts: the verdicts on the other nodes.
-    """
+    """The nodes of the main graph: why MIGraphX cannot run some, and the verdicts on the others."""
 
     reasons: Mapping[ir.Node, str]
     verdicts: Mapping[ir.Node, Verdict]

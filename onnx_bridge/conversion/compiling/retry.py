@@ -31,12 +31,7 @@ RECOVERABLE = (WorkerCrashed, WorkerTimeout, OutOfMemory, ProgramLost)
 
 @dataclass(frozen=True)
 class Rung:
-    """One attempt.
-
-    Attributes:
-        name: what is different, for notes.
-        environment: additional variables of MIGraphX's process.
-    """
+    """One attempt: a name for notes, and additional variables of MIGraphX's process."""
 
     name: str
     environment: dict[str, str] = field(default_factory=dict)

@@ -133,11 +133,7 @@ class _Earlier:
         return cls(path, origin, archive)
 
     def unpack(self, folder: Path, here: Origin) -> str:
-        """Unpack its results into a folder, if they are valid here; returns a note.
-
-        Raises:
-            InputError: the archive is missing or damaged.
-        """
+        """Unpack its results into a folder if they are valid here, and return a note; raises InputError."""
         if self.archive is None:
             return f"{self.path} keeps no tuning results: tuned from scratch"
         if (self.origin.architecture, self.origin.release) != (here.architecture, here.release):

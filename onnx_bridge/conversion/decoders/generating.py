@@ -62,11 +62,7 @@ class GeneratingConversion(Several):
         )
 
     def prove(self, manifest: Manifest, converted: Converted, progress: Progress) -> Manifest:
-        """Return the manifest of a decoder that has generated what the reference generates.
-
-        Raises:
-            ParityError: the logits differ.
-        """
+        """Return the manifest of a decoder that generates what the reference generates; raises ParityError."""
         layout = manifest.decoder
         assert layout is not None
         if manifest.proof.level is not Proof.RUN:

@@ -104,11 +104,7 @@ class Precision:
             raise InputError(what, where=f"precision {self.name!r}", hint=hint)
 
     def quantizer(self, model: ir.Model, target: str) -> Quantizer | None:
-        """Return the quantizer of the programs of a cleaned model; None if no program is to be quantized.
-
-        Raises:
-            InputError: the model is quantized already, or the samples are wrong.
-        """
+        """Return the quantizer of the programs of a cleaned model, None if there is none; raises InputError."""
         if self.name not in BY_CALIBRATION or self.keep:
             return None
         return Quantizer(self.name, target, self._samples(model), model)

@@ -67,14 +67,7 @@ class Converted:
 
 
 class Several(ABC):
-    """A conversion into several programs.
-
-    Attributes:
-        source: the model that the bundle is named after.
-        out: the folder.
-        request: how it is converted.
-        key: the content key.
-    """
+    """A conversion, as a request says, into several programs in the folder ``out``, named after ``source``."""
 
     source: Source
     out: Path

@@ -37,11 +37,7 @@ _WORTH = 1 << 16
 
 
 class SharedWeights:
-    """A file of weights, and the models that share them.
-
-    Args:
-        path: the file; it is written if there is enough to share.
-    """
+    """A file of weights, written if there is enough to share, and the models that share them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,11 +78,7 @@ class SharedWeights:
             return False
 
     def save(self, model: ir.Model, path: Path) -> bool:
-        """Write a model beside the weights.
-
-        Returns:
-            False if nothing was written: the model shares no weights, or its other weights do not fit into one file.
-        """
+        """Write a model beside the weights; return False if it shares none, or is too large without them."""
         shared = False
 
         def place(_value: ir.Value, tensor: ir.TensorProtocol) -> dict[str, str] | None:

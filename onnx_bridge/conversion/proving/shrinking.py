@@ -84,12 +84,7 @@ def as_sizes(model: ir.Model, shapes: Shapes) -> tuple[dict[str, int], dict[str,
 
 
 def fixed_axes(shapes: Shapes, runs: Callable[[Shapes], bool]) -> dict[tuple[str, int], Part]:
-    """Return the axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths.
-
-    Args:
-        shapes: the shapes of its inputs.
-        runs: whether the model runs with other shapes; inference alone does not notice a wrong number of channels.
-    """
+    """Return the axes of inputs that can be smaller though the model fixes them: spatial sizes, batches, lengths."""
     accepted: dict[tuple[str, int], Part] = {}
     for axes in (*_equal(shapes), *_levels(shapes)):
         wider = {**axes, **accepted}

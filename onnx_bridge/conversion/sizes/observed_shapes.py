@@ -33,12 +33,7 @@ _DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Token
 
 
 def observe_shapes(model: ir.Model, context: Context) -> None:
-    """Set the shapes of results that inference does not find, if all inputs of the model have fixed shapes.
-
-    Args:
-        model: the model, whose values are changed in place.
-        context: the context, whose ``contradictions`` are added to.
-    """
+    """Set the shapes in a model that inference does not find, if all inputs have fixed shapes; note contradictions."""
     required = required_inputs(model)
     if not all(map(can_cross, required)):
         return

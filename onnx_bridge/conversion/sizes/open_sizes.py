@@ -64,14 +64,7 @@ class OpenSizesError(InputError):
 
 @dataclass(frozen=True)
 class ChosenSizes:
-    """The sizes of the open dimensions of a model.
-
-    Attributes:
-        model: the model, whose inputs have open dimensions; it is not changed.
-        request: how the model is cleaned, as it was given.
-        dims: the open dimensions.
-        sizes: their sizes.
-    """
+    """The sizes of the open dimensions of a model, which is not changed; ``request`` is as it was given."""
 
     model: ir.Model
     request: CleanRequest
@@ -80,11 +73,7 @@ class ChosenSizes:
 
     @classmethod
     def of(cls, model: ir.Model, request: CleanRequest) -> ChosenSizes:
-        """Choose the sizes that a request leaves open.
-
-        Raises:
-            OpenSizesError: inference shows that they are too small.
-        """
+        """Choose the sizes that a request leaves open; raises OpenSizesError if inference finds them too small."""
         dims = OpenDims(model, request.dims, request.shapes, request.freeze)
         chosen = cls(model.clone() if dims.names else model, request, dims, dims.sizes(request.default_dim or 1))
         if dims.names and (too_small := dims.too_small(chosen.sizes.all)) is not None:
@@ -113,14 +102,7 @@ class ChosenSizes:
         return notes
 
     def check(self, model: ir.Model) -> list[str]:
-        """Run the model on ONNX Runtime, if this is quick, and return notes.
-
-        Args:
-            model: the model with these sizes, before other passes.
-
-        Raises:
-            OpenSizesError: ONNX Runtime does not run the model, because of its sizes.
-        """
+        """Run the sized model on ONNX Runtime, if this is quick, and return notes; raises OpenSizesError."""
         error = refusal(model) if self.sizes.default else None
         if error is None or self._fails_whatever_the_sizes():
             return []

@@ -39,23 +39,14 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of trying to pad.
-
-    Attributes:
-        shapes: the shapes of outputs by name, with the sizes for which they have them.
-        notes: sentences on the buckets that were not tried.
-    """
+    """The shapes of outputs that were observed, by name, with their sizes; notes on buckets that were not tried."""
 
     shapes: Mapping[str, Sequence[tuple[Sizes, tuple[int, ...]]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> Tried:
-    """Try all buckets.
-
-    Raises:
-        ParityError: padding changes an output.
-    """
+    """Try all buckets; raises ParityError if padding changes an output."""
     model = source.model()
     smaller = [bucket for bucket in sizes.buckets if inside(bucket, sizes.buckets) != bucket]
     if not smaller:

@@ -9,11 +9,7 @@ from onnx_bridge.conversion.steps.resolve import Plan
 
 
 def publish(manifest: Manifest, plan: Plan) -> Bundle:
-    """Replace an earlier bundle by the files of the staging folder.
-
-    Raises:
-        InputError: the files cannot be written.
-    """
+    """Replace an earlier bundle by the files of the staging folder; raises InputError if they cannot be written."""
     move_into_place(plan.out, plan.folder, manifest)
     request = plan.request
     return Bundle(plan.out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)

@@ -41,12 +41,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Witness:
-    """A smaller instance of a model.
-
-    Attributes:
-        shapes: the shapes of its inputs.
-        open: whether the model leaves their sizes open.
-    """
+    """A smaller instance of a model: input shapes, and whether the model leaves their sizes open."""
 
     shapes: Shapes
     open: bool
@@ -106,12 +101,7 @@ class Witnesses:
 
     @contextlib.contextmanager
     def converted(self, witness: Witness) -> Iterator[tuple[Compiled, Original]]:
-        """Convert a witness, and yield it with its original, to be compared.
-
-        Raises:
-            Unprovable: the witness cannot be converted, or proves nothing.
-            OutOfTime: the deadline has passed.
-        """
+        """Convert a witness, and yield it with its original; raises Unprovable, OutOfTime."""
         plan = self.compiled.cleaned.plan
 
         def progress(message: str) -> None:

@@ -45,11 +45,7 @@ class Files:
 
     @classmethod
     def beside(cls, given: Path) -> Files:
-        """Return the files beside a decoder, which are not read.
-
-        Raises:
-            InputError: a file is missing, or a configuration is damaged.
-        """
+        """Return the files beside a decoder, which are not read; raises InputError if one is missing."""
         part = next((name for name in (_MERGED, _STEP, _FIRST) if name in given.name), None)
         if part is None:
             hint = f"name it {_MERGED}.onnx, or {_FIRST}.onnx and {_STEP}.onnx, beside {_ENCODER}.onnx"
@@ -82,11 +78,7 @@ class Files:
 
 
 def digest_with_encoder(decoder: Path) -> str | None:
-    """Return the digest of a decoder with what lies beside it; None if there is no encoder for it.
-
-    Raises:
-        InputError: one of the files cannot be read.
-    """
+    """Return the digest of a decoder with the files beside it; None without encoder; raises InputError."""
     try:
         files = Files.beside(decoder)
     except InputError:

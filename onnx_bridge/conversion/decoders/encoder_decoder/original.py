@@ -68,13 +68,7 @@ class EncoderDecoderOriginal:
 
 @dataclass(frozen=True)
 class _Part:
-    """One file.
-
-    Attributes:
-        model: the model in memory.
-        frozen: the values of inputs that are constant.
-        reference: the file on ONNX Runtime.
-    """
+    """One file: the model in memory, the values of constant inputs, and the file on ONNX Runtime."""
 
     model: ir.Model
     frozen: Sample
@@ -103,13 +97,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Generation:
-    """A model with a source, for `onnx_bridge.bundle.decoding.trial.trials`.
-
-    Attributes:
-        original: the model.
-        layout: the layout of the converted decoder.
-        given: inputs that are the same for all tokens.
-    """
+    """A model with a source, and the layout of the converted decoder, for `bundle.decoding.trial.trials`."""
 
     original: EncoderDecoderOriginal
     layout: Layout
