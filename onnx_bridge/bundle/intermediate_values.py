@@ -59,16 +59,7 @@ class InsideProgram:
         return frozenset(name for name, value in self._made.items() if _can_fetch(value))
 
     def values(self, sample: Values, names: Sequence[str]) -> dict[str, Value]:
-        """Return some values, and the outputs.
-
-        Args:
-            sample: the inputs.
-            names: names out of `names`.
-
-        Raises:
-            RuntimeFailure: MIGraphX does not take the program with them as outputs.
-            InputError: ONNX Runtime refuses a host partition.
-        """
+        """Return some values by name, and the outputs; raises RuntimeFailure, InputError."""
         values: dict[str, Value] = dict(sample)
         wanted = set(names) & self.names
         for inputs, outputs, device in self._pieces(wanted):

@@ -77,14 +77,7 @@ def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> t
 def bucket_samples(
     specs: Sequence[TensorSpec], dims: Mapping[str, int], *, seed: int = 0, samples: int = 1
 ) -> list[Sample]:
-    """Generate samples of the sizes of a program, with its values of the inputs that select one.
-
-    Args:
-        specs: the inputs, whose dimensions are those that programs are chosen by.
-        dims: sizes by dimension, and values by selecting input.
-        seed: the seed for `onnx_bridge.samples.inputs.generate`, which raises the same.
-        samples: the number of samples.
-    """
+    """Generate samples of the sizes of a program, with its values of the inputs that select one."""
     symbols = {dim for spec in specs for dim in spec.shape or ()}
     selecting = {spec.name for spec in specs if spec.dtype == bool} & dims.keys() - symbols
     sizes = {name: size for name, size in dims.items() if name not in selecting}

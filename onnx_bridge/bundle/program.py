@@ -92,11 +92,7 @@ class Program:
         return Path(os.path.normpath(self._folder / model[0].file)) if model else None
 
     def open(self, worker: Worker | None = None) -> None:
-        """Load the partitions into a worker and into ONNX Runtime; raises like `onnx_bridge.load`.
-
-        Args:
-            worker: the process for device partitions; default: one that programs share.
-        """
+        """Load the partitions, into a worker that programs share by default; raises like `onnx_bridge.load`."""
         self._check_files()
         if self.info.programs:
             runtime = worker.runtime if worker else runtimes.find(self.runtime_name)

@@ -38,18 +38,7 @@ def quantize(program: Program, precision: str, target: str, samples: Sequence[Ma
 
 
 def quantize_again(program: Program, index: int, manifest: Manifest, folder: Path) -> None:
-    """Quantize a program of a bundle that was parsed again.
-
-    Args:
-        program: the program, parsed and not compiled.
-        index: the index of its partition.
-        manifest: the manifest of the bundle.
-        folder: the folder of the bundle.
-
-    Raises:
-        InputError: the samples are missing.
-        QuantizationError: as for `quantize`.
-    """
+    """Quantize a parsed program of a bundle again; raises InputError without samples, QuantizationError."""
     if manifest.request.precision not in BY_CALIBRATION or manifest.request.keep_fp32:
         return  # if there is a quantization, the model has it
     path, shapes = folder / KEPT, program.get_parameter_shapes()

@@ -65,12 +65,7 @@ def show(result: Any, as_json: bool, then: Sequence[object] = (), written: Seque
 
 @contextlib.contextmanager
 def progress(as_json: bool, beginning: str = "starting") -> Iterator[Callable[[str], None] | None]:
-    """Show a spinner with the present stage if standard error is a terminal.
-
-    Args:
-        as_json: whether to show nothing.
-        beginning: the first stage.
-    """
+    """Show a spinner with the present stage if standard error is a terminal, and the result is not JSON."""
     if as_json or volume.quiet or not sys.stderr.isatty():
         yield None
         return

@@ -77,15 +77,7 @@ def conversion_key(
     target: str,
     calibration: Calibration | None = None,
 ) -> str | None:
-    """Return the key of a conversion.
-
-    Args:
-        cleaning: the key of the cleaned model; None if it has none.
-        request: the request of the conversion.
-        runtime: the MIGraphX, or the machine with it.
-        target: ``ref`` or ``gpu``.
-        calibration: the samples that were used.
-    """
+    """Return the key of a conversion; None if the cleaned model has no key."""
     if cleaning is None:
         return None
     return json_digest(
@@ -116,17 +108,7 @@ def check_key(
     tolerance: str | None,
     data: Path | None,
 ) -> str:
-    """Return the key of a comparison with the reference.
-
-    Args:
-        conversion: the key of the conversion that is compared.
-        seed: the seed of generated samples.
-        samples: the number of samples.
-        rtol: relative tolerance, if given.
-        atol: absolute tolerance, if given.
-        tolerance: the precision whose tolerances hold, if given.
-        data: the file or folder that samples are read from.
-    """
+    """Return the key of a comparison with the reference, from the key of the conversion and `check`'s options."""
     return json_digest(
         {
             "conversion": conversion,

@@ -26,13 +26,7 @@ class Source:
     """
 
     def __init__(self, given: ModelSource, *, name: str | None = None, digest: str | None = None) -> None:
-        """Create a source.
-
-        Args:
-            given: the path or the model that the user gave.
-            name: the name of a model in memory; default: the name of its graph.
-            digest: the digest of the origin of a model in memory; default: unknown.
-        """
+        """Create a source; the name and the digest of a model in memory may be given."""
         self.given = given
         self._spare: ir.Model | None = None
         self._digest: Future[str] | str | None = digest

@@ -48,13 +48,7 @@ class JobRequest(Request):
         return replace(self.parity, conversion=self.conversion, reference=source)
 
     def fitting(self, symbols: Sequence[str], inputs: Sequence[str], own: frozenset[str]) -> JobRequest:
-        """Return the request without the values by name that do not apply to a model.
-
-        Args:
-            symbols: the symbolic dimensions of the model.
-            inputs: its inputs.
-            own: names that the user gave for this model; they stay, so that the conversion reports wrong ones.
-        """
+        """Return the request without names unknown to a model, except for ``own``, which must be reported."""
         known = dict.fromkeys(("dims", "buckets", "ties"), symbols) | dict.fromkeys(("shapes", "freeze", "pad"), inputs)
         kept: dict[str, Any] = {
             kind: {name: value for name, value in getattr(self.conversion, kind).items() if name in {*names, *own}}

@@ -77,7 +77,8 @@ class Cache(ABC):
         given |= {} if layout.mask is None else {layout.mask: mask}
         given |= {} if layout.positions is None else {layout.positions: positions}
         given |= {} if layout.length is None else {layout.length: np.array([self.length])}
-        outputs = program({name: _typed(value, self._dtypes[name]) for name, value in given.items()})
+        typed = {name: np.ascontiguousarray(value, self._dtypes[name]) for name, value in given.items()}
+        outputs = program(typed)
         for tensor in layout.cache:
             self._arrays[tensor.past] = _array(outputs, tensor.present)
         logits = _array(outputs, layout.logits).astype(np.float32)
@@ -85,14 +86,7 @@ class Cache(ABC):
 
 
 class StaticCache(Cache):
-    """A cache of fixed size, in programs that take several numbers of tokens at a time.
-
-    Args:
-        layout: the layout of the model.
-        dtypes: the dtypes of its inputs, by name.
-        programs: the programs by width; there is one for a single token.
-        given: the inputs that are the same for all tokens.
-    """
+    """A cache of fixed size, in programs by width (one is for a single token); all tokens share ``given``."""
 
     def __init__(
         self,
@@ -148,13 +142,7 @@ class StaticCache(Cache):
 
 
 class GrowingCache(Cache):
-    """A cache of the length of the text: how the reference generates.
-
-    Args:
-        layout: the layout of the model.
-        dtypes: the dtypes of its inputs, by name.
-        program: the model, which takes any number of tokens.
-    """
+    """A cache of the length of the text, for a program that takes any number of tokens, as the reference."""
 
     def __init__(self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], program: Program) -> None:
         super().__init__(layout, dtypes)
@@ -199,10 +187,6 @@ def _positions(mask: Array) -> Array:
 def _last(array: Array, width: int, axis: int) -> Array:
     """Return a cache without its first tokens."""
     return np.ascontiguousarray(array[(slice(None),) * axis + (slice(width, None),)])
-
-
-def _typed(array: Array, dtype: np.dtype[Any]) -> Array:
-    return np.ascontiguousarray(array, dtype)
 
 
 def _array(outputs: Mapping[str, Value], name: str) -> Array:

@@ -26,12 +26,7 @@ class WorkShare:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[bool, int, int, int]]) -> WorkShare:
-        """Return the share of some parts.
-
-        Args:
-            parts: for each part, whether it is on MIGraphX, its number of nodes, its work, and the number of its nodes
-                whose work is not known.
-        """
+        """Return the share of parts: (whether on MIGraphX, nodes, work, nodes whose work is not known) each."""
         known = list(parts)
         device = [part for part in known if part[0]]
         host = [part for part in known if not part[0]]

@@ -39,14 +39,7 @@ _SEARCH_SECONDS = 60.0
 
 
 class CompilationFailed(Exception):
-    """MIGraphX failed on a partition.
-
-    Attributes:
-        nodes: the nodes of the partition.
-        error: MIGraphX's failure.
-        compiling: whether it failed after parsing.
-        seconds: the duration of the attempt.
-    """
+    """MIGraphX failed on the nodes of a partition after some seconds, while parsing or ``compiling``."""
 
     def __init__(self, nodes: Sequence[ir.Node], error: RuntimeFailure, *, compiling: bool, seconds: float) -> None:
         super().__init__(error)

@@ -148,13 +148,7 @@ def partition(
 
 @dataclass
 class _Attempts:
-    """Compiles partitions, and moves nodes to the host, until MIGraphX accepts the rest.
-
-    Attributes:
-        reasons: the nodes on the host, and why.
-        one_program: whether long device partitions stay whole.
-        made_only: whether outputs that no node computes go to the host.
-    """
+    """Compiles partitions, and moves nodes to the host (``reasons`` says why), until MIGraphX accepts the rest."""
 
     model: ir.Model
     compiler: Compiler

@@ -64,13 +64,7 @@ _REF = (Rung("without merging Pad into what follows", {_DISABLED: "eliminate_pad
 
 
 def rungs(target: str | None, error: RuntimeFailure, *, compiling: bool) -> list[Rung]:
-    """Return the rungs to try, in order, after an error.
-
-    Args:
-        target: the compilation target; None if the model is only parsed.
-        error: one of `RECOVERABLE`, or a rejection by MIGraphX; others have no rungs.
-        compiling: whether it failed after parsing.
-    """
+    """Return the rungs to try after an error, in order; only errors of `RECOVERABLE` and rejections have any."""
     rejected = isinstance(error, MigraphxError)
     if not isinstance(error, RECOVERABLE) and not (rejected and compiling):
         return []
@@ -118,12 +112,7 @@ class Ladder:
         self.leave()
 
     def climb(self, error: RuntimeFailure, *, compiling: bool) -> Worker | None:
-        """Return the worker of the next attempt; if there is none, reset the ladder and return None.
-
-        Args:
-            error: the failure of the last attempt; the first failure decides on the rungs.
-            compiling: whether the last attempt failed after parsing.
-        """
+        """Return the worker of the next attempt; if there is none, reset the ladder and return None."""
         if self._rest is None:
             self.error = error
             self._rest = iter(rungs(self._target, error, compiling=compiling))

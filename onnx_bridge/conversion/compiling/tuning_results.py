@@ -33,13 +33,7 @@ _MOST = 1 << 30
 
 @dataclass(frozen=True)
 class Origin:
-    """The hardware and the release that tuning results are valid for.
-
-    Attributes:
-        target: ``ref`` or ``gpu``.
-        architecture: the GPU's ("gfx942").
-        migraphx: the version.
-    """
+    """The target, the GPU's architecture ("gfx942") and the MIGraphX that tuning results are valid for."""
 
     target: str
     architecture: str | None

@@ -25,16 +25,7 @@ BRANCH = "use_cache_branch"
 
 
 def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> Layout:
-    """Return the layout of a decoder.
-
-    Args:
-        model: the model as the user gave it.
-        request: the request, which says which inputs are frozen, and the size of the batch.
-        sizes: the sizes of the decoder.
-
-    Raises:
-        InputError: the model is not a decoder, or its cache cannot be of fixed size.
-    """
+    """Return the layout of a decoder; raises InputError if it is not one, or its cache cannot be of fixed size."""
     inputs = {
         str(value.name): value
         for value in model.graph.inputs

@@ -23,14 +23,7 @@ from onnx_bridge.requests.conversion import ConvertRequest
 def positioned(
     source: Source, request: ConvertRequest, layout: Layout, widths: Sequence[int]
 ) -> tuple[Layout, dict[int, Source]]:
-    """Return the layout with an input of the number of tokens, and the models by width, if positions depend on it.
-
-    Args:
-        source: the model.
-        request: the request, with the values of all inputs that have no role.
-        layout: the layout of the decoder.
-        widths: the widths of the programs.
-    """
+    """Return the layout with an input of the number of tokens, and the models by width, if positions need it."""
     if layout.in_place or layout.positions is not None:
         return layout, {}
     model = specialized(source.model(), request.freeze)

@@ -107,7 +107,7 @@ def _run(
     )
     before = rewrite(loaded.clone(), replace(cleaning, pipeline="infer-shapes"))
     progress("judging every node")
-    verdicts = _verdicts(before.model, target)
+    verdicts = _verdicts(Scope(before.model, before.model.graph), target)
     after = rewrite(loaded, cleaning, target=target, progress=progress)
     if out is not None:
         models.save(after.model, out)
@@ -152,13 +152,9 @@ _Told = tuple[str, str, Proof, str]
 """A verdict as a diagnosis shows it: its status, its message, its proof, and why it is not proven at real size."""
 
 
-def _verdicts(model: ir.Model, target: ProbedRuntime) -> dict[ir.Node, _Told]:
+@unchanged_graphs()
+def _verdicts(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
     """Return the verdict on each node, also in subgraphs, except constants; in order."""
-    with unchanged_graphs():
-        return _probed(Scope(model, model.graph), target)
-
-
-def _probed(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
     probes = {node: Probe.of([node], scope) for node in scope.nodes() if constant_of(node) is None}
     possible = {node: probe for node, probe in probes.items() if probe.problem is None}
     judged = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))

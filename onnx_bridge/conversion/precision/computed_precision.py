@@ -32,15 +32,7 @@ class ComputedPrecision:
 
 
 def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str) -> ComputedPrecision:
-    """Return the coarsest precision in which a model computes.
-
-    A quantizer rounds to steps, and a tie goes to either side: its tolerances are those of int8.
-
-    Args:
-        original: the model as the user gave it.
-        cleaned: the cleaned model, with inferred types.
-        converted_to: the precision of the conversion.
-    """
+    """Return the coarsest precision that a model computes in; ties of quantizers need int8's tolerances."""
     presets = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
     presets |= {precision.preset for precision in computed_precisions(original, cleaned).values()}
     nodes = (node for model in (original, cleaned) for scope in scopes(model) for node in scope.nodes())

@@ -45,14 +45,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True)
 class QuantizedProducts:
-    """A model with quantized products.
-
-    Attributes:
-        model: a copy; constants are shared.
-        calibration: the samples that ranges were measured on.
-        quantized: the names of quantized products.
-        kept: the names of products that stay in float32.
-    """
+    """A copy of a model with quantized products: their names, the names of the others, and the samples."""
 
     model: ir.Model
     calibration: Calibration

@@ -102,15 +102,7 @@ class SharedWeights:
         return True
 
     def share(self, bundle: Path, model: ir.Model) -> None:
-        """Move the cleaned model of a bundle beside the weights, and let it share them.
-
-        Args:
-            bundle: a folder beside the weights.
-            model: its cleaned model, loaded before the weights were written: it may be mapped from the replaced file.
-
-        Raises:
-            InputError: the model cannot be written.
-        """
+        """Move the cleaned model of a bundle, loaded before the weights changed, beside them; raises InputError."""
         manifest = Manifest.read(manifest_path(bundle))
         path = bundle.with_name(f"{bundle.name}.onnx")
         with staging_folder(bundle) as folder:

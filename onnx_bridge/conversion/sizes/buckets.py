@@ -42,12 +42,7 @@ def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
 def output_axes(
     declared: Sequence[Axis] | None, observed: Sequence[tuple[Sizes, Sequence[int | None]]]
 ) -> tuple[Axis, ...]:
-    """Return the dimensions of an output: as the model declares them, or, if that is wrong, fitted to observed shapes.
-
-    Args:
-        declared: the declared dimensions; None if nothing is declared.
-        observed: its shapes, with the sizes for which it has them.
-    """
+    """Return an output's dimensions: as declared, or, if that is wrong, fitted to observed shapes by sizes."""
     points = list({tuple(dims.items()): (dims, shape) for dims, shape in observed}.values())
     if not points or len({len(shape) for _, shape in points}) != 1:
         return tuple(declared or ())
@@ -81,16 +76,7 @@ class BucketSizes:
 
     @classmethod
     def of(cls, model: ir.Model, request: ConvertRequest, runs: Runs) -> BucketSizes:
-        """Return the sizes of the buckets of a request.
-
-        Args:
-            model: the model as the user gave it.
-            request: the request, with its ``buckets``, ``ties``, ``dims`` and ``shapes``.
-            runs: whether the model can be run.
-
-        Raises:
-            InputError: a dimension is not tied to an expression of others, or no combination is possible.
-        """
+        """Return the sizes of the buckets of a request; raises InputError if no combination is possible."""
         _check_ties(model, request)
         combinations = _Combinations(model, request)
         chosen = (sorted(set(bucket)) for bucket in request.buckets.values())

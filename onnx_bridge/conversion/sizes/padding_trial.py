@@ -72,16 +72,7 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run with small sizes, and with its inputs padded to large ones.
-
-    Attributes:
-        bucket: the bucket that is tried.
-        small: the sizes of the sample.
-        large: the sizes that it was padded to.
-        sample: the inputs.
-        outputs: the outputs for the sample.
-        padded: the outputs for the padded sample.
-    """
+    """A run of a sample with small sizes, as it is and padded to large ones, to try a bucket."""
 
     bucket: Sizes
     small: Sizes

@@ -49,7 +49,9 @@ def describe(compiled: Compiled) -> Manifest:
     # the cleaned model cannot be reused if its products were quantized, or without a key
     reusable = plan.cleaning_key if key and not cleaned.products else None
     inputs = tuple(map(TensorInfo.of, required_inputs(model)))
-    outputs = _with_classes(_outputs(model.graph.outputs, partitioned), model)
+    classes = classes_of(model.metadata_props)
+    infos = _outputs(model.graph.outputs, partitioned)
+    outputs = tuple(replace(info, classes=tuple(classes.get(info.name, ()))) for info in infos)
     program = ProgramInfo(
         dims={},
         inputs=inputs,
@@ -114,11 +116,6 @@ def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[Tens
             info = replace(info, shape=shape.lens)
         infos.append(info)
     return tuple(infos)
-
-
-def _with_classes(outputs: Iterable[TensorInfo], model: ir.Model) -> tuple[TensorInfo, ...]:
-    classes = classes_of(model.metadata_props)
-    return tuple(replace(tensor, classes=tuple(classes.get(tensor.name, ()))) for tensor in outputs)
 
 
 def _partitions(

@@ -26,15 +26,7 @@ def run(
     progress: Progress | None = None,
     samples: Sequence[Sample] = (),
 ) -> Bundle:
-    """Convert a model as a request says; errors are those of `convert`.
-
-    Args:
-        model: an ONNX file, or a model in memory, which is not modified.
-        out: a folder, or a name ending in ``.mxr`` for the program alone.
-        request: how to convert it.
-        progress: called with each stage as it begins, and with details.
-        samples: the samples that prove the bundle at real size; default: a generated one.
-    """
+    """Convert a model as a request says, proven on ``samples`` (default: a generated one); errors as `convert`."""
     with (
         limited(Limits.of(request.timeout, request.memory)),
         resolve(Source.of(model), out, request, progress) as plan,

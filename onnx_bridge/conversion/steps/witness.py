@@ -58,14 +58,7 @@ def run_seconds(compiled: Compiled) -> float:
 
 @dataclass(frozen=True)
 class Witnesses:
-    """The witnesses of a compiled model.
-
-    Attributes:
-        compiled: the model.
-        original: the model as the user gave it.
-        folder: the folder in which they are converted.
-        deadline: the time at which that has to end, by the monotonic clock.
-    """
+    """The witnesses of a compiled model, converted in a folder until a deadline by the monotonic clock."""
 
     compiled: Compiled
     original: Original

@@ -24,16 +24,7 @@ from onnx_bridge.samples.suitable import frozen_values, suitable
 
 
 class EncoderDecoderOriginal:
-    """The files of a model, ready to be run by ONNX Runtime.
-
-    Args:
-        files: the files of the model.
-        freeze: the values, as JSON text, of inputs that the converted decoder has as constants.
-
-    Raises:
-        InputError: ONNX Runtime does not take a model.
-        NativeFailure: as `Reference`.
-    """
+    """The files of a model, run by ONNX Runtime with frozen inputs; raises InputError, NativeFailure."""
 
     def __init__(self, files: Files, freeze: Mapping[str, str]) -> None:
         self.encoder = _Part.of(files.encoder, {})

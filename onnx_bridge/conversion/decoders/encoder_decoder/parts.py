@@ -55,15 +55,7 @@ class Parts:
 
     @classmethod
     def of(cls, files: Files, freeze: Mapping[str, str]) -> Parts:
-        """Take a model apart.
-
-        Args:
-            files: the files of the model.
-            freeze: values, as JSON text, of the decoder's inputs that become constant.
-
-        Raises:
-            InputError: the inputs and outputs are not those of a decoder with a cache.
-        """
+        """Take a model with frozen inputs apart; raises InputError if it is not a decoder with a cache."""
         first = specialized(models.load(files.first), {**freeze, **files.branch(cached=False)})
         step = specialized(models.load(files.step), {**freeze, **files.branch(cached=True)})
         presents = matching(PRESENT, _named(first.graph.outputs))
