@@ -160,14 +160,12 @@ class CompileOptions:
                 environment[variable] = text
             elif name == TUNING:
                 if not (tuning := str(value)):
-                    raise InputError(
-                        "the option has no value", where=where, hint="keep, or an earlier bundle to continue from"
-                    )
+                    hint = "keep, or an earlier bundle to continue from"
+                    raise InputError("the option has no value", where=where, hint=hint)
             else:
                 known = [*COMPILE, *SETTINGS, TUNING]
-                raise InputError(
-                    "there is no such option", where=where, hint=nearest(name, known) or f"there are {', '.join(known)}"
-                )
+                hint = nearest(name, known) or f"there are {', '.join(known)}"
+                raise InputError("there is no such option", where=where, hint=hint)
         if target == "gpu" and compiled.get("offload_copy") is False:
             what = "a bundle takes arrays in host memory, and a program without offload_copy does not"
             raise InputError(what, where="option 'offload_copy'", hint="leave it true")

@@ -41,10 +41,8 @@ class InProcessProgram:
             MigraphxError: the module cannot be imported, or cannot read the program.
         """
         if runtime.kind != "module":
-            what = (
-                f"programs in the process need AMD's Python module, and the runtime is {runtime.path} ({runtime.kind})"
-            )
-            raise InputError(what, where="in_process", hint="leave it out: programs then run in a worker process")
+            here = f"{runtime.path} ({runtime.kind})"
+            raise _unsupported(f"programs in the process need AMD's Python module, and the runtime is {here}")
         try:
             library = _loaded(runtime.path)
             self._program = library.module.load(str(path), format="msgpack")
@@ -61,10 +59,8 @@ class InProcessProgram:
         if len(self.outputs) != len(own):
             raise _unsupported("some outputs are in memory that the program allocates")
         for name, shape in self._shapes.items():
-            if shape.type_string() in ML_DTYPES:
-                raise _unsupported(
-                    f"the module does not accept {shape.type_string().removesuffix('_type')} by address ({name})"
-                )
+            if (kind := shape.type_string()) in ML_DTYPES:
+                raise _unsupported(f"the module does not accept {kind.removesuffix('_type')} by address ({name})")
 
     def run_async(self, inputs: Mapping[str, int], outputs: list[int], stream: int) -> None:
         """Enqueue a run on a stream; work that is enqueued later sees the outputs. With ``ref`` it is done at once.

@@ -77,8 +77,7 @@ class Server:
 
     def _do_gpu_passes(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         program = self._programs[request["program"]]
-        operators = _run_gpu_passes(program, request)
-        return {"operators": operators, **_describe(program)}, {}
+        return {"operators": _run_gpu_passes(program, request), **_describe(program)}, {}
 
     def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         outputs = self._programs[request["program"]].run(tensors, copy=False)  # they are sent before the next request

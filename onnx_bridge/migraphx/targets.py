@@ -24,11 +24,8 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
     """
     known = ("auto", "ref", "gpu")
     if target not in known:
-        raise InputError(
-            "there is no such target",
-            where=f"target {target!r}",
-            hint=nearest(target, known) or f"one of: {', '.join(known)}",
-        )
+        hint = nearest(target, known) or f"one of: {', '.join(known)}"
+        raise InputError("there is no such target", where=f"target {target!r}", hint=hint)
     if target == "ref":
         return target
     architecture = gpu_architecture(root)

@@ -348,8 +348,7 @@ class ModelFile:
         offset, length = numbers["offset"], numbers["length"]
         location = entries.get("location", "")
         if length != needed:
-            what = f"{what} has {length} bytes in {location!r} where its shape and type need {needed}"
-            raise self._error(what)
+            raise self._error(f"{what} has {length} bytes in {location!r} where its shape and type need {needed}")
         source = self._data_file(location, what)
         if offset + length > source.size:
             what = f"{what} ends at byte {offset + length} of {location!r}, which has only {source.size} bytes"
@@ -368,11 +367,7 @@ class ModelFile:
 
 
 def _normalize(imports: Any) -> dict[str, int]:
-    """Keep one opset import a domain, the highest as ONNX specifies, and use the empty name of the standard domain.
-
-    Returns:
-        The versions by domain.
-    """
+    """Keep the highest opset import of each domain, as ONNX specifies, and return the versions; ONNX's domain is ""."""
     highest: dict[str, int] = {}
     for entry in imports:
         domain = "" if entry.domain == "ai.onnx" else entry.domain

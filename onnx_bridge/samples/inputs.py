@@ -94,9 +94,8 @@ def generate(
     shapes = {spec.name: _shape(spec, size) for spec in wanted}
     for name, shape in shapes.items():
         if (needed := math.prod(shape) * _BYTES_AN_ELEMENT) > (free := available_bytes()):
-            what = (
-                f"the shape is {list(shape)}: {needed / 2**30:.1f} GiB to generate, and {free / 2**30:.1f} GiB are free"
-            )
+            memory = f"{needed / 2**30:.1f} GiB to generate, and {free / 2**30:.1f} GiB are free"
+            what = f"the shape is {list(shape)}: {memory}"
             raise InputError(what, where=f"input {name!r}", hint="choose smaller sizes")
 
     def value(spec: TensorSpec, sample: int) -> Value:
@@ -148,11 +147,8 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
         raise InputError(what, where="inputs", hint=f"give a dict, as {example}")
     for name in sample:
         if name not in names:
-            raise InputError(
-                "the model has no such input",
-                where=f"input {name!r}",
-                hint=nearest(name, names) or f"the inputs are {', '.join(names) or 'none'}",
-            )
+            hint = nearest(name, names) or f"the inputs are {', '.join(names) or 'none'}"
+            raise InputError("the model has no such input", where=f"input {name!r}", hint=hint)
     symbols: dict[str, tuple[int, str]] = {}
     checked: Sample = {}
     for spec in wanted:

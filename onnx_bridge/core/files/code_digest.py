@@ -51,7 +51,7 @@ def modules(*roots: str) -> set[str]:
         roots: names of modules; a package stands for all modules in it; default: the whole project.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: a module does not exist.
     """
     roots, sources = roots or _PACKAGES, _sources()
     if unknown := [root for root in roots if root not in sources]:

@@ -64,9 +64,8 @@ def read(path: Path) -> Deb:
     """
     done = run([tool("dpkg-deb"), "--field", path])
     if done.returncode:
-        raise InputError(
-            f"not a readable package: {last_error(done.stderr)}", where=str(path), hint="download it again"
-        )
+        what = f"not a readable package: {last_error(done.stderr)}"
+        raise InputError(what, where=str(path), hint="download it again")
     control = fields(done.stdout)
     return Deb(
         path,
@@ -121,17 +120,12 @@ def _the_one(candidates: list[Deb]) -> Deb:
     first = candidates[0]
     twins = [deb.path.name for deb in candidates if deb.name == first.name]
     if len(twins) > 1:
-        raise InputError(
-            f"{first.name} is there more than once: {', '.join(twins)}",
-            where=str(first.path.parent),
-            hint="keep the one from the same suite as the others",
-        )
+        hint = "keep the one from the same suite as the others"
+        what = f"{first.name} is there more than once: {', '.join(twins)}"
+        raise InputError(what, where=str(first.path.parent), hint=hint)
     if first.architecture not in (ARCHITECTURE, "all"):
-        raise InputError(
-            f"the package is for {first.architecture}, and {ARCHITECTURE} is needed",
-            where=str(first.path),
-            hint=f"replace it by the one for {ARCHITECTURE}",
-        )
+        what = f"the package is for {first.architecture}, and {ARCHITECTURE} is needed"
+        raise InputError(what, where=str(first.path), hint=f"replace it by the one for {ARCHITECTURE}")
     return first
 
 
@@ -164,8 +158,5 @@ def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
             printed = errors.read().decode(errors="replace")
         raise_if_full(printed)
         if status:
-            raise InputError(
-                f"the package cannot be unpacked: {last_error(printed)}",
-                where=str(deb.path),
-                hint="download it again",
-            )
+            what = f"the package cannot be unpacked: {last_error(printed)}"
+            raise InputError(what, where=str(deb.path), hint="download it again")

@@ -162,11 +162,8 @@ def check_machine() -> None:
     """
     system, machine, libc = sys.platform, platform.machine(), platform.libc_ver()[0]
     if (system, machine) != ("linux", "x86_64"):
-        raise RuntimeNotFound(
-            "the private runtime is for Linux on x86_64",
-            where=f"{machine} {system}",
-            hint="use such a machine, container or virtual machine",
-        )
+        hint = "use such a machine, container or virtual machine"
+        raise RuntimeNotFound("the private runtime is for Linux on x86_64", where=f"{machine} {system}", hint=hint)
     if libc != "glibc":
         raise RuntimeNotFound(
             "the private runtime needs a Python that is built for glibc",
@@ -207,11 +204,8 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RuntimeFailure(
-                "the disk is full, and partial files were removed",
-                where=str(folder),
-                hint=f"free some space, or {hint}",
-            ) from error
+            what = "the disk is full, and partial files were removed"
+            raise RuntimeFailure(what, where=str(folder), hint=f"free some space, or {hint}") from error
         raise RuntimeFailure(f"this folder cannot be used: {error}", where=str(folder), hint=hint) from error
 
 
@@ -270,11 +264,7 @@ def _with(runtimes: Path, suite: str, identity: str) -> Path | None:
 
 
 def _record(unpacked: Path, debs: list[Deb], suite: str, origin: str, target: Literal["ref", "gpu"]) -> None:
-    """Test the unpacked runtime and write its record.
-
-    Raises:
-        RuntimeFailure: it does not load.
-    """
+    """Test the unpacked runtime and write its record; raises RuntimeFailure if it does not load."""
     runtime = find(str(unpacked))
     if (error := load_error(runtime)) or target not in runtime.targets:
         raise RuntimeFailure(

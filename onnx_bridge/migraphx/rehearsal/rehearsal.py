@@ -139,11 +139,7 @@ def _core(runtime: Runtime) -> Path:
 
 
 def _headers(runtime: Runtime, folder: Path) -> list[Path]:
-    """Return the folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache.
-
-    Raises:
-        RuntimeNotFound: no headers of the runtime's version are available.
-    """
+    """Return the folders of MIGraphX's headers: beside the libraries, or Debian's, unpacked into the cache."""
     for libraries in runtime.library_path:
         beside = libraries.parent / "include"
         if _version(beside) == runtime.release:
