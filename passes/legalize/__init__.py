@@ -11,7 +11,7 @@ import functools
 import importlib
 import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from passes.rewriting.rewrite import NodeRewrite
@@ -95,11 +95,11 @@ FAMILIES: tuple[str, ...] = (*_FIRST, *_BY_SUBPACKAGE, *_LAST)
 """The modules that hold rules. Where two know an operator, the rules of the earlier one are tried first."""
 
 
-def rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
+def rules_of(family: str) -> tuple[NodeRewrite, ...]:
     """Return the rules of a module, in the order of their definition."""
     module = importlib.import_module(f"{__name__}.{family}")
     if hasattr(module, "RULES"):
-        rules: tuple[NodeRewrite[Any], ...] = module.RULES
+        rules: tuple[NodeRewrite, ...] = module.RULES
         return rules
     from passes.rewriting.rewrite import NodeRewrite  # deferred: passes are listed without importing onnx
 
@@ -109,9 +109,9 @@ def rules_of(family: str) -> tuple[NodeRewrite[Any], ...]:
 
 
 @functools.cache
-def rules() -> Mapping[tuple[str, str], tuple[NodeRewrite[Any], ...]]:
+def rules() -> Mapping[tuple[str, str], tuple[NodeRewrite, ...]]:
     """Return the rules by (domain, operator), in the order in which they are tried."""
-    known: dict[tuple[str, str], list[NodeRewrite[Any]]] = {}
+    known: dict[tuple[str, str], list[NodeRewrite]] = {}
     for rule in itertools.chain.from_iterable(map(rules_of, FAMILIES)):
         for operator in rule.operators:
             known.setdefault(operator, []).append(rule)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -172,7 +171,7 @@ class _Legalizer:
             node.metadata_props[UNSOLVED] = "; ".join(reasons)
         return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
 
-    def _verify(self, replacement: _Replacement, rule: NodeRewrite[Any], chain: RuleChain) -> str | None:
+    def _verify(self, replacement: _Replacement, rule: NodeRewrite, chain: RuleChain) -> str | None:
         """Legalize the nodes of a proposal, then probe it as a whole; return why it fails, None if it passes."""
         proposal = replacement.proposal
         node = proposal.node
@@ -226,7 +225,7 @@ class _Legalizer:
         return unresolved
 
     def _prove_by_witness(
-        self, replacement: _Replacement, original: Probe, rule: NodeRewrite[Any], chain: RuleChain
+        self, replacement: _Replacement, original: Probe, rule: NodeRewrite, chain: RuleChain
     ) -> Verdict:
         """Return the verdict on a replacement that the runtime accepts, by the same replacement of a witness."""
         small = Skip("a witness has none") if self.is_witness else witness(original)

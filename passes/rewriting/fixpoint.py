@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 
@@ -13,7 +12,7 @@ from passes.rewriting.rewrite import NodeRewrite
 from passes.shapes.inference import infer
 
 
-def run_to_fixpoint(steps: Sequence[NodeRewrite[Any]], model: ir.Model, context: Context) -> Result:
+def run_to_fixpoint(steps: Sequence[NodeRewrite], model: ir.Model, context: Context) -> Result:
     """Run rewrites in turn until none applies.
 
     ONNX does not infer shapes through their operators, so each iteration infers what the one before made known.

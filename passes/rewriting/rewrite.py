@@ -14,8 +14,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
@@ -41,24 +40,7 @@ nothing to do. After a Skip or None, what the rule built is discarded. What a ru
 is the same as returning a Skip."""
 
 
-@dataclass(frozen=True)
-class Match:
-    """A match of a rewrite in the older form; subclasses add the facts that it needs.
-
-    Attributes:
-        node: the node whose outputs will be replaced.
-        absorbed: nodes before it that the replacement covers as well; the driver removes those that nothing else uses.
-    """
-
-    node: ir.Node
-    absorbed: tuple[ir.Node, ...] = field(default=(), kw_only=True)
-
-
-M = TypeVar("M", bound=Match)
-NodeContext = Edit
-
-
-class NodeRewrite(Pass, Generic[M]):
+class NodeRewrite(Pass):
     """A pass that rewrites nodes one by one, wherever they are, until nothing matches any more.
 
     `replacement` is called for a node only if it is one of ``operators``, no function of the model defines that
@@ -91,19 +73,6 @@ class NodeRewrite(Pass, Generic[M]):
 
         Values that are there already may be returned; those that ``edit`` makes take the names of the outputs.
         """
-        match = self.match(node, edit)
-        if not isinstance(match, Match):
-            return match
-        edit.root = match.node
-        edit.absorb(*match.absorbed)
-        return self.rewrite(match, edit)
-
-    def match(self, node: ir.Node, context: Edit) -> M | Skip | None:
-        """Match ``node``, in the older form."""
-        raise NotImplementedError
-
-    def rewrite(self, match: M, edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Build the replacement, in the older form."""
         raise NotImplementedError
 
     def run(self, model: ir.Model, context: Context) -> Result:
@@ -254,7 +223,7 @@ def rewrite(
     tensors_only: bool = True,
     allows_references: bool = False,
     inferred_for: Iterable[Operator] = (),
-) -> Callable[[Rule], NodeRewrite[Any]]:
+) -> Callable[[Rule], NodeRewrite]:
     """Make a pass of a function, which is given a node and its `Edit`, and returns the replacement of the node.
 
     The name of the pass is that of the function in kebab case, and the first line of its docstring says what it does.
@@ -278,14 +247,14 @@ def rewrite(
         "inferred_for": frozenset(map(_domain_and_type, inferred_for)),
     }
 
-    def as_pass(function: Rule) -> NodeRewrite[Any]:
+    def as_pass(function: Rule) -> NodeRewrite:
         own = {
             "name": function.__name__.replace("_", "-"),
             "replacement": staticmethod(function),
             "__doc__": function.__doc__,
             "__module__": function.__module__,
         }
-        cls: type[NodeRewrite[Any]] = type(function.__name__, (NodeRewrite,), members | own)
+        cls: type[NodeRewrite] = type(function.__name__, (NodeRewrite,), members | own)
         return cls()
 
     return as_pass

@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -31,7 +30,7 @@ from passes.rewriting.rewrite import NodeRewrite, Replacement
 
 
 @dataclass(frozen=True)
-class FreezeRandom(NodeRewrite[Any]):
+class FreezeRandom(NodeRewrite):
     """Replace random operators by constants, so that every run uses the same numbers.
 
     Attributes:

@@ -11,7 +11,6 @@ or whose shapes are unknown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -27,7 +26,7 @@ _EXPENSIVE = {"Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "G
 
 
 @dataclass(frozen=True)
-class JoinBranches(NodeRewrite[Any]):
+class JoinBranches(NodeRewrite):
     """Compute both branches of an If and select the results.
 
     Attributes:

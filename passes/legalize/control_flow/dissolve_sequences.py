@@ -20,7 +20,6 @@ import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -288,7 +287,7 @@ class _Walk:
         kind = node.outputs[0].type
         return construct_sequence(self.sequences[node.outputs[0]], kind.dtype if kind is not None else None, edit)
 
-    def _unroll(self, node: ir.Node, rule: NodeRewrite[Any]) -> Proposal | Skip | None:
+    def _unroll(self, node: ir.Node, rule: NodeRewrite) -> Proposal | Skip | None:
         """Unroll a node with sequences, all of which are known."""
         unknown = [
             value

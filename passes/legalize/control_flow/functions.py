@@ -69,7 +69,7 @@ def _has_body(schema: _Schema) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-class ExpandFunctions(NodeRewrite[Any]):
+class ExpandFunctions(NodeRewrite):
     """Replace an operator by the function body that the ONNX standard defines for it."""
 
     name = "expand-functions"
@@ -205,7 +205,7 @@ def _fold(model: ir.Model) -> None:
         step.run(model, Context())
 
 
-class _ResolveCastLike(NodeRewrite[Any]):
+class _ResolveCastLike(NodeRewrite):
     """Replace CastLike by Cast, so that constants in bodies can be folded. Not a rule: it is of no use elsewhere."""
 
     name = "resolve-cast-like"

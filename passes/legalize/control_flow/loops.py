@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -95,7 +94,7 @@ def _is_counted(graph: ir.Graph) -> bool:
 
 
 @dataclass(frozen=True)
-class UnrollLoop(NodeRewrite[Any]):
+class UnrollLoop(NodeRewrite):
     """Unroll a Loop whose number of iterations is known.
 
     Attributes:
@@ -146,7 +145,7 @@ unroll_loop = UnrollLoop()
 
 
 @dataclass(frozen=True)
-class MaskLoop(NodeRewrite[Any]):
+class MaskLoop(NodeRewrite):
     """Unroll a Loop to its maximum number of iterations, and keep the carried values once the condition is false.
 
     Attributes:

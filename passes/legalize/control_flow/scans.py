@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -95,7 +94,7 @@ class _Scan:
 
 
 @dataclass(frozen=True)
-class UnrollScan(NodeRewrite[Any]):
+class UnrollScan(NodeRewrite):
     """Unroll a Scan.
 
     Attributes:

@@ -83,7 +83,7 @@ def holds(
     *,
     device: Device | None = None,
     tolerance: float = 1e-4,
-    also: Sequence[NodeRewrite[Any]] = (),
+    also: Sequence[NodeRewrite] = (),
     **options: Any,
 ) -> list[str]:
     """Apply a rule to a model of one node, with all that `apply` requires; the operators that it leaves.

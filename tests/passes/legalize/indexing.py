@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +31,7 @@ def declared(name: str, array: Array) -> str:
 
 
 def legal(
-    rule: NodeRewrite[Any],
+    rule: NodeRewrite,
     device: Device,
     nodes: str,
     inputs: Mapping[str, Array],
@@ -74,7 +73,7 @@ def legal(
     return result
 
 
-def left(rule: NodeRewrite[Any], text: str, *, opset: int = 18, **constants: Array) -> list[str]:
+def left(rule: NodeRewrite, text: str, *, opset: int = 18, **constants: Array) -> list[str]:
     """The reasons of a rule that does not change a model; empty if it does not match."""
     result = rule.run(model(text, opset=opset, **constants), Context())
     assert not result.rewrites

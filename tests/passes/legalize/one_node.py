@@ -98,7 +98,7 @@ def declare(source: Case, expected: Sequence[Array]) -> Case:
 
 
 def legalized(
-    rule: NodeRewrite[Any],
+    rule: NodeRewrite,
     source: Case,
     expected: Sequence[Array] | None = None,
     *,
@@ -144,7 +144,7 @@ def agree(actual: Array, expected: Array, rtol: float, atol: float) -> None:
     np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), rtol, atol)
 
 
-def skipped(rule: NodeRewrite[Any], source: Case) -> list[str]:
+def skipped(rule: NodeRewrite, source: Case) -> list[str]:
     """The reasons of a rule that does not change a node; empty if it does not match."""
     result = rule.run(source.model, Context())
     assert not result.rewrites

@@ -125,7 +125,7 @@ def test_a_rewrite_that_makes_what_it_matches() -> None:
 
 
 @dataclass(frozen=True)
-class Doubled(NodeRewrite[Any]):
+class Doubled(NodeRewrite):
     """Replace Split by one value twice, or by one value and nothing."""
 
     name = "double"
@@ -184,7 +184,7 @@ both_authors = pytest.mark.parametrize("step", [merge_neg, merge_neg_safely], id
 
 class TestAbsorbedNodes:
     @both_authors
-    def test_they_are_removed_where_nothing_else_uses_them(self, step: NodeRewrite[Any]) -> None:
+    def test_they_are_removed_where_nothing_else_uses_them(self, step: NodeRewrite) -> None:
         text = "(float[2] x) => (float[2] y%s) { o = Abs(x) [a] h = Neg(o) [b] i = Neg(h) y = Exp(i) }"
         source = model(text % "")
         result = apply(step, source)
@@ -195,7 +195,7 @@ class TestAbsorbedNodes:
         assert [rewrite.before for rewrite in result.rewrites] == [("b",)]
 
     @both_authors
-    def test_a_node_of_an_outer_graph_is_left_alone(self, step: NodeRewrite[Any]) -> None:
+    def test_a_node_of_an_outer_graph_is_left_alone(self, step: NodeRewrite) -> None:
         source = model("""(float[2] x, bool c) => (float[2] y) { o = Abs(x) [a] h = Neg(o)
             y = If (c) <then_branch = t () => (float[2] p) { [b] i = Neg(h) p = Exp(i) },
                         else_branch = e () => (float[2] q) { q = Identity(x) }> }""")
@@ -212,7 +212,7 @@ class TestAbsorbedNodes:
             merge_neg.run(model(text, functions=functions), Context())
 
     @both_authors
-    def test_a_function_of_the_model_that_redefines_the_operator(self, step: NodeRewrite[Any]) -> None:
+    def test_a_function_of_the_model_that_redefines_the_operator(self, step: NodeRewrite) -> None:
         source = model("(float[2] x) => (float[2] y) { h = Neg(x) i = Neg(h) y = Abs(i) }")
         function = model("(float[2] p) => (float[2] q) { q = Exp(p) }").graph
         source.functions["", "Neg", ""] = ir.Function("", "Neg", graph=function, attributes=[])
@@ -223,7 +223,7 @@ class TestNeeds:
     """What the decorator says that a rule needs, the rule need not check."""
 
     @staticmethod
-    def step(**needs: Any) -> NodeRewrite[Any]:
+    def step(**needs: Any) -> NodeRewrite:
         @rewrite("Split", "Identity", "Add", **needs)
         def halve(node: ir.Node, edit: Edit) -> Replacement:
             return edit.op("Abs", node.inputs[:1])

@@ -415,7 +415,7 @@ class TestClaimsOnADevice:
             (constant_shape, "Shape(e)"),
         ],
     )
-    def test_nothing_follows_from_a_size_that_depends_on_data(self, rule: NodeRewrite[Any], node: str) -> None:
+    def test_nothing_follows_from_a_size_that_depends_on_data(self, rule: NodeRewrite, node: str) -> None:
         model = text_model(
             f"""(float[1] x, bool[m] c) => (float[1] y) <int64[1] e> {{
             d = Constant<value = int64[1] {{1}}>() e = Compress<axis = 0>(d, c) s = Shape(e) t = Mul(s, d)

@@ -31,7 +31,7 @@ def integers(*shape: int) -> Any:
     return RANDOM.integers(0, 256, shape).astype(np.uint8)
 
 
-def computes(rule: NodeRewrite[Any], source: ir.Model, inputs: Any, device: Device) -> ir.Model:
+def computes(rule: NodeRewrite, source: ir.Model, inputs: Any, device: Device) -> ir.Model:
     source.opset_imports["com.microsoft"] = 1
     expected = run(ir.to_proto(source), inputs)["y"]
     infer(source)

@@ -52,7 +52,7 @@ class TestConv:
 
 @EITHER
 class TestTranspose:
-    def test_output_padding_reduces_the_pads(self, device: Device, step: NodeRewrite[Any]) -> None:
+    def test_output_padding_reduces_the_pads(self, device: Device, step: NodeRewrite) -> None:
         options = {"strides": [2, 3], "pads": [1, 0, 1, 2], "output_padding": [1, 2]}
         m, feeds = transpose(floats(3, 2, 3, 4), floats(1, 3, 4, 5), bias=True, **options)
         check(step, m, feeds, device)
@@ -60,41 +60,41 @@ class TestTranspose:
             assert operators(m) == ["ConvTranspose"]
             assert list(m.graph[0].attributes["pads"].as_ints()) == [1, 0, 0, 0]
 
-    def test_unreached_elements_have_the_bias(self, device: Device, step: NodeRewrite[Any]) -> None:
+    def test_unreached_elements_have_the_bias(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = transpose(floats(3, 2, 3, 3), floats(1, 3, 4, 5), bias=True, strides=[2, 2], output_padding=[1, 1])
         check(step, m, feeds, device)
         assert operators(m)[-3:] == ["Pad", "Reshape", "Add"]
 
     @pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
-    def test_output_shape(self, device: Device, step: NodeRewrite[Any], auto: str) -> None:
+    def test_output_shape(self, device: Device, step: NodeRewrite, auto: str) -> None:
         m, feeds = transpose(
             floats(3, 2, 3, 2), floats(2, 3, 6, 7), auto_pad=auto, strides=[2, 3], output_shape=[12, 19]
         )
         check(step, m, feeds, device)
 
     @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-    def test_auto_pad(self, device: Device, step: NodeRewrite[Any], auto: str) -> None:
+    def test_auto_pad(self, device: Device, step: NodeRewrite, auto: str) -> None:
         m, feeds = transpose(floats(3, 2, 3, 2), floats(2, 3, 6, 7), auto_pad=auto, strides=[2, 1])
         check(step, m, feeds, device)
 
     @pytest.mark.parametrize("size", [(5,), (3, 4, 2)])
-    def test_one_and_three_dimensions(self, device: Device, step: NodeRewrite[Any], size: tuple[int, ...]) -> None:
+    def test_one_and_three_dimensions(self, device: Device, step: NodeRewrite, size: tuple[int, ...]) -> None:
         m, feeds = transpose(floats(2, 3, *[2] * len(size)), floats(1, 2, *size), strides=[2] * len(size))
         check(step, m, feeds, device)
 
-    def test_groups_and_dilations(self, device: Device, step: NodeRewrite[Any]) -> None:
+    def test_groups_and_dilations(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = transpose(floats(4, 3, 3, 2), floats(1, 4, 4, 4), group=2, dilations=[2, 1], strides=[1, 2])
         check(step, m, feeds, device)
 
-    def test_computed_weights(self, device: Device, step: NodeRewrite[Any]) -> None:
+    def test_computed_weights(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = one("ConvTranspose", {"x": floats(1, 2, 3, 3), "w": floats(2, 2, 3, 3)}, opset=11, auto_pad="VALID")
         check(step, m, feeds, device)
 
-    def test_where_onnx_runtime_deviates_from_the_standard(self, step: NodeRewrite[Any]) -> None:
+    def test_where_onnx_runtime_deviates_from_the_standard(self, step: NodeRewrite) -> None:
         m, _ = transpose(floats(1, 1, 1), floats(1, 1, 4), auto_pad="SAME_UPPER", strides=[2])
         assert "windows do not reach all" in skipped(step, m)[0]
 
-    def test_open_dimensions(self, step: NodeRewrite[Any]) -> None:
+    def test_open_dimensions(self, step: NodeRewrite) -> None:
         m = model("(float[1,2,H,4] x) => (float[1,3,A,B] y) { y = ConvTranspose (x, w) }", w=floats(2, 3, 2, 2))
         assert skipped(step, m) == [UNKNOWN_SHAPE]
 
@@ -129,14 +129,14 @@ def transposes(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 @EITHER
 @settings(max_examples=30, deadline=None)
 @given(drawn=transposes())
-def test_every_transpose(device: Device, step: NodeRewrite[Any], drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_transpose(device: Device, step: NodeRewrite, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     if not _disagreements(step, m):
         check(step, m, feeds, device, atol=1e-4)
 
 
-def _disagreements(step: NodeRewrite[Any], m: ir.Model) -> list[str]:
+def _disagreements(step: NodeRewrite, m: ir.Model) -> list[str]:
     """The reasons that hold for leaving a model alone."""
     result = step.run(ir.from_proto(ir.to_proto(m)), Context())
     found = [skip.reason for skip in result.skips if not result.rewrites]

@@ -119,7 +119,7 @@ class TestGlobal:
 
 class TestSkips:
     @pytest.mark.parametrize("step", [explicit_pooling, matmul_pooling], ids=lambda step: step.name)
-    def test_where_onnx_runtime_deviates_from_the_standard(self, step: NodeRewrite[Any]) -> None:
+    def test_where_onnx_runtime_deviates_from_the_standard(self, step: NodeRewrite) -> None:
         m, _ = pool("AveragePool", floats(1, 1, 7), kernel_shape=[2], dilations=[2], auto_pad="SAME_UPPER")
         assert "ignores the dilations" in skipped(step, m)[0]
         m, _ = pool("AveragePool", floats(1, 1, 6), kernel_shape=[1], strides=[3], auto_pad="SAME_UPPER")
@@ -164,7 +164,7 @@ REASONS = ("ONNX Runtime", "the output is empty", "only padding", "as large as t
 @pytest.mark.parametrize("step", [explicit_pooling, matmul_pooling, gather_max_pool], ids=lambda step: step.name)
 @settings(max_examples=25, deadline=None)
 @given(drawn=pools())
-def test_every_pool(device: Device, step: NodeRewrite[Any], drawn: tuple[ir.Model, dict[str, Array]]) -> None:
+def test_every_pool(device: Device, step: NodeRewrite, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
     tried = step.run(ir.from_proto(ir.to_proto(m)), Context())

@@ -137,7 +137,7 @@ class TestInterpolation:
 
 class TestSkips:
     @pytest.mark.parametrize("step", [gather_resize, matmul_resize], ids=lambda step: step.name)
-    def test_sizes_that_are_not_constant(self, step: NodeRewrite[Any]) -> None:
+    def test_sizes_that_are_not_constant(self, step: NodeRewrite) -> None:
         mode = "nearest" if step is gather_resize else "linear"
         inputs: dict[str, Array | None] = {"x": floats(1, 1, 2, 2), "r": None, "s": None, "z": np.array([1, 1, 4, 4])}
         m, _ = one("Resize", inputs, mode=mode)

@@ -28,7 +28,7 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def check(rule: NodeRewrite[Any], device: Device, x: Array, k: int, axis: int, **attributes: int) -> list[str]:
+def check(rule: NodeRewrite, device: Device, x: Array, k: int, axis: int, **attributes: int) -> list[str]:
     shape = list(x.shape)
     shape[axis] = k
     outputs = f"{declared('y', np.empty(shape, x.dtype))}, {declared('i', np.empty(shape, np.int64))}"
@@ -40,18 +40,18 @@ def check(rule: NodeRewrite[Any], device: Device, x: Array, k: int, axis: int, *
 @RULES
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1, -1])
-def test_any_axis_and_direction_with_ties(device: Device, rule: NodeRewrite[Any], largest: int, axis: int) -> None:
+def test_any_axis_and_direction_with_ties(device: Device, rule: NodeRewrite, largest: int, axis: int) -> None:
     check(rule, device, few_values((3, 4, 5)), 2, axis, largest=largest)
 
 
 @RULES
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "uint8"])
-def test_dtypes(device: Device, rule: NodeRewrite[Any], dtype: str) -> None:
+def test_dtypes(device: Device, rule: NodeRewrite, dtype: str) -> None:
     check(rule, device, few_values((3, 6), dtype), 4, -1)
 
 
 @RULES
-def test_all_elements_and_old_opsets(device: Device, rule: NodeRewrite[Any]) -> None:
+def test_all_elements_and_old_opsets(device: Device, rule: NodeRewrite) -> None:
     x = few_values((4, 6))
     check(rule, device, x, 6, 1)
     legal(rule, device, "y, i = TopK(x, k)", {"x": x}, "float[4,2] y, int64[4,2] i", opset=11, k=ints(2))
@@ -65,7 +65,7 @@ def test_opset_9(device: Device) -> None:
 
 
 @RULES
-def test_infinities_and_any_order(rule: NodeRewrite[Any]) -> None:
+def test_infinities_and_any_order(rule: NodeRewrite) -> None:
     x = np.array([[1, -np.inf, np.inf, 2], [-np.inf, -np.inf, np.inf, np.inf]], np.float32)
     source = model("(float[2,4] x) => (float[2,3] y) { y, i = TopK<sorted=0>(x, k) }", k=ints(3))
     result = rule.run(source, Context())
