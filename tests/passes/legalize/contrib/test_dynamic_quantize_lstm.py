@@ -129,7 +129,7 @@ def test_a_state_of_zeros(device: Device) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    one_scale = "the lengths of the sequences are not all the same constant, and the states have one scale"
+    one_scale = "the lengths of the sequences are not the same constant, and the states have one scale"
     assert skipped(unroll_dynamic_quantize_lstm, lstm(batch=2, lengths=[5, 3], direction="reverse")) == [one_scale]
     assert skipped(unroll_dynamic_quantize_lstm, lstm(batch=3, hidden=260, lengths=[5, 3, 1])) == [one_scale]
     assert skipped(unroll_dynamic_quantize_lstm, lstm(steps=257)) == ["there are 257 steps; the limit is 256"]
