@@ -102,9 +102,9 @@ class TestExport:
         ("outputs", "says"),
         [
             ([{"z": np.zeros(1)}], "no such output"),
-            ([{}], "is missing"),
+            ([{}], "the output is missing"),
             ([{"y": np.zeros(1)}] * 2, "outputs for 2 samples, and 1"),
-            ("nowhere.npz", "no such file"),
+            ("nowhere.npz", "the file does not exist"),
         ],
     )
     def test_outputs_of_another_model(self, outputs: Any, says: str) -> None:

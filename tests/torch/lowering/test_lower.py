@@ -120,8 +120,8 @@ def test_a_mapping_is_arguments_by_name(make: Make, scorer: Scorer, sample: tupl
         (lambda module, x, bias: module(x, None), "'pair': the argument is missing, but was"),
         (lambda module, x, bias: module(x, (bias["bias"],)), "'pair': the argument is nested differently"),
         (lambda module, x, bias: module(x.double(), bias), "'x': the dtype is torch.float64, but it was lowered for"),
-        (lambda module, x, bias: module(x[:1], bias), r"'x': its shape is \[1, 4\] .the model takes float32\[2, 4\]"),
-        (lambda module, x, bias: module(x[0], bias), r"'x': its shape is \[4\]"),
+        (lambda module, x, bias: module(x[:1], bias), r"'x': the shape is \[1, 4\] .the model takes float32\[2, 4\]"),
+        (lambda module, x, bias: module(x[0], bias), r"'x': the shape is \[4\]"),
         (lambda module, x, bias: module(x.to("meta"), bias), "'x': the tensor is on the device meta"),
     ],
 )
