@@ -33,7 +33,10 @@ def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_c
     Raises:
         InputError: ONNX Runtime fails, with its message.
     """
-    softmax = _softmax(source) if scheme.name == "fp8" else []
+    softmax: list[str] = []
+    if scheme.name == "fp8":  # the quantizer has fixed ranges for their outputs, but no float8 scale
+        graph = onnx.load(source.path, load_external_data=False).graph
+        softmax = [node.name for node in graph.node if node.op_type == "Softmax"]
     try:
         with suppressed_output():
             if scheme.name == "int4-weights":
@@ -45,12 +48,6 @@ def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_c
     except Exception as error:  # of any type
         raise InputError(f"ONNX Runtime's quantizer cannot do it: {describe(error)}", where=scheme.name) from error
     return ("Softmax stays in float: ONNX Runtime's quantizer has no float8 for it",) if softmax else ()
-
-
-def _softmax(source: Source) -> list[str]:
-    """Return the Softmax nodes: the quantizer has fixed ranges for their outputs, but no float8 scale."""
-    graph = onnx.load(source.path, load_external_data=False).graph
-    return [node.name for node in graph.node if node.op_type == "Softmax"]
 
 
 def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_channel: bool, excluded: list[str]) -> None:

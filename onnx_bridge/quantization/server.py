@@ -27,10 +27,7 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
         return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}
     except InputError as error:
         cause = error.__cause__
-        if isinstance(cause, MemoryError) or _is_out_of_memory(str(cause)):
+        reason = OnnxRuntimeError(str(cause), where="").reason
+        if isinstance(cause, MemoryError) or reason is Reason.OUT_OF_MEMORY:
             raise MemoryError from None
         return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}
-
-
-def _is_out_of_memory(message: str) -> bool:
-    return OnnxRuntimeError(message, where="").reason is Reason.OUT_OF_MEMORY

@@ -27,7 +27,7 @@ from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.schema import JsonRecord
-from onnx_bridge.core.values import Array, flat
+from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking import check
@@ -214,7 +214,8 @@ def _out_of_range(
         for sample in samples:
             outputs = part.run({name: sample[name] for name in part.input_names})
             for name, array in flat(outputs).items():
-                largest[name] = max(largest.get(name, 0.0), _largest(array))
+                magnitude = float(np.max(np.abs(array), initial=0.0, where=~np.isnan(array)))
+                largest[name] = max(largest.get(name, 0.0), magnitude)
     sizes: dict[str, float] = {}
     for node in model.graph:
         around = [str(value.name) for value in (*node.inputs, *node.outputs) if value is not None]
@@ -222,7 +223,3 @@ def _out_of_range(
         if size > limit and node.name in names:
             sizes[str(node.name)] = size
     return sizes
-
-
-def _largest(array: Array) -> float:
-    return float(np.max(np.abs(array), initial=0.0, where=~np.isnan(array)))

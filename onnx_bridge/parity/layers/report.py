@@ -56,7 +56,7 @@ class Layer(JsonRecord):
 
     @property
     def title(self) -> str:
-        """The operator, the node, and where it comes from."""
+        """The operator, the node, and its source."""
         said = [f"of {self.module}"] if self.module else []
         said += [f"made by {', '.join(self.by)} from {', '.join(self.origins)}"] if self.by else []
         return f"{self.operator} {self.node}" + (f" ({', '.join(said)})" if said else "")

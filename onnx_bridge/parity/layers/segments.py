@@ -132,7 +132,7 @@ class SegmentedModel:
         """The tolerance preset of each value that depends on a quantized one: ``int8`` or ``fp8``."""
         graph = self.model.graph
         quantizers = {node for node in graph if is_quantizer(node)}
-        fp8 = {node for node in quantizers if _is_float8(node.outputs[0])}
+        fp8 = {node for node in quantizers if (dtype := node.outputs[0].dtype) and dtype.name.startswith("FLOAT8")}
         presets = dict.fromkeys(dependents(graph, quantizers - fp8), "int8")
         return presets | dict.fromkeys(dependents(graph, fp8), "fp8")
 
@@ -169,7 +169,3 @@ class SegmentedModel:
 def _is_constant(value: ir.Value) -> bool:
     producer = value.producer()
     return value.is_initializer() or (producer is not None and is_constant(producer))
-
-
-def _is_float8(value: ir.Value) -> bool:
-    return value.dtype is not None and value.dtype.name.startswith("FLOAT8")

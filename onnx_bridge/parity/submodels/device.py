@@ -64,7 +64,7 @@ class Device:
             program = self.parse(model, inputs)
             count = len(program.get_output_shapes())
             if count != len(expected):
-                raise MigraphxError(f"it gives {count} outputs where there are {len(expected)}")
+                raise MigraphxError(f"MIGraphX gives {count} outputs instead of {len(expected)}")
             self.compile(program)
             return run_program(program, inputs, expected)
 

@@ -49,7 +49,7 @@ class SymptomDetector:
                 program = self.device.parse(submodel.model, submodel.inputs[0])
                 count, wanted = len(program.get_output_shapes()), len(submodel.model.graph.outputs)
                 if count != wanted:
-                    message = f"MIGraphX gives {count} outputs where there are {wanted}"
+                    message = f"MIGraphX gives {count} outputs instead of {wanted}"
                     return Symptom(SymptomKind.WRONG, step, message)
                 step = Step.QUANTIZE
                 self._quantize(program, submodel)

@@ -84,7 +84,8 @@ def run_exporter(
     except BridgeError:
         raise
     except Exception as error:  # exporters raise exceptions of any type
-        raise ExporterError(reason(error), data_dependent=_is_data_dependent(error)) from error
+        data_dependent = any(isinstance(cause, GuardOnDataDependentSymNode) for cause in _causes(error))
+        raise ExporterError(reason(error), data_dependent=data_dependent) from error
     graph = model.graph
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
         counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
@@ -189,10 +190,6 @@ def reason(error: BaseException) -> str:
     place = f" (in {places[-1][2]}, {Path(places[-1][0]).name} line {places[-1][1]})" if places else ""
     kind = type(root).__name__
     return shorten(f"{kind}: {' '.join(what.split())}", _LENGTH - len(place)) + place
-
-
-def _is_data_dependent(error: BaseException) -> bool:
-    return any(isinstance(cause, GuardOnDataDependentSymNode) for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:

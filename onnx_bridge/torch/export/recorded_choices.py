@@ -4,8 +4,7 @@
     argmax, max(dim)       ArgMax: operand and indices; argmin, min(dim): ArgMin
 
 Exporters keep the order of a trace, so that the nth of these operators is the nth of the nodes that choose. Those that
-nothing reads are no nodes: of max(dim), often the values alone are read. If the two sequences differ, nothing is
-known.
+nothing reads are no nodes: of max(dim), often the values alone are read. If the two sequences differ, nothing is known.
 """
 
 from __future__ import annotations

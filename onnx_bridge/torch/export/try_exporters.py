@@ -56,7 +56,9 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
     tell = progress or (lambda _stage: None)
     with torch.inference_mode(False):  # in inference mode nothing can be traced, and in-place writes are not counted
         check_module(module)
-        exporters = _exporters(request.exporter)
+        if (choice := request.exporter) not in ("auto", *EXPORTERS):
+            raise InputError(f"the exporter {choice!r} does not exist", hint=f"use {', '.join(('auto', *EXPORTERS))}")
+        exporters = tuple(exporter for exporter in EXPORTERS if choice in ("auto", exporter))
         call, tensors = Call.of(module, request.args, request.kwargs)
         check_devices(module, tensors)
         if not tensors:
@@ -79,12 +81,6 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
                 return attempt.finish(exporter, exported, refusals)
             hint = _hint(module, attempt)
     raise ExportFailed(refusals, where=type(module).__name__, hint=hint)
-
-
-def _exporters(choice: str) -> tuple[Exporter, ...]:
-    if choice not in ("auto", *EXPORTERS):
-        raise InputError(f"the exporter {choice!r} does not exist", hint=f"use {', '.join(('auto', *EXPORTERS))}")
-    return EXPORTERS if choice == "auto" else tuple(exporter for exporter in EXPORTERS if exporter == choice)
 
 
 @dataclass(frozen=True)

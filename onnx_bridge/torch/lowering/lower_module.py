@@ -36,7 +36,9 @@ def lower_module(
     if (name := training_submodule(module)) is not None:
         what = "the module is in training mode, and MIGraphX is for inference only"
         raise InputError(what, where=f"module {name or type(module).__name__!r}", hint="call eval() first")
-    dtype = _dtype(request.precision)
+    if request.precision is not None and request.precision not in _PRECISIONS:
+        raise InputError(f"the precision {request.precision!r} does not exist", hint=f"use {', '.join(_PRECISIONS)}")
+    dtype = None if request.precision is None else _PRECISIONS[request.precision]
     signature = without_annotations(inspect.signature(module.forward))
     sample, tensors = Call.bound(type(module).__name__, signature, args, kwargs, defaults=True)
     given = {name: tensor.dtype for name, tensor in tensors.items()}
@@ -49,12 +51,6 @@ def lower_module(
     outputs = dict(zip(leaf_names(obtained.result), returned, strict=True)) if returned else {}
     interface = Interface(type(module).__name__, signature, sample, obtained.result, dtype, given, outputs)
     return Lowered(obtained.programs, interface)
-
-
-def _dtype(precision: str | None) -> torch.dtype | None:
-    if precision is not None and precision not in _PRECISIONS:
-        raise InputError(f"the precision {precision!r} does not exist", hint=f"use {', '.join(_PRECISIONS)}")
-    return None if precision is None else _PRECISIONS[precision]
 
 
 def _output_dtypes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype]:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.lowering import LowerRequest
@@ -61,7 +60,8 @@ class Programs:
     @cached_property
     def dtypes(self) -> dict[str, torch.dtype]:
         """The dtype of each input and output."""
-        return {info.name: _dtype(info) for info in (*self.bundle.inputs, *self.bundle.outputs)}
+        infos = (*self.bundle.inputs, *self.bundle.outputs)
+        return {info.name: to_tensor(np.empty(0, info.numpy)).dtype for info in infos}
 
     def open(self) -> None:
         """Load the programs; raises like `onnx_bridge.load`."""
@@ -122,7 +122,3 @@ class Programs:
             what = f"the tensor is on {second}, and input {one!r} is on {first}"
             raise InputError(what, where=f"input {other!r}", hint="move all inputs to one device")
         return next(iter(devices))
-
-
-def _dtype(info: TensorInfo) -> torch.dtype:
-    return to_tensor(np.empty(0, info.numpy)).dtype

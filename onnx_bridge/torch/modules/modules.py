@@ -125,9 +125,9 @@ def write_count(tensor: torch.Tensor) -> int:
 
 def traceable(module: nn.Module) -> nn.Module:
     """Return a copy of a module with replacements for what cannot be exported; the module itself without any."""
-    replacement = _replacement(module)
-    if replacement is not None:
-        return replacement
+    for applies, build in _REPLACEMENTS:
+        if applies(module):
+            return build(module)
     if not any(applies(submodule) for submodule in module.modules() for applies, _ in _REPLACEMENTS):
         return module
     copied = copy.copy(module)
@@ -135,7 +135,3 @@ def traceable(module: nn.Module) -> nn.Module:
         name: child if child is None else traceable(child) for name, child in module._modules.items()
     }
     return copied
-
-
-def _replacement(module: nn.Module) -> nn.Module | None:
-    return next((build(module) for applies, build in _REPLACEMENTS if applies(module)), None)

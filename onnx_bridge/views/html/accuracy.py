@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.views.html.colours import BAD
-from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, facts_of, text_cell
+from onnx_bridge.views.html.html import Column, Page, Row, Table, facts_of, text_cell
 
 
 def accuracy_page(report: AccuracyReport) -> Page:
@@ -14,7 +14,8 @@ def accuracy_page(report: AccuracyReport) -> Page:
     columns += [Column(side, "text") for side in sides]
     columns += [Column("least", "text", "what every side but the reference must reach")]
     cells = [[text_cell(text, BAD if low else "") for text, low in row] for row in rows]
-    table = Table("accuracy", "Accuracy", columns, [Row(row, _verdict(row)) for row in cells])
+    verdicts = ["too low" if any(cell.colour == BAD for cell in row) else "reached" for row in cells]
+    table = Table("accuracy", "Accuracy", columns, list(map(Row, cells, verdicts)))
     return Page(
         kind="accuracy",
         model=report.model,
@@ -25,7 +26,3 @@ def accuracy_page(report: AccuracyReport) -> Page:
         notes=list(report.notes),
         tables=[table],
     )
-
-
-def _verdict(row: list[Cell]) -> str:
-    return "too low" if any(cell.colour == BAD for cell in row) else "reached"

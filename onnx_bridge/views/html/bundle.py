@@ -1,4 +1,4 @@
-"""The page of a bundle, as a model card: what it is, where it came from, what was rewritten, how far it is proven."""
+"""The page of a bundle, as a model card: what it is, its source, what was rewritten, how far it is proven."""
 
 from __future__ import annotations
 

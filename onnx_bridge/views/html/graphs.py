@@ -60,12 +60,9 @@ def _faulty(
         for comparison in leg.comparisons:
             for output in comparison.outputs:
                 if not output.passed:
-                    return set(), _producers(after, output.name)
+                    names = {output.name, output.name.split("[")[0]}
+                    return set(), {node.name for node in after.nodes if names.intersection(node.outputs)}
     return set(), set()
-
-
-def _producers(network: Network, output: str) -> set[str]:
-    return {node.name for node in network.nodes if output in node.outputs or output.split("[")[0] in node.outputs}
 
 
 def _status(layers: LayerReport | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A drawing of the graph around a node: which nodes, where they are placed, and the edges between them.
+"""A drawing of the graph around a node: its nodes, their places, and the edges between them.
 
 The layout is Sugiyama's: each node is placed in a layer below all of its producers (longest path); edges that span
 several layers pass through invisible nodes; within a layer, nodes are ordered by the mean position of their neighbours

@@ -162,7 +162,7 @@ def _runs(runs: RunCounts) -> str:
 
 @view.register
 def _reduction(reduction: Reduction, verbose: bool) -> RenderableType:
-    """Return the sentence, and where the reproduction is."""
+    """Return the sentence, and the folder of the reproduction."""
     lines: list[RenderableType] = [Text(reduction.summary, style="bold")]
     if reduction.reproduction is not None and reduction.path is not None:
         sample = reduction.reproduction.sample
