@@ -57,7 +57,6 @@ class JobEntry:
     Attributes:
         model: the location that it names.
         name: the name of the bundle; None if it is not given.
-        request: the request of the job.
         own: the names in ``dims``, ``shapes``, … that were given for this very job, not in the defaults.
     """
 

@@ -93,8 +93,7 @@ class _Origin:
 
     Attributes:
         out: the folder of bundles.
-        request: the request of each model.
-        name: the explicit one, if any.
+        name: the explicit name, if any.
         own: names that the user gave for this very source.
         files: the lists and job files that lead here.
     """

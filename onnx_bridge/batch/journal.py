@@ -75,7 +75,6 @@ class Journal:
 
     Attributes:
         folder: the state folder, with logs and temporary files beside the journal.
-        records: the records, in order.
         damaged: the number of unreadable lines.
         lock: the descriptor of the lock, to be inherited by processes that work for this program.
     """

@@ -78,18 +78,13 @@ class _JobState:
     """A job on its way.
 
     Attributes:
-        job: what is to be done.
         request: the request of the job, fitted to the model.
         state: changed by `enter` alone.
-        model: the model.
         key: the key of the conversion.
         check_key: the key of the comparison; None without one.
         convert: whether it must be converted, not just compared.
-        attempts: how often it was tried.
         staging: the folder of the current attempt's bundle for `Output.publish`; None if it writes to its location.
         started: when the current attempt began.
-        notes: the notes of the bundle.
-        proof: the proof of the bundle.
         status: the status of its result if it succeeds.
         result: its result, once it has ended.
     """

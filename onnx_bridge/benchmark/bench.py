@@ -91,17 +91,7 @@ def _run(model: Model, request: BenchRequest, tell: Progress) -> BenchResult:
 
 @dataclass
 class _Benchmark:
-    """A benchmark in progress.
-
-    Attributes:
-        request: what to measure.
-        subject: the model or bundle.
-        folder: the folder for bundles.
-        tell: called with each stage.
-        rows: what was measured so far.
-        notes: the notes of conversions.
-        unavailable: the engines that cannot run here.
-    """
+    """A benchmark in progress, with the rows and notes so far, and the engines that cannot run here."""
 
     request: BenchRequest
     subject: Subject

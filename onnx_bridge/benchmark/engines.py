@@ -67,13 +67,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine after its first call.
-
-    Attributes:
-        call: runs a sample.
-        close: releases its resources.
-        start: what loading it took.
-    """
+    """An engine after its first call: what runs a sample, what releases its resources, and the cost of loading."""
 
     call: Call
     close: Callable[[], object]

@@ -51,12 +51,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Series:
-    """The measurements of one call.
-
-    Attributes:
-        latencies: seconds of a call, in the order of the rounds.
-        together: how many calls each of them is the mean of.
-    """
+    """The latencies of one call in seconds, in the order of the rounds; each is the mean of ``together`` calls."""
 
     latencies: tuple[float, ...]
     together: int = 1
@@ -76,8 +71,8 @@ def measure(
         calls: the calls, each with its sample.
         rounds: how much is measured.
         clock: the time in seconds.
-        tell: is told the round, between rounds.
-        what: is measured, in words.
+        tell: called with the round, between rounds.
+        what: the measured calls, in words.
     """
     together = [_warm_up(call, sample, rounds.warmup, clock) for call, sample in calls]
     places = np.tile(np.arange(len(calls)), (rounds.iterations, 1))

@@ -184,10 +184,7 @@ def summarize(
 ) -> tuple[OperatorTime, ...]:
     """Return times by operator, the slowest first, without parameters and literals.
 
-    Args:
-        runs: the instructions of each call of the same program.
-        model: the operators of the ONNX model.
-        host: the operators that made host partitions.
+    ``runs`` are the instructions of each call of the same program, ``model`` and ``host`` operators of ONNX.
     """
     times: dict[str, dict[str, list[float]]] = {}
     for run in runs:

@@ -65,12 +65,9 @@ class Summary(JsonRecord):
 
 @dataclass(frozen=True)
 class Ratio(JsonRecord):
-    """The ratio of the latencies of two series.
+    """The ratio of the latencies of two series, by the means of their faster halves.
 
-    Attributes:
-        value: the ratio of the means of their faster halves.
-        low: lower end of its confidence interval (`CONFIDENCE`).
-        high: upper end.
+    ``low`` and ``high`` are the ends of its confidence interval (`CONFIDENCE`).
     """
 
     value: float

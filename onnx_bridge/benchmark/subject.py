@@ -25,9 +25,7 @@ class Subject:
     """A bundle, or a model in a file.
 
     Attributes:
-        bundle: None for a model.
         path: the model's file; for a bundle the original model if it still exists unchanged, else the cleaned one.
-        name: the name of the model.
         digest: the sha256 of the model; None for a model in memory.
     """
 

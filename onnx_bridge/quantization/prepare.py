@@ -30,13 +30,9 @@ _LARGE = 1 << 30
 
 @dataclass(frozen=True)
 class Source:
-    """A model in float, in a temporary folder.
+    """A float model in a temporary folder: its file, and the ``target`` file that the quantizer writes.
 
-    Attributes:
-        path: the file.
-        target: the file that the quantizer writes.
-        excluded: the names of nodes that stay in float.
-        large: whether external data is used.
+    ``excluded`` names the nodes that stay in float; ``large`` says whether external data is used.
     """
 
     path: Path
@@ -58,12 +54,7 @@ class Source:
 
 @contextmanager
 def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Source]:
-    """Write the file that a quantizer reads.
-
-    Args:
-        model: the model in float; it is not changed.
-        scheme: the scheme to quantize to.
-        exclude: names of nodes, or of operators, that stay in float.
+    """Write the file that a quantizer reads; ``exclude`` names nodes, or operators, that stay in float.
 
     Raises:
         InputError: the model is quantized already, or has no such node.

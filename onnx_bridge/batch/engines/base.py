@@ -69,12 +69,7 @@ class Engine(abc.ABC):
 
 
 class Attempt:
-    """One attempt at a job, whose bundle is published before its event is delivered.
-
-    Attributes:
-        job: the job, as `Engine.submit` got it.
-        stage: the current stage.
-    """
+    """One attempt at a job, whose bundle is published before its event is delivered."""
 
     def __init__(self, job: Any, publish: Publish) -> None:
         self.job = job

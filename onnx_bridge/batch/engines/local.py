@@ -37,9 +37,6 @@ class JobProcess:
         lock: a descriptor that the process holds as long as it lives.
         temporary: the folder for its temporary files.
         output: a file for what it prints between tasks.
-
-    Attributes:
-        attempt: the current attempt; None while it is idle.
     """
 
     def __init__(

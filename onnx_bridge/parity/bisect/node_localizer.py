@@ -53,8 +53,7 @@ class NodeLocalizer:
     def localize(self, tell: Progress) -> tuple[list[ir.Node], Symptom | None]:
         """Return the shortest run of nodes that shows the symptom, and its symptom; all nodes and None if none does.
 
-        Nodes that nothing in the run depends on are left out. ``tell`` is called before each submodel, with the time
-        that is left if a single node is at fault.
+        Nodes that nothing in the run depends on are left out; ``tell`` gets the time that is left for a single node.
         """
         steps = (len(self.extractor.groups) - 1).bit_length() + 1
         self._countdown = Countdown(tell, "which nodes", steps, step_name="submodel")

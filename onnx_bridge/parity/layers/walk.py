@@ -60,12 +60,9 @@ class _Computed:
 
 @dataclass
 class Walk:
-    """The state that is carried from segment to segment.
+    """The state that is carried from segment to segment: the reference's values and MIGraphX's that are still needed.
 
-    Attributes:
-        right: the reference's values that are still needed.
-        actual: the values that MIGraphX, and ONNX Runtime for host partitions, computed.
-        peak: the most bytes that were held.
+    ``actual`` holds ONNX Runtime's values for host partitions; ``peak`` is the most bytes that were held.
     """
 
     segmented: SegmentedModel

@@ -167,8 +167,7 @@ def save_results(path: str | os.PathLike[str], runs: Mapping[str, Sequence[Mappi
 def plain(outputs: Mapping[str, Value]) -> dict[str, Array]:
     """Return the arrays in outputs, in the dtypes of numpy, which Polygraphy knows.
 
-    bfloat16 and float8 become float32, integers of 4 and 2 bits int8 or uint8, without loss; strings become numpy's
-    fixed-width strings.
+    bfloat16 and float8 become float32, integers of 4 and 2 bits int8 or uint8, without loss; strings get a fixed width.
     """
     return {name: array.astype(_plain(array.dtype), copy=False) for name, array in flat(outputs).items()}
 

@@ -79,11 +79,7 @@ class WithOriginalSignature(nn.Module):
 
 
 class Quantizer:
-    """Quark's quantizer for one scheme and mode.
-
-    Attributes:
-        notes: what it replaced, in sentences.
-    """
+    """Quark's quantizer for one scheme and mode; its ``notes`` say what it replaced."""
 
     def __init__(self, scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: Sequence[str]) -> None:
         if mode == "fx":

@@ -67,11 +67,7 @@ class _Plan:
 
 
 class CompiledGraph:
-    """A graph from dynamo, lowered when it is called.
-
-    Attributes:
-        reason: why it runs in PyTorch; None if it does not.
-    """
+    """A graph from dynamo, lowered when it is called; ``reason`` says why it runs in PyTorch, if it does."""
 
     def __init__(self, graph: fx.GraphModule, options: BackendRequest) -> None:
         self._graph, self._options = graph, options

@@ -33,16 +33,9 @@ from onnx_bridge.torch.modules.tensors import to_tensor
 
 @dataclass(frozen=True)
 class LoweringCall:
-    """A module, and a call that it is lowered for.
+    """A module in evaluation mode, and a call that it is lowered for, with its open dimensions (``dims``).
 
-    Attributes:
-        module: in evaluation mode.
-        args: arguments by position.
-        kwargs: arguments by name.
-        call: both, flattened.
-        tensors: the tensors among them, by name.
-        dims: the open dimensions.
-        request: how to lower it.
+    ``call`` has both kinds of arguments, flattened, and ``tensors`` the tensors among them, by name.
     """
 
     module: nn.Module

@@ -28,9 +28,7 @@ Tensors = Mapping[str, torch.Tensor]
 class Effects:
     """Side effects that the graph does not have.
 
-    Attributes:
-        changing: effects that change what the module returns in a later call, and not what the graph returns.
-        notes: the others.
+    ``changing`` ones change what the module returns in a later call, and not what the graph returns; ``notes`` do not.
     """
 
     changing: tuple[str, ...]

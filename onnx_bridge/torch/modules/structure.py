@@ -35,12 +35,7 @@ _CACHE_PARTS = {
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor.
-
-    Attributes:
-        name: the name of the tensor.
-        complex: whether it is a complex tensor, stored as a real one.
-    """
+    """A tensor with a name; a complex one is stored as a real one."""
 
     name: str
     complex: bool = False

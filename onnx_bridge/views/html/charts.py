@@ -106,10 +106,7 @@ def bands(
     horizontal: str,
     series: Sequence[tuple[str, str, Sequence[float], Mapping[str, float]]],
 ) -> Chart:
-    """Return distributions, one below the other.
-
-    A series has a name, a kind (those of the same kind have the same colour), values (> 0), and values to mark by name.
-    """
+    """Return distributions, one below the other, of series: name, kind (with a colour), values (> 0), marked values."""
     axis = _Axis([number for _, _, values, _ in series for number in values], LEFT, WIDTH - RIGHT, at_least=1.5)
     edges = np.geomspace(axis.low, axis.high, _BINS + 1)
     places = [axis.place(edge) for edge in edges]
@@ -147,10 +144,7 @@ def lines(
     vertical: str,
     series: Sequence[tuple[str, Mapping[int, float], Mapping[int, str]]],
 ) -> Chart:
-    """Return values over whole numbers.
-
-    A series has a name, values (> 0) by number, and remarks on some numbers, which get a ring.
-    """
+    """Return values over whole numbers; a series has a name, values (> 0) by number, and remarks on numbers in a ring."""
     left, height = 70, TOP + _LINES + BOTTOM
     numbers = sorted({number for _, points, _ in series for number in points})
     across = _Axis(numbers, left + 14, WIDTH - RIGHT - 14, at_least=1.0)

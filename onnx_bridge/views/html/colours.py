@@ -17,8 +17,7 @@ FIRST, SECOND, THIRD = "first", "second", "third"
 def layer_roles(layers: LayerReport) -> list[tuple[str, str]]:
     """Return the role of each layer in an error, as text and colour, in order.
 
-    The error of cleaning is only known accumulated: a layer that reads a value that cleaning changed counts as
-    propagating that change.
+    The error of cleaning is only known accumulated: a layer that reads a value that cleaning changed propagates it.
     """
     changed: set[str] = set()
     roles = []

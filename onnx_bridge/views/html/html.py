@@ -33,10 +33,7 @@ _MOST_ROWS = 1000
 class Column:
     """A column of a table.
 
-    Attributes:
-        label: its heading.
-        kind: ``name`` (of nodes and tensors), ``text``, ``number``, or ``verdict``.
-        hint: the tooltip of its heading.
+    ``kind`` is ``name`` (of nodes and tensors), ``text``, ``number`` or ``verdict``; ``hint`` the heading's tooltip.
     """
 
     label: str
@@ -49,7 +46,6 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: its text; may be empty.
         sort: the sort key; None sorts by the text.
         colour: its colour (`onnx_bridge.views.html.colours`).
         more: lines that unfold on a click.
@@ -66,10 +62,8 @@ class Row:
     """A row of a table.
 
     Attributes:
-        cells: one a column.
         choice: the value that the table's filter selects the row by.
         tensor: the key of the tensor that it describes, if that can be plotted.
-        colour: its colour.
     """
 
     cells: Sequence[Cell]
@@ -84,9 +78,7 @@ class Table:
 
     Attributes:
         id: its anchor.
-        title: its heading.
-        columns: at least one.
-        rows: in their natural order.
+        rows: the rows in their natural order.
         note: how to read it, in one sentence.
         place: ``first``, above the plots, or ``last``, below.
     """
