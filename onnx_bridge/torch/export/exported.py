@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class ExportFailed(InputError):
-    """No exporter gives a graph that computes what the module does; ``reasons`` says why, by exporter."""
+    """No exporter gives a graph that computes what the module does.
+
+    Attributes:
+        reasons: why, by exporter.
+    """
 
     page = "start/pytorch.md#export"
 

@@ -42,7 +42,8 @@ _LENGTH = 240
 class ExporterError(Exception):
     """An exporter failed, or its graph is wrong; the message is one line.
 
-    ``data_dependent`` says whether the module's Python branches on the elements of tensors.
+    Attributes:
+        data_dependent: whether the module's Python branches on the elements of tensors.
     """
 
     def __init__(self, reason: str, *, data_dependent: bool = False) -> None:

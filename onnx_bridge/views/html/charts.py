@@ -144,7 +144,7 @@ def lines(
     vertical: str,
     series: Sequence[tuple[str, Mapping[int, float], Mapping[int, str]]],
 ) -> Chart:
-    """Return values over whole numbers; a series has a name, values (> 0) by number, and remarks on numbers in a ring."""
+    """Return values over whole numbers: a series has a name, values (> 0) by number, and remarks on ringed numbers."""
     left, height = 70, TOP + _LINES + BOTTOM
     numbers = sorted({number for _, points, _ in series for number in points})
     across = _Axis(numbers, left + 14, WIDTH - RIGHT - 14, at_least=1.0)
