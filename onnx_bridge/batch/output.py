@@ -58,13 +58,9 @@ class Output(abc.ABC):
 
     @abc.abstractmethod
     def intact_manifest(self, name: str, key: str, prove: str, whole: bool) -> Manifest | None:
-        """Return the manifest of a bundle, if it has this content key, is intact, and is proven as asked.
+        """Return the manifest of a bundle that has this content key, is intact, and is proven as asked; otherwise None.
 
-        Args:
-            name: the name of the bundle.
-            key: the content key.
-            prove: how it must be proven (`onnx_bridge.requests.conversion.Prove`).
-            whole: whether to read also files that have not changed since they were last read.
+        ``whole`` says whether to read also files that have not changed since they were last read.
         """
 
     @abc.abstractmethod

@@ -96,7 +96,7 @@ class RunHistory:
 
     Args:
         records: the records of the journal, in order; those of no known kind are ignored.
-        journal: where results of this run are recorded; None records them nowhere.
+        journal: the journal for results of this run; None records them nowhere.
         resume: whether results of earlier runs are used.
         retry: whether failed jobs are tried again.
     """

@@ -35,14 +35,9 @@ _SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a sha
 
 
 def fetch_inputs(task: Task, scratch: contextlib.ExitStack) -> tuple[Path, Path]:
-    """Download what a task needs.
+    """Download what a task needs, and return the paths of the model and of the folder of its bundle.
 
-    Args:
-        task: the task.
-        scratch: removes the downloads when it is closed.
-
-    Returns:
-        The paths of the model, and of the folder of its bundle, which exists if the bundle is only to be compared.
+    The folder exists if the bundle is only to be compared. Closing ``scratch`` removes the downloads.
 
     Raises:
         InputError: a file does not exist, or access is denied.
@@ -141,12 +136,7 @@ def fetch_bundle(bundle: RemotePath, folder: Path) -> None:
 
 
 def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
-    """Copy a bundle to a staging folder.
-
-    Args:
-        bundle: its folder.
-        staging: a folder that does not exist yet.
-        source: the location of the model, for the manifests, which name a local copy of it.
+    """Copy a bundle to a staging folder that does not exist yet; its manifests name ``source`` instead of a local copy.
 
     Raises:
         InputError: access is denied.

@@ -30,17 +30,9 @@ CONFIDENCE = 0.98
 
 @dataclass(frozen=True)
 class Summary(JsonRecord):
-    """Latencies in seconds.
+    """Latencies in seconds: their number, percentiles, and minimum.
 
-    Attributes:
-        calls: their number.
-        p50: the median.
-        p90: the 90th percentile.
-        p99: the 99th percentile.
-        min: the minimum.
-        mean: without outliers.
-        std: standard deviation, without outliers; 0 for a single call.
-        outliers: the number of calls beyond the outer fence.
+    ``mean`` and ``std`` (0 for a single call) are without ``outliers``, the number of calls beyond the outer fence.
     """
 
     calls: int

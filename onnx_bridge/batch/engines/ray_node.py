@@ -44,14 +44,9 @@ def facts() -> dict[str, Any]:
 
 
 def perform_on_node(task: Task, expected: Mapping[str, Any]) -> Iterator[Event]:
-    """Perform a job on this node.
+    """Perform a job on this node, and yield its events; the last is one of `onnx_bridge.batch.events.LAST`.
 
-    Args:
-        task: what to do; its log may be remote.
-        expected: the facts of the node that the job was planned for; if they differ, the only event is `Unsuitable`.
-
-    Yields:
-        The events; the last is one of `onnx_bridge.batch.events.LAST`.
+    If the facts of the node differ from the ``expected`` ones that the job was planned for, it is `Unsuitable`.
     """
     if facts() != expected:
         why = facts()["problem"] or "its onnx-bridge, MIGraphX, environment or GPU is different"

@@ -67,14 +67,7 @@ class FaultLocalizer:
         reference: ModelSource | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Clean the model, and run the reference.
-
-        Args:
-            model: an ONNX file, or a model in memory, which is not modified.
-            request: its conversion, samples and tolerances.
-            reference: a correct model, as for `onnx_bridge.bisect`; None is ``model``.
-            progress: called with each step.
-        """
+        """Clean the model, which is not modified, and run ``reference``; None is the model itself."""
         self.runtime = runtimes.find(request.conversion.runtime)
         self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.limits

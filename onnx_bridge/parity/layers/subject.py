@@ -17,11 +17,9 @@ from passes.probing.partition import extract
 
 @dataclass(frozen=True)
 class LayerSubject:
-    """The model whose values are compared.
+    """The cleaned model whose values are compared, and its inputs.
 
     Attributes:
-        model: the cleaned model; it is not modified.
-        sample: its inputs.
         original: the model before cleaning; None leaves the errors of cleaning out.
         original_sample: the inputs of the original; None is ``sample``.
         host: the reasons of the nodes that ONNX Runtime runs in the bundle, by name.

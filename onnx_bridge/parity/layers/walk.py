@@ -39,11 +39,9 @@ Observer = Callable[[str, Array, Array], None]
 
 @dataclass
 class _Computed:
-    """A segment's values, by name.
+    """A segment's values, by name: the reference's (``right``) and the original's (``before``).
 
     Attributes:
-        right: the reference's.
-        before: the original's.
         actual: the values in context.
         local: the values of nodes in isolation.
         missing: why a value is not known in context.

@@ -28,13 +28,9 @@ from passes.isolation.limits import Limits
 
 @dataclass(frozen=True)
 class Device:
-    """MIGraphX in a worker process.
+    """MIGraphX in a worker process, for a target, with limits of each step.
 
-    Attributes:
-        worker: the process.
-        target: what MIGraphX compiles for.
-        limits: the limits of each step.
-        rehearsal: passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
+    ``rehearsal`` has passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
     """
 
     worker: Worker

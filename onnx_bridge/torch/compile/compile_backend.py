@@ -35,15 +35,12 @@ from onnx_bridge.torch.modules.modules import write_count
 def compile_graph(
     graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
 ) -> Callable[..., Any]:
-    """Compile a graph; `torch.compile` calls this for each.
+    """Return the function to call instead of a graph from dynamo; `torch.compile` calls this for each graph.
+
+    ``example_inputs`` are not used: graphs are lowered with the tensors of their first call.
 
     Args:
-        graph: the graph from dynamo.
-        example_inputs: not used: graphs are lowered with the tensors of their first call.
         options: see `BackendRequest`.
-
-    Returns:
-        The function that is called instead of the graph.
 
     Raises:
         InputError: an option is wrong.

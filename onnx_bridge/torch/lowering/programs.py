@@ -37,14 +37,7 @@ def read_samples(folder: Path) -> Samples:
 
 
 class Programs:
-    """Runs named tensors through a bundle.
-
-    Args:
-        folder: the folder of the bundle; its programs are loaded by `open`, or the first call.
-        request: the runtime, and the limits of each call.
-
-    Attributes:
-        bundle: the bundle.
+    """Runs named tensors through the bundle in a folder; its programs are loaded by `open`, or the first call.
 
     Raises:
         InputError: there is no bundle in the folder, or it is damaged.

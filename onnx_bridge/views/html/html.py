@@ -128,19 +128,15 @@ class Page:
 
     Attributes:
         kind: the kind of the report ("parity", "doctor", "benchmark").
-        model: the name of the model.
         passed: whether the result is positive.
         headline: the verdict, in a few words.
         sentences: the verdict, in full.
         facts: versions and settings, by name.
         notes: remarks, in sentences.
-        tables: in order.
         error_profile: the error of each node, in graph order.
         tensors: the tensors that can be plotted, by key: a title and an error histogram.
-        graphs: around the node in question.
-        shares: the nodes by planned action, or by the side that runs them.
-        shares_title: what the shares are by.
-        partitions: the partitions of the bundle, in order.
+        graphs: the graphs around the node in question.
+        shares: the nodes by planned action, or by the side that runs them; ``shares_title`` says which.
         charts: static plots, above the tables.
     """
 
