@@ -252,7 +252,7 @@ def test_jobs_run_on_suitable_nodes(nodes: Nodes) -> None:
         assert where(gpu=False) == nodes.card.node_id
         machine, target = engine.machine("ref")
         assert (target, machine.identity) == ("ref", engine._facts["ref"]["machine"]["identity"])
-        with pytest.raises(InputError, match="no such target"):
+        with pytest.raises(InputError, match="the target does not exist"):
             engine.machine("cuda")
     finally:
         engine.close()

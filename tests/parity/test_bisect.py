@@ -103,7 +103,7 @@ class TestExport:
         [
             ([{"z": np.zeros(1)}], "no such output"),
             ([{}], "the output is missing"),
-            ([{"y": np.zeros(1)}] * 2, "outputs for 2 samples, and 1"),
+            ([{"y": np.zeros(1)}] * 2, "outputs are given for 2 samples, and 1"),
             ("nowhere.npz", "the file does not exist"),
         ],
     )
