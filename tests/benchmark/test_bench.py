@@ -224,7 +224,7 @@ def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path) -> None
     ("arguments", "message"),
     [
         ({"engines": ["ort-rocm"]}, "no ROCMExecutionProvider here"),
-        ({"engines": ["orz"]}, "no such engine.*did you mean ort"),
+        ({"engines": ["orz"]}, "the engine does not exist.*did you mean ort"),
         ({"engines": []}, "no engine is named"),
         ({"engines": ["torch"]}, "needs a factory"),
         ({"batches": [0]}, "invalid batch sizes"),

@@ -271,7 +271,7 @@ def test_the_budget_ends_the_search(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"budget": 0}, "give more than 0"),
-        ({"precisions": []}, "nothing to try"),
+        ({"precisions": []}, "no candidate is left to try"),
         ({"precisions": ["fp31"]}, "the precision does not exist"),
         ({"out": "tuned.json"}, "the job file must be a .toml"),
     ],

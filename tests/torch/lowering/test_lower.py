@@ -168,7 +168,7 @@ def test_results_that_change_between_calls_are_errors(make: Make) -> None:
 def test_wrong_modules_and_options_are_errors(make: Make, scorer: Scorer, sample: tuple[Any, ...]) -> None:
     with pytest.raises(InputError, match="not a torch.nn.Module"):
         make(torch.relu, torch.randn(2))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no precision 'fp12'"):
+    with pytest.raises(InputError, match="cannot be 'fp12'"):
         make(scorer, sample, precision="fp12")
     with pytest.raises(InputError, match="'batch': the dimension is open, and MIGraphX needs its sizes"):
         make(scorer, sample, dynamic={"x": {0: "batch"}})
