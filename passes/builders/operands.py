@@ -6,18 +6,6 @@ import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
-from passes.rewriting.edit import not_constant
-from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE
-
-__all__ = [
-    "UNKNOWN_DTYPE",
-    "UNKNOWN_SHAPE",
-    "constant_integer",
-    "given",
-    "integers",
-    "is_output_used",
-    "not_constant",
-]
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
@@ -31,14 +19,6 @@ def is_output_used(node: ir.Node, index: int) -> bool:
         return False
     value = node.outputs[index]
     return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
-
-
-def integers(value: ir.Value | None, what: str, scope: Scope) -> list[int] | str | None:
-    """Return the elements of an optional input: None if it is omitted, a reason if it is not constant."""
-    if value is None:
-        return None
-    elements = ints(scope.constant(value))
-    return not_constant(value, what) if elements is None else elements
 
 
 def constant_integer(value: ir.Value | None, scope: Scope) -> int | None:

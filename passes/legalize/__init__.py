@@ -98,9 +98,6 @@ FAMILIES: tuple[str, ...] = (*_FIRST, *_BY_SUBPACKAGE, *_LAST)
 def rules_of(family: str) -> tuple[NodeRewrite, ...]:
     """Return the rules of a module, in the order of their definition."""
     module = importlib.import_module(f"{__name__}.{family}")
-    if hasattr(module, "RULES"):
-        rules: tuple[NodeRewrite, ...] = module.RULES
-        return rules
     from passes.rewriting.rewrite import NodeRewrite  # deferred: passes are listed without importing onnx
 
     return tuple(

@@ -18,10 +18,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.builders.operands import constant_integer, given, not_constant
+from passes.builders.operands import constant_integer, given
 from passes.legalize.contrib.normalization import rms_norm
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit
+from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 
 

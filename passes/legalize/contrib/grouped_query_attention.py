@@ -30,12 +30,12 @@ from passes.builders.attention import (
     merge_heads,
     split_heads,
 )
-from passes.builders.operands import constant_integer, given, not_constant
+from passes.builders.operands import constant_integer, given
 from passes.graphs.tensors import ints
 from passes.legalize.contrib.normalization import rms_norm
 from passes.legalize.nn.rotary import angles, rotate
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit
+from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import Replacement, rewrite
 
 

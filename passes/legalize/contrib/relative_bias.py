@@ -17,9 +17,9 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide
 from passes.builders.attention import split_heads
-from passes.builders.operands import constant_integer, given, not_constant
+from passes.builders.operands import constant_integer, given
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit
+from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import Replacement, rewrite
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.builders.operands import UNKNOWN_SHAPE, given
+from passes.builders.operands import given
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Replacement, rewrite
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
 
 @rewrite("Clip", needs_dtype=(0,))

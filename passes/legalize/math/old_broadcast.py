@@ -15,10 +15,9 @@ import math
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.operands import UNKNOWN_SHAPE
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Replacement, rewrite
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
 _OPSET = 6
 """In older opsets Tile and other operators have different inputs."""

@@ -18,10 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.builders.operands import UNKNOWN_SHAPE
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.rewrite import Replacement, rewrite
+from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
 _OF_NO_ELEMENTS = {
     "ReduceSum": 0.0,

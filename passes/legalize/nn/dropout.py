@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operands import constant_integer, given, is_output_used, not_constant
+from passes.builders.operands import constant_integer, given, is_output_used
 from passes.graphs.randomness import FUSED_DROPOUTS, is_random
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit
+from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement, rewrite
 
 _RANDOM = "the node is in training mode, which is random"

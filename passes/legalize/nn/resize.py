@@ -24,9 +24,9 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Array, wide_float
-from passes.builders.operands import given, not_constant
+from passes.builders.operands import given
 from passes.rewriting.base import Exactness, NotApplicable, Skip
-from passes.rewriting.edit import Edit
+from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import Replacement, rewrite
 
 _UINT8_SCALE = 2**22
