@@ -142,7 +142,8 @@ class CheckRequest(ParityRequest):
     @property
     def error_tolerances(self) -> Tolerances:
         """The tolerances of what MIGraphX computes."""
-        return replace(super().error_tolerances, named=self.tolerances)
+        named = {name: PartialTolerance(given.rtol, given.atol) for name, given in self.tolerances.items()}
+        return replace(super().error_tolerances, named=named)
 
 
 @dataclass(frozen=True, kw_only=True)

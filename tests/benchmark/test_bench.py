@@ -229,7 +229,7 @@ def test_unavailable_engines_are_omitted_with_the_reason(tmp_path: Path) -> None
         ({"engines": ["torch"]}, "needs a factory"),
         ({"batches": [0]}, "invalid batch sizes"),
         ({"batches": [2, 2]}, "invalid batch sizes"),
-        ({"iterations": 0}, "at least 1 iteration"),
+        ({"iterations": 0}, "iterations: the value cannot be 0"),
         ({"precisions": ["fp12"]}, "the precision does not exist"),
         ({"precisions": []}, "no precision is named"),
         ({"max_slowdown": -0.1}, "cannot be -10%"),

@@ -21,11 +21,13 @@ from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import partition, with_inferred_types
+from onnx_bridge.conversion.steps import run as steps
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.probing.probe import Probe
@@ -129,7 +131,8 @@ def same(bundle: Bundle, original: Path, samples: Sequence[Mapping[str, Any]]) -
 @pytest.mark.parametrize("name", MODELS)
 def test_partitions(runtime: Runtime, tmp_path: Path, name: str) -> None:
     path = save(build(name), tmp_path)
-    bundle = onnx_bridge.load(onnx_bridge.convert(path, tmp_path / "out", target="ref").path)
+    one_program = steps.run(path, tmp_path / "out", ConvertRequest(target="ref"))  # no bucket for each value of c
+    bundle = onnx_bridge.load(one_program.path)
     sides = ["MIGraphX" if each.program else "ONNX Runtime" for each in bundle.manifest.partitions]
     assert not bundle.wholly_on_migraphx
     expected = MODELS[name][1]

@@ -18,6 +18,7 @@ import onnx_bridge
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.migraphx.runtime import Runtime
+from tests.batch.requests import convert_all, job
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +134,8 @@ def test_stages_in_the_journal(runtime: Runtime, model: Path, tmp_path: Path) ->
     def done(resume: bool = True, **changed: Any) -> tuple[list[str], int]:
         """The stages of the conversion, and how many comparisons there were."""
         before = len(journals.read(out / journals.STATE_FOLDER)[0])
-        outcome = onnx_bridge.convert_all(
-            [model, model], out, jobs=1, resume=resume, target="ref", check=True, **changed
-        )
+        request = job(target="ref", check=True, **changed)
+        outcome = convert_all([model, model], out, request, jobs=1, resume=resume)
         assert outcome.passed, outcome.to_json()
         records = journals.read(out / journals.STATE_FOLDER)[0][before:]
         timings: Iterator[dict[str, float]] = (each["timings"] for each in records if each["event"] == "done")

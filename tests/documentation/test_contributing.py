@@ -22,7 +22,7 @@ MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (source,) = (block.text for block in blocks.blocks(TEXT) if block.language == "python")
+    source = next(block.text for block in blocks.blocks(TEXT) if block.language == "python")
     (tmp_path / "my_pass.py").write_text(source)
     onnx.save(parser.parse_model(MODEL), tmp_path / "double.onnx")
     return tmp_path
@@ -87,7 +87,7 @@ def test_the_entry_point(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (None, ["no such Python file"]),
+        (None, ["no such file"]),
         ("x = 1", ["registers no pass"]),
         ("import nothing_of_that_name", ["ModuleNotFoundError", "nothing_of_that_name"]),
         ("def broken(:", ["SyntaxError"]),

@@ -107,7 +107,7 @@ def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
         onnx_bridge.quantize(net, args=IMAGE, exclude=["last"])
     with pytest.raises(InputError, match="graph mode supports no open dimensions"):
         onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
-    with pytest.raises(InputError, match="there is no mode 'graph'"):
+    with pytest.raises(InputError, match="mode: the value cannot be 'graph'"):
         onnx_bridge.quantize(net, args=IMAGE, mode="graph")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no layer 'lost' .did you mean last"):
         onnx_bridge.quantize(net, args=IMAGE, mode="eager", exclude=["lost"])

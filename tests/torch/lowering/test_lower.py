@@ -178,7 +178,7 @@ def test_wrong_modules_and_options_are_errors(make: Make, scorer: Scorer, sample
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": [0]})
     with pytest.raises(InputError, match="'batch': the sizes are 4 .give a list"):
         make(scorer, sample, dynamic={"x": {0: "batch"}}, buckets={"batch": 4})
-    with pytest.raises(InputError, match="it is a TorchScript module"):
+    with pytest.raises(InputError, match="the module is in TorchScript"):
         make(torch.jit.trace(nn.ReLU().eval(), torch.randn(2)), torch.randn(2))
     with pytest.raises(InputError, match="'seq': the dimension is to be padded at its start, but has no buckets"):
         make(scorer, sample, pad_before=["seq"])
