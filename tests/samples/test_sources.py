@@ -82,7 +82,7 @@ class TestPolygraphyJson:
         [
             ("{", "the file cannot be read"),
             ("[1, 2]", "the content is not a list of dicts of arrays"),
-            ('{"x": {"array": "AAAA", "polygraphy_class": "ndarray"}}', r"it is not an \.npy"),
+            ('{"x": {"array": "AAAA", "polygraphy_class": "ndarray"}}', r"is not an \.npy"),
             ('[{"x": {"tensor": "", "polygraphy_class": "Tensor"}}]', r"torch\.Tensor.*return numpy arrays"),
             ('{"lst": [], "polygraphy_class": "RunResults"}', r"the file holds results, not inputs.*--save-inputs"),
             ("[]", "there are no samples"),
