@@ -12,6 +12,7 @@ the same name. What a rule needs to know of its operands is an argument of the d
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import ClassVar
@@ -68,12 +69,12 @@ class NodeRewrite(Pass):
     allows_references: ClassVar[bool] = False
     inferred_for: ClassVar[frozenset[tuple[str, str]]] = frozenset()
 
+    @abstractmethod
     def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
         """Match ``node``, and build its replacement with ``edit``; see `Replacement`.
 
         Values that are there already may be returned; those that ``edit`` makes take the names of the outputs.
         """
-        raise NotImplementedError
 
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite until nothing matches; the main graph first, then each function."""
