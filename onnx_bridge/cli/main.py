@@ -29,13 +29,19 @@ from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
 from passes.isolation import deferred
 
-_VERBS = (
-    *("passes", "runtime", "cache", "export", "quantize", "clean", "doctor", "convert", "check", "bisect", "reduce"),
-    *("run", "generate", "diff", "inspect", "pack", "unpack", "verify", "bench", "tune", "mixed-precision"),
-)
-"""The verbs in the order of ``--help``; each has a module of `onnx_bridge.cli`.
+_VERBS = {
+    "everyday": ("doctor", "convert", "check", "run"),
+    "models": ("passes", "clean", "quantize", "export"),
+    "bundles": ("generate", "inspect", "diff", "pack", "unpack", "verify"),
+    "faults": ("bisect", "reduce"),
+    "speed": ("bench", "tune", "mixed-precision"),
+    "setup": ("runtime", "cache"),
+}
+"""The verbs by package of `onnx_bridge.cli`, in the order of ``--help``; each has a module there.
 
 It has a function of the verb's name, or, for a verb that has verbs of its own, a typer application ``app``."""
+VERBS = {verb: f"onnx_bridge.cli.{package}.{verb.replace('-', '_')}" for package in _VERBS for verb in _VERBS[package]}
+"""The module of each verb."""
 
 
 class _Verbs(TyperGroup):
@@ -47,16 +53,16 @@ class _Verbs(TyperGroup):
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(_VERBS)
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in _VERBS:
+        if cmd_name not in VERBS:
             return None
         return _listed(cmd_name) if self._listing else _loaded(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in _VERBS and not args[0].startswith("-"):
-            hint = nearest(args[0], _VERBS) or "`onnx-bridge --help` lists the verbs"
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            hint = nearest(args[0], VERBS) or "`onnx-bridge --help` lists the verbs"
             raise InputError(f"there is no verb {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
@@ -81,13 +87,9 @@ def _function(verb: str) -> str:
     return verb.replace("-", "_")
 
 
-def _module(verb: str) -> str:
-    return f"onnx_bridge.cli.{_function(verb)}"
-
-
 def _loaded(verb: str) -> Any:
     """Return the command of a verb, with its options."""
-    module = deferred.load(_module(verb))
+    module = deferred.load(VERBS[verb])
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
@@ -103,7 +105,7 @@ def _loaded(verb: str) -> Any:
 
 def _listed(verb: str) -> Any:
     """Return the name and the summary of a verb."""
-    spec = importlib.util.find_spec(_module(verb))
+    spec = importlib.util.find_spec(VERBS[verb])
     assert spec is not None
     assert spec.origin is not None
     tree: ast.Module | ast.FunctionDef = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))

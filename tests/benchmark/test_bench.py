@@ -23,7 +23,7 @@ from onnx_bridge.benchmark.engines import Call
 from onnx_bridge.benchmark.measure import LEAST, MOST, SHORT, TURN, Rounds, measure
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.statistics import Change
-from onnx_bridge.cli import bench as cli_bench
+from onnx_bridge.cli.speed import bench as cli_bench
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from passes.core.errors import BridgeError

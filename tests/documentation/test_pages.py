@@ -127,10 +127,10 @@ def test_the_figures_of_the_readme() -> None:
 
 
 def test_every_verb_is_in_the_readme() -> None:
-    from onnx_bridge.cli.main import _VERBS
+    from onnx_bridge.cli.main import VERBS
 
     table = (blocks.ROOT / "README.md").read_text().partition("## Verbs")[2]
-    for verb in _VERBS:
+    for verb in VERBS:
         assert re.search(rf"^\| .*`{verb}`.* \|", table, re.MULTILINE), verb
 
 

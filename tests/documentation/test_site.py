@@ -12,7 +12,7 @@ import pytest
 import onnx_bridge
 import passes
 from docs.generator import site
-from onnx_bridge.cli.main import _VERBS
+from onnx_bridge.cli.main import VERBS
 from passes.legalize import FAMILIES
 
 _ELSEWHERE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["']?(https?:)?//""")
@@ -46,7 +46,7 @@ def test_search_works_from_files(built: Path) -> None:
 
 def test_every_definition_is_in_the_reference() -> None:
     pages = {name: write() for name, write in site.GENERATED.items()}
-    for verb in _VERBS:
+    for verb in VERBS:
         assert re.search(rf"^## {verb}$", pages["reference/cli.md"], re.MULTILINE), verb
     for name in set(onnx_bridge.__all__) - {"__version__"}:
         assert re.search(rf"^::: onnx_bridge\.\S+\.{name}$", pages["reference/api.md"], re.MULTILINE), name

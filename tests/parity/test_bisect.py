@@ -22,7 +22,7 @@ import passes
 from fixtures.models import small
 from fixtures.suites.faults import Plot
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.cli import bisect as bisect_verb
+from onnx_bridge.cli.faults import bisect as bisect_verb
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fixtures.models import small
 from fixtures.suites.faults import Plot
-from onnx_bridge.cli import reduce as reduce_verb
+from onnx_bridge.cli.faults import reduce as reduce_verb
 from onnx_bridge.core.delta_debug import ddmin
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models

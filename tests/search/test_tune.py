@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import onnx_bridge
 from onnx_bridge.batch.jobs import gather
 from onnx_bridge.benchmark.statistics import Ratio
-from onnx_bridge.cli import mixed_precision as cli_mixed_precision
-from onnx_bridge.cli import tune as cli_tune
+from onnx_bridge.cli.speed import mixed_precision as cli_mixed_precision
+from onnx_bridge.cli.speed import tune as cli_tune
 from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import BridgeError, InputError, ParityError

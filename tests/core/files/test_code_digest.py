@@ -132,7 +132,7 @@ def test_another_version_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
         ("passes/shapes/inference.py", True, True),
         ("passes/legalize/nn/__init__.py", False, True),
         ("onnx_bridge/model/writer.py", True, True),
-        ("onnx_bridge/cli/clean.py", False, False),
+        ("onnx_bridge/cli/models/clean.py", False, False),
     ],
 )
 def test_another_version_of_a_module(copied: Path, changed: str, verdicts: bool, cleaning: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from onnx_bridge.cli.cache import app
+from onnx_bridge.cli.setup.cache import app
 from onnx_bridge.core.files.user_cache import cache_dir, clear
 
 CACHED = ("verdicts/2.14.0-abc.jsonl", "torch/abc/0/m.mxr", "bundles/abc/m.mxr", "gpu-view/program", "quark-0.13")

@@ -81,7 +81,7 @@ def _check_engine(engine: str, address: str | None) -> None:
 
 def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
     launch(request.conversion)
-    from onnx_bridge.cli.convert_one import convert_one
+    from onnx_bridge.cli.everyday.convert_one import convert_one
 
     convert_one(source, out, request, as_json)
 

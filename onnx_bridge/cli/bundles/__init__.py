@@ -1,0 +1,1 @@
+"""Bundles after they are converted."""

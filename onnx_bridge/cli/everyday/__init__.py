@@ -1,0 +1,1 @@
+"""The way of a model: what stands in its way, its bundle, the proof, and its results."""

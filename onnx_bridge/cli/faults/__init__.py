@@ -1,0 +1,1 @@
+"""The cause of a difference, and the smallest model that shows it."""

@@ -1,0 +1,1 @@
+"""Models before they are converted."""

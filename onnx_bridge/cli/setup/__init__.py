@@ -1,0 +1,1 @@
+"""What ONNX Bridge stands on: MIGraphX, and the cache."""

@@ -1,0 +1,1 @@
+"""Faster bundles: figures, and searches for them."""
