@@ -18,8 +18,8 @@ from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
-from onnx_bridge.conversion.sizes.open_sizes import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
+from onnx_bridge.conversion.sizes.refusals import BY_SIZES_ALONE, refusal
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage, silent

@@ -9,97 +9,82 @@ They are recognized by the names that optimum, onnxruntime-genai and most script
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
-from onnx_bridge.samples.roles import Dim, Positions, dims_of, roles
+from onnx_bridge.samples.roles import Positions, dims_of, required_inputs, roles
 
 PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
 PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
 BRANCH = "use_cache_branch"
 """The input of a merged decoder (optimum) that chooses the branch with a cache."""
+_WHERE = "decoder"
 
 
 def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> Layout:
     """Return the layout of a decoder; raises InputError if it is not one, or its cache cannot be of fixed size."""
-    inputs = {
-        str(value.name): value
-        for value in model.graph.inputs
-        if value.name not in model.graph.initializers and value.name not in request.freeze
-    }
-    outputs = {str(output.name): output for output in model.graph.outputs}
+    inputs = {str(value.name): value for value in required_inputs(model) if value.name not in request.freeze}
+    outputs = [str(output.name) for output in model.graph.outputs]
     pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)
     if not pasts or pasts.keys() != presents.keys():
         what = f"the inputs are {listed(inputs)}, and the outputs {listed(outputs)}"
         hint = "a decoder has a cache: inputs past_key_values.0.key, …, and outputs present.0.key, …"
-        raise InputError(f"this is not a decoder with a cache: {what}", where="decoder", hint=hint)
+        raise InputError(f"this is not a decoder with a cache: {what}", where=_WHERE, hint=hint)
     others = [name for name in inputs if name not in pasts.values()]
-    ids = _one(
+    results = [name for name in outputs if name not in presents.values()]
+    ids = only(
         "token ids", [name for name in others if name.endswith("input_ids") or name in ("tokens", "ids")], others
     )
-    mask = _at_most_one([name for name in others if "mask" in name])
-    positions = _at_most_one([name for name in others if "position" in name])
-    if unknown := [name for name in others if name not in (ids, mask, positions)]:
-        hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
-        raise InputError(f"the role of its inputs {listed(unknown)} is not known", where="decoder", hint=hint)
-    in_place = _writes_in_place(inputs, pasts)
-    logits = _one(
-        "logits", [n for n in outputs if n == "logits"] or [n for n in outputs if n not in presents.values()], outputs
-    )
-    rank = len(dims_of(inputs[mask]) or ()) if mask is not None else None
+    mask = _if_single([name for name in others if "mask" in name])
+    positions = _if_single([name for name in others if "position" in name])
+    refuse_unknown([name for name in others if name not in (ids, mask, positions)])
+    logits = only("logits", ["logits"] if "logits" in outputs else results, outputs)
+    rank = None if mask is None else len(dims_of(inputs[mask]) or ())
     if rank != 2:
-        what = "there is no attention mask" if mask is None else f"the attention mask has {rank} dimensions"
+        what = "there is no attention mask" if rank is None else f"the attention mask has {rank} dimensions"
         hint = "export it with an attention mask, [batch, tokens], which hides what the cache does not hold yet"
-        raise InputError(f"the cache cannot be of fixed size: {what}", where="decoder", hint=hint)
+        raise InputError(f"the cache cannot be of fixed size: {what}", where=_WHERE, hint=hint)
     batch = _batch(inputs[ids], request)
-    _check_positions(inputs, positions, sizes)
+    positions_known = _positions_known(inputs, positions)
+    if positions_known is not None and positions_known < sizes.max_length:
+        what, hint = f"the model knows {positions_known} positions", f"give {positions_known} or less"
+        raise InputError(what, where=f"max_length {sizes.max_length}", hint=hint)
     cache = tuple(
         CacheTensor(past, presents[key], *cache_shape(inputs[past], batch, sizes.max_length))
         for key, past in pasts.items()
     )
+    in_place = all(_is_written_in_place(inputs[past]) for past in pasts.values())
     return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place)
 
 
-def matching(pattern: re.Pattern[str], names: Mapping[str, ir.Value]) -> dict[str, str]:
+def matching(pattern: re.Pattern[str], names: Iterable[str]) -> dict[str, str]:
     """Return names by what follows the prefix."""
     return {match[1]: name for name in names if (match := pattern.fullmatch(name))}
 
 
-def listed(names: Mapping[str, ir.Value] | Sequence[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Return the first names, for messages."""
     shown = list(names)
     return ", ".join(shown[:4]) + (", …" if len(shown) > 4 else "") or "none"
 
 
-def _one(what: str, matches: Sequence[str], among: Mapping[str, ir.Value] | Sequence[str]) -> str:
+def only(what: str, matches: Sequence[str], among: Iterable[str]) -> str:
+    """Return the only match; raises InputError."""
     if len(matches) != 1:
-        hint = "name them input_ids and logits" if not matches else "freeze or remove the others"
-        raise InputError(f"which of {listed(among)} are the {what} is not known", where="decoder", hint=hint)
+        hint = "freeze or remove the others" if matches else "export it with the names that optimum gives, as input_ids"
+        raise InputError(f"which of {listed(among)} are the {what} is not known", where=_WHERE, hint=hint)
     return matches[0]
 
 
-def _at_most_one(matches: Sequence[str]) -> str | None:
-    return matches[0] if len(matches) == 1 else None
-
-
-def _writes_in_place(inputs: Mapping[str, ir.Value], pasts: Mapping[str, str]) -> bool:
-    """Return whether the caches belong to GroupQueryAttention, which writes new tokens behind the valid ones."""
-    return all(
-        any(node.op_type == "GroupQueryAttention" and index in (3, 4) for node, index in inputs[name].uses())
-        for name in pasts.values()
-    )
-
-
-def _batch(ids: ir.Value, request: ConvertRequest) -> int:
-    dims = dims_of(ids) or ()
-    if len(dims) != 2:
-        what = f"the token ids {ids.name} have {len(dims)} dimensions"
-        raise InputError(what, where="decoder", hint="they should have the shape [batch, tokens]")
-    return dims[0] if isinstance(dims[0], int) else request.dims.get(dims[0] or "", 1)
+def refuse_unknown(inputs: Sequence[str]) -> None:
+    """Raise InputError if there are inputs without a role."""
+    if inputs:
+        hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in inputs)}"
+        raise InputError(f"the role of its inputs {listed(inputs)} is not known", where=_WHERE, hint=hint)
 
 
 def cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...], int]:
@@ -108,29 +93,35 @@ def cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]
     if len(open_axes) != 1:
         what = f"which axis of {past.name} has the tokens is not known: its shape is {list(dims)}"
-        raise InputError(what, where="decoder", hint="its batch and its tokens should have symbols, and nothing else")
-    shape = tuple(
-        length if axis == open_axes[0] else dim if isinstance(dim, int) else batch for axis, dim in enumerate(dims)
-    )
-    return shape, open_axes[0]
+        raise InputError(what, where=_WHERE, hint="its batch and its tokens should have symbols, and nothing else")
+    sizes = dict.fromkeys(open_axes, length)
+    return tuple(dim if isinstance(dim, int) else sizes.get(axis, batch) for axis, dim in enumerate(dims)), open_axes[0]
 
 
-def _check_positions(inputs: Mapping[str, ir.Value], positions: str | None, sizes: DecoderSizes) -> None:
-    """Require that the tables of positions are long enough; raises InputError."""
-    known: list[Dim] = [_rows(inputs, positions)] if positions is not None else []
-    users = {node for value in inputs.values() for node, _ in value.uses()}
-    for node in users:
+def _if_single(matches: Sequence[str]) -> str | None:
+    return matches[0] if len(matches) == 1 else None
+
+
+def _is_written_in_place(past: ir.Value) -> bool:
+    """Return whether a cache is that of a GroupQueryAttention, which writes new tokens behind the valid ones."""
+    return any(node.op_type == "GroupQueryAttention" and index in (3, 4) for node, index in past.uses())
+
+
+def _batch(ids: ir.Value, request: ConvertRequest) -> int:
+    dims = dims_of(ids) or ()
+    if len(dims) != 2:
+        what = f"the token ids {ids.name} have {len(dims)} dimensions"
+        raise InputError(what, where=_WHERE, hint="they should have the shape [batch, tokens]")
+    return dims[0] if isinstance(dims[0], int) else request.dims.get(dims[0] or "", 1)
+
+
+def _positions_known(inputs: Mapping[str, ir.Value], positions: str | None) -> int | None:
+    """Return the rows of the smallest table that positions are looked up in; None if there is no table."""
+    typed = {name: value for name, value in inputs.items() if value.dtype is not None}
+    role = dict(zip(typed, roles(list(typed.values())), strict=True)).get(positions or "")
+    rows = [dim + more for dim, more in role.highs if isinstance(dim, int)] if isinstance(role, Positions) else []
+    for node in {use.node for value in inputs.values() for use in value.uses()}:
         table = node.inputs[7] if node.op_type == "GroupQueryAttention" and len(node.inputs) > 7 else None
-        known += (dims_of(table) or ())[:1] if table is not None else ()
-    least = min((rows for rows in known if isinstance(rows, int)), default=sizes.max_length)
-    if least < sizes.max_length:
-        what = f"the model knows {least} positions"
-        raise InputError(what, where=f"max_length {sizes.max_length}", hint=f"give {least} or less")
-
-
-def _rows(inputs: Mapping[str, ir.Value], positions: str) -> int | None:
-    """Return the number of rows of the table that positions are looked up in."""
-    values = [value for value in inputs.values() if value.dtype is not None]
-    role = dict(zip((str(value.name) for value in values), roles(values), strict=True)).get(positions)
-    highs = [dim + more for dim, more in role.highs if isinstance(dim, int)] if isinstance(role, Positions) else []
-    return min(highs, default=None)
+        dims = () if table is None else dims_of(table) or ()
+        rows += [dim for dim in dims[:1] if isinstance(dim, int)]
+    return min(rows, default=None)

@@ -8,11 +8,12 @@ of it, or is 1. Combinations that inference or ONNX Runtime finds impossible are
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -34,9 +35,9 @@ Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 
 def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
     """Return the names of buckets that are not dimensions but inputs, whose values select a bucket."""
-    inputs = {str(value.name) for value in required_inputs(model) if value.dtype == ir.DataType.BOOL}
-    dims = {name for value in required_inputs(model) for dim in dims_of(value) or () for name in _names(dim)}
-    return (inputs - dims) & {*names}
+    inputs = required_inputs(model)
+    booleans = {str(value.name) for value in inputs if value.dtype == ir.DataType.BOOL}
+    return booleans.intersection(names).difference(_symbols(inputs))
 
 
 def output_axes(
@@ -44,16 +45,17 @@ def output_axes(
 ) -> tuple[Axis, ...]:
     """Return an output's dimensions: as declared, or, if that is wrong, fitted to observed shapes by sizes."""
     points = list({tuple(dims.items()): (dims, shape) for dims, shape in observed}.values())
-    if not points or len({len(shape) for _, shape in points}) != 1:
+    ranks = {len(shape) for _, shape in points}
+    if len(ranks) != 1:
         return tuple(declared or ())
-    ranked = declared if declared is not None and len(declared) == len(points[0][1]) else [None] * len(points[0][1])
+    (rank,) = ranks
     axes: list[Axis] = []
-    for index, axis in enumerate(ranked):
+    for index, axis in enumerate(declared if declared is not None and len(declared) == rank else [None] * rank):
         sizes = [shape[index] for _, shape in points]
-        if all(size_of(axis, dims) == size is not None for (dims, _), size in zip(points, sizes, strict=True)):
+        known = [size for size in sizes if size is not None]
+        if all(size_of(axis, dims) == shape[index] is not None for dims, shape in points):
             axes.append(axis)
         else:
-            known = [size for size in sizes if size is not None]
             axes.append(fitted([dims for dims, _ in points], known) if len(known) == len(sizes) else None)
     return tuple(axes)
 
@@ -79,103 +81,96 @@ class BucketSizes:
         """Return the sizes of the buckets of a request; raises InputError if no combination is possible."""
         _check_ties(model, request)
         combinations = _Combinations(model, request)
-        chosen = (sorted(set(bucket)) for bucket in request.buckets.values())
-        combined = [dict(zip(request.buckets, sizes, strict=True)) for sizes in itertools.product(*chosen)]
-        values = selected(model, request.buckets)
-        combined.sort(key=lambda sizes: (math.prod(sizes[name] for name in sizes.keys() - values), [*sizes.values()]))
-        judged = {label(sizes): combinations.impossible(sizes, runs) for sizes in combined}
-        reasons = {names: reason for names, reason in judged.items() if reason is not None}
-        possible = [sizes for sizes in combined if label(sizes) not in reasons]
+        problems = [(sizes, combinations.problem(sizes, runs)) for sizes in combinations]
+        possible = [sizes for sizes, problem in problems if problem is None]
+        impossible = [(sizes, problem) for sizes, problem in problems if problem is not None]
         if not possible:
-            names, reason = next(iter(reasons.items()))
-            raise InputError(f"no combination of sizes is possible: {names}: {reason}", where="bucket")
-        left_out = tuple(f"{names} is left out: {reason}" for names, reason in reasons.items())
-        following = combinations.following(possible, [sizes for sizes in combined if label(sizes) in reasons])
-        buckets = [{name: size for name, size in sizes.items() if name not in following} for sizes in possible]
-        fixed, follows = combinations.others(buckets, following)
-        return cls(tuple(buckets), fixed, follows, left_out)
+            sizes, problem = impossible[0]
+            raise InputError(f"no combination of sizes is possible: {label(sizes)}: {problem}", where="bucket")
+        left_out = tuple(f"{label(sizes)} is left out: {problem}" for sizes, problem in impossible)
+        following = combinations.following(possible, [sizes for sizes, _ in impossible])
+        buckets = tuple({name: size for name, size in sizes.items() if name not in following} for sizes in possible)
+        return cls(buckets, *combinations.others(buckets, following), left_out)
 
     def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
         """Return the dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
-        declared = dims_of(value)
-        if declared is None:
-            return None
-        return tuple(self._axis(dim, f"{value.name}[{index}]") for index, dim in enumerate(declared))
+        named = _named(value)
+        return None if named is None else tuple(map(self._axis, named))
 
     def request_of(self, model: ir.Model, bucket: Sizes, request: ConvertRequest) -> ConvertRequest:
         """Return the request that converts one bucket."""
-        dims: dict[str, int] = {}
-        shapes = dict(request.shapes)
-        plain = {dim for value in required_inputs(model) for dim in dims_of(value) or () if _names(dim) == {dim}}
-        for value in required_inputs(model):
-            declared, sizes = dims_of(value) or (), self.axes(value) or ()
-            shape = tuple(size_of(axis, bucket) for axis in sizes)
-            for dim, size in zip(declared, shape, strict=True):
-                if isinstance(dim, str) and symbols(dim) == {dim} and size is not None:
-                    dims[dim] = size
-            unnamed = any(dim is None or (isinstance(dim, str) and not symbols(dim) <= plain) for dim in declared)
-            if unnamed and None not in shape and str(value.name) not in request.freeze:
-                shapes.setdefault(str(value.name), tuple(size for size in shape if size is not None))
+        inputs = required_inputs(model)
+        plain = {dim for value in inputs for dim in dims_of(value) or () if _names(dim) == {dim}}
+        dims, shapes = dict(request.dims), {}
+        for value in inputs:
+            declared = dims_of(value) or ()
+            sizes = [size_of(axis, bucket) for axis in self.axes(value) or ()]
+            known = {index: size for index, size in enumerate(sizes) if size is not None}
+            dims |= {str(declared[index]): size for index, size in known.items() if declared[index] in plain}
+            is_plain = all(dim is not None and _names(dim) <= plain for dim in declared)
+            if not is_plain and len(known) == len(sizes) and value.name not in request.freeze:
+                shapes[str(value.name)] = tuple(known.values())
+        shapes |= request.shapes
+        freeze = {**request.freeze, **{name: json.dumps(bool(bucket[name])) for name in selected(model, bucket)}}
+        alone = replace(request, buckets={}, ties={}, pad={}, pad_before=())
         budget = request.prove_budget / len(self.buckets)
-        freeze = {name: json.dumps(bool(bucket[name])) for name in bucket.keys() & selected(model, bucket)}
-        alone = replace(request, buckets={}, ties={}, pad={}, pad_before=(), prove_budget=budget)
-        return replace(alone, dims={**request.dims, **dims}, shapes=shapes, freeze={**request.freeze, **freeze})
+        return replace(alone, dims=dims, shapes=shapes, freeze=freeze, prove_budget=budget)
 
-    def _axis(self, dim: Axis, otherwise: str) -> Axis:
-        name = otherwise if dim is None else dim
-        if not isinstance(name, str) or name in self.buckets[0]:
-            return name
-        if name in self.fixed:
-            return self.fixed[name]
-        if name in self.follows:
-            return self.follows[name]
-        known = self.fixed.keys() | self.follows.keys() | self.buckets[0].keys()
-        return None if dim is None or not _names(dim) <= known else _substituted(name, self.fixed, self.follows)
+    def _axis(self, dim: Axis) -> Axis:
+        known: dict[str, Axis] = {**self.fixed, **self.follows}
+        if not isinstance(dim, str) or dim in self.buckets[0]:
+            return dim
+        if dim in known:
+            return known[dim]
+        return _substituted(dim, self.fixed, self.follows) if symbols(dim) <= known.keys() | self.buckets[0] else None
 
 
 class _Combinations:
-    """The combinations of the sizes that a user chose."""
+    """The combinations of the sizes that a user chose, the smallest first."""
 
     def __init__(self, model: ir.Model, request: ConvertRequest) -> None:
-        self.model, self.request = model, request
-        self.dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
+        self._inputs, self._request = required_inputs(model), request
+        self._dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
         self._selected = selected(model, request.buckets)
-        self._known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-        dims = (dim for value in required_inputs(model) for dim in dims_of(value) or ())
-        self._others = dict.fromkeys((name for dim in dims for name in _names(dim)), 1)
-        """Symbols that are in expressions alone."""
+        self._known: dict[str, dict[str, int]] = {}
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        chosen = (sorted(set(sizes)) for sizes in self._request.buckets.values())
+        combined = [dict(zip(self._request.buckets, sizes, strict=True)) for sizes in itertools.product(*chosen)]
+        dims = self._request.buckets.keys() - self._selected
+        yield from sorted(combined, key=lambda sizes: (math.prod(sizes[name] for name in dims), [*sizes.values()]))
 
     def sizes(self, chosen: Sizes) -> dict[str, int]:
-        """Return the sizes of all dimensions, for some of them."""
-        key = tuple(sorted(chosen.items()))
+        """Return the sizes of all dimensions, for some of them; symbols that are in expressions alone are 1."""
+        key = label(chosen)
         if key not in self._known:
-            sizes = {name: size for name, size in chosen.items() if name not in self._selected}
-            self._known[key] = {**self._others, **self.dims.given, **chosen, **self.dims.sizes(1, sizes).all}
+            dims = {name: size for name, size in chosen.items() if name not in self._selected}
+            others = dict.fromkeys(_symbols(self._inputs), 1)
+            self._known[key] = {**others, **self._dims.given, **chosen, **self._dims.sizes(1, dims).all}
         return self._known[key]
 
-    def impossible(self, chosen: Sizes, runs: Runs) -> str | None:
+    def problem(self, chosen: Sizes, runs: Runs) -> str | None:
         """Return why the model cannot compute with some sizes; None if it can, or if that is not known."""
         sizes = self.sizes(chosen)
-        for name, text in self.request.ties.items():
+        for name, text in self._request.ties.items():
             size = size_of(text, sizes)
             if size is None or size < 0 or sizes[name] != size:
                 return f"{name}={text} is {'no size' if size is None else size}"
-        conflict = self.dims.conflict(sizes)
+        conflict = self._dims.conflict(sizes)
         if conflict is not None:
             numbers = " and ".join(dict.fromkeys(str(size) for size in conflict.sizes if isinstance(size, int)))
             return f"{conflict.node.op_type} {conflict.node.name} cannot take sizes of {numbers} together"
-        return runs(self.shapes(sizes))
+        return runs(self._shapes(sizes))
 
-    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the inputs; inputs of unknown rank, or with unknown sizes, are left out."""
-        shapes = {}
-        for value in required_inputs(self.model):
-            axes = dims_of(value)
-            named = [f"{value.name}[{index}]" if axis is None else axis for index, axis in enumerate(axes or ())]
-            given: Sequence[int | None] | None = self.request.shapes.get(str(value.name))
-            shape = given or [size_of(axis, sizes) for axis in named]
-            if axes is not None and None not in shape:
-                shapes[str(value.name)] = tuple(size for size in shape if size is not None)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for value in self._inputs:
+            name, axes = str(value.name), _named(value)
+            if axes is not None:
+                given = self._request.shapes.get(name) or [size_of(axis, sizes) for axis in axes]
+                known = tuple(size for size in given if size is not None)
+                shapes |= {name: known} if len(known) == len(given) else {}
         return shapes
 
     def following(self, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> dict[str, str]:
@@ -184,14 +179,16 @@ class _Combinations:
         for name in reversed(list(possible[0])) if impossible else ():
             known = {name, *expressions}
             points = [{other: size for other, size in sizes.items() if other not in known} for sizes in possible]
-            candidates = (self.dims.follows.get(name), fitted(points, [sizes[name] for sizes in possible]))
+            candidates = (self._dims.follows.get(name), fitted(points, [sizes[name] for sizes in possible]))
             for text in candidates if points[0] else ():
-                if isinstance(text, str) and self._holds(name, text, possible, impossible):
+                if isinstance(text, str) and self._tells_apart(name, text, possible, impossible):
                     expressions[name] = text
                     break
         return expressions
 
-    def _holds(self, name: str, text: str, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> bool:
+    def _tells_apart(self, name: str, text: str, possible: Sequence[Sizes], impossible: Sequence[Sizes]) -> bool:
+        """Return whether a dimension is an expression in all possible combinations, and in no other."""
+
         def holds(sizes: Sizes) -> bool:
             return size_of(text, self.sizes(sizes)) == sizes[name]
 
@@ -199,21 +196,23 @@ class _Combinations:
 
     def others(self, buckets: Sequence[Sizes], following: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the dimensions of one size, and expressions for those that follow from dimensions of several sizes."""
-        unique = {tuple(at.items()): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}
-        points = list(unique.values())
-        known = [self.sizes({**point, **self._evaluated(following, point)}) for point in points]
+        unique = {label(at): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}
+        points, known = list(unique.values()), []
+        for point in points:
+            sizes = self.sizes(point)
+            followed = {name: size_of(text, sizes) for name, text in following.items()}
+            known.append(self.sizes({**point, **{name: size for name, size in followed.items() if size is not None}}))
         fixed: dict[str, int] = {}
         follows: dict[str, str] = {}
-        said = {**self.dims.follows, **following, **self.request.ties}
+        said = {**self._dims.follows, **following}
         for name in (name for name in known[0] if name not in buckets[0]):
-            sizes = [point[name] for point in known]
-            if len(set(sizes)) == 1:
-                fixed[name] = sizes[0]
+            values = [point[name] for point in known]
+            text: Axis = said.get(name)
+            if len(set(values)) == 1:
+                fixed[name] = values[0]
                 continue
-            if name in said and all(size_of(said[name], point) == point[name] for point in known):
-                follows[name] = said[name]
-                continue
-            text = fitted(points, sizes)
+            if text is None or any(size_of(text, point) != point[name] for point in known):
+                text = fitted(points, values)
             if not isinstance(text, str):
                 what = f"the size does not follow from {', '.join(buckets[0])} in a simple way"
                 hint = f"tie it to them, as --bucket '{name}={next(iter(buckets[0]))} + 1'"
@@ -223,13 +222,9 @@ class _Combinations:
             follows = {name: str(_substituted(text, fixed, follows)) for name, text in follows.items()}
         return fixed, follows
 
-    def _evaluated(self, following: Mapping[str, str], point: Sizes) -> dict[str, int]:
-        sizes = self.sizes(point)
-        return {name: size for name, text in following.items() if (size := size_of(text, sizes)) is not None}
-
 
 def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
-    known = {name for value in model.graph.inputs for dim in dims_of(value) or () for name in _names(dim)}
+    known = _symbols(model.graph.inputs)
     for name, text in request.ties.items():
         where = f"bucket {name}"
         for symbol in (name, *sorted(symbols(text))):
@@ -238,19 +233,21 @@ def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
                 raise InputError(f"no input has a dimension {symbol}", where=where, hint=hint)
         if name in request.dims or name in request.buckets:
             raise InputError("the dimension has sizes as well", where=where)
-        if name in _reached(name, request.ties):
-            raise InputError(f"{text} depends on {name} itself", where=where)
+    try:
+        graphlib.TopologicalSorter({name: symbols(text) for name, text in request.ties.items()}).prepare()
+    except graphlib.CycleError as error:
+        name = error.args[1][0]
+        raise InputError(f"{request.ties[name]} depends on {name} itself", where=f"bucket {name}") from None
 
 
-def _reached(name: str, ties: Mapping[str, str]) -> set[str]:
-    """Return the dimensions that a dimension is tied to, directly or through others."""
-    reached: set[str] = set()
-    queue = [name]
-    while queue:
-        more = symbols(ties[queue.pop()]) - reached
-        reached |= more
-        queue += more & ties.keys()
-    return reached
+def _named(value: ir.Value) -> tuple[Axis, ...] | None:
+    """Return the dimensions of a value, of which each has a name; None if its rank is unknown."""
+    dims = dims_of(value)
+    return None if dims is None else tuple(f"{value.name}[{i}]" if dim is None else dim for i, dim in enumerate(dims))
+
+
+def _symbols(values: Iterable[ir.Value]) -> list[str]:
+    return [name for value in values for dim in dims_of(value) or () for name in sorted(_names(dim))]
 
 
 def _names(dim: Axis) -> frozenset[str]:

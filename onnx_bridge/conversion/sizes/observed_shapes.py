@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import required_inputs
-from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import at_most, limited
@@ -25,8 +25,6 @@ from passes.rewriting.base import Context
 from passes.shapes.declarations import contradiction, settle, unproven
 from passes.shapes.inference import infer
 
-_MOST_WORK = 10_000_000_000
-"""Multiply-adds of a model that is run for its shapes, a few seconds; declarations of larger ones are not checked."""
 _SECONDS, _MEMORY = 30.0, 4 << 30
 """The limits of loading it and of each run: a loop may have no end."""
 _DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Tokenizer", "Unique", "WhisperBeamSearch"))
@@ -38,7 +36,7 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
     if not all(map(can_cross, required)):
         return
     wanted = [value for value in unproven(model) if _producer(value).op_type not in _DEPENDING_ON_DATA]
-    if not wanted or sum(map(estimate, model.graph)) > _MOST_WORK:
+    if not wanted or not is_quick(model):
         return
     observed = _observed(model, required, wanted)
     scope = Scope(model, model.graph)

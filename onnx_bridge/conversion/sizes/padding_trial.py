@@ -20,7 +20,7 @@ from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
 from onnx_bridge.conversion.sizes.freezing import freezing
-from onnx_bridge.conversion.sizes.open_sizes import is_quick
+from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.core.values import Value

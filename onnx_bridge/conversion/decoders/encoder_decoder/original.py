@@ -30,8 +30,8 @@ class EncoderDecoderOriginal:
         self.encoder = _Part.of(files.encoder, {})
         self.first = _Part.of(files.first, {**freeze, **files.branch(cached=False)})
         self.step = _Part.of(files.step, {**freeze, **files.branch(cached=True)})
-        pasts = matching(PAST, {str(value.name): value for value in self.step.model.graph.inputs})
-        presents = matching(PRESENT, {str(value.name): value for value in self.first.model.graph.outputs})
+        pasts = matching(PAST, [str(value.name) for value in self.step.model.graph.inputs])
+        presents = matching(PRESENT, [str(value.name) for value in self.first.model.graph.outputs])
         self.presents = {pasts[key]: presents[key] for key in pasts}
         """The output of ``first`` that is each past of ``step`` at the first token."""
 

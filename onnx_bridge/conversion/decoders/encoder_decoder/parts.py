@@ -10,14 +10,14 @@ and values that depend on its tokens are the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
-from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching
+from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching, only, refuse_unknown
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
@@ -61,7 +61,7 @@ class Parts:
         presents = matching(PRESENT, _named(first.graph.outputs))
         pasts = matching(PAST, _named(step.graph.inputs))
         if not pasts or pasts.keys() != presents.keys():
-            what = f"one takes {listed(list(pasts.values()))}, the other returns {listed(list(presents.values()))}"
+            what = f"one takes {listed(pasts.values())}, the other returns {listed(presents.values())}"
             hint = "export both files at once, with a cache"
             raise InputError(f"the decoders do not fit together: {what}", where=_WHERE, hint=hint)
         outputs = _named(first.graph.outputs)
@@ -72,34 +72,27 @@ class Parts:
         if not crossing or not cache or "" in cache.values():
             what = "the keys and values are not those of attention to the decoder itself and to an encoder"
             raise InputError(what, where=_WHERE, hint="export it with a cache, task text2text-generation-with-past")
-        logits = [name for name in _named(step.graph.outputs) if name not in own.values()]
-        if len(logits) != 1:
-            raise InputError(f"which of {listed(logits)} are the logits is not known", where=_WHERE)
+        results = [name for name in _named(step.graph.outputs) if name not in own.values()]
+        logits = only("logits", results, results)
         _keep(first, [presents[key] for key in crossing])
-        _keep(step, [*logits, *cache.values()])
+        _keep(step, [logits, *cache.values()])
         others = [value for value in step.graph.inputs if value.name not in pasts.values()]
-        ids = _one("token ids", others, lambda value: _is_integer(value) and str(value.name).endswith("input_ids"))
+        tokens = [name for value in others if _is_integer(value) and (name := str(value.name)).endswith("input_ids")]
+        ids = only("token ids", tokens, [str(value.name) for value in others])
         rest = [value for value in others if value.name != ids]
         masks = [str(value.name) for value in rest if "mask" in str(value.name)]
         states = [str(value.name) for value in rest if value.name not in masks and not _is_integer(value)]
-        unknown = [str(value.name) for value in rest if value.name not in (*masks[:1], *states[:1])]
-        if unknown:
-            hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in unknown)}"
-            raise InputError(f"the role of its inputs {listed(unknown)} is not known", where=_WHERE, hint=hint)
+        refuse_unknown([str(value.name) for value in rest if value.name not in (*masks[:1], *states[:1])])
         hidden, mask = next(iter(states), None), next(iter(masks), None)
         crossed = {pasts[key]: presents[key] for key in crossing}
-        return cls(first, memory_input, step, ids, logits[0], cache, crossed, hidden, mask)
+        return cls(first, memory_input, step, ids, logits, cache, crossed, hidden, mask)
 
 
 def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
     """Return whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
     inputs = {name: value for name, value in _named(model.graph.inputs).items() if name not in frozen}
     pasts, presents = matching(PAST, inputs), matching(PRESENT, _named(model.graph.outputs))
-    states = [
-        value
-        for name, value in inputs.items()
-        if name not in pasts.values() and not _is_integer(value) and len(dims_of(value) or ()) == 3
-    ]
+    states = [name for name, value in inputs.items() if name not in pasts.values() and _is_states(value)]
     tokens = any(name.endswith("input_ids") for name in inputs)
     return tokens and bool(presents) and (bool(states) or bool(pasts.keys() - presents.keys()))
 
@@ -116,8 +109,8 @@ def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
 
 
 def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
-    others = [value for value in _named(first.graph.inputs).values() if value.name not in pasts]
-    return _one("hidden states", others, lambda value: not _is_integer(value) and len(dims_of(value) or ()) == 3)
+    others = {name: value for name, value in _named(first.graph.inputs).items() if name not in pasts}
+    return only("hidden states", [name for name, value in others.items() if _is_states(value)], others)
 
 
 def _inputs_of(value: ir.Value) -> set[str]:
@@ -145,12 +138,8 @@ def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
 
 
-def _one(what: str, among: Sequence[ir.Value], accept: Callable[[ir.Value], bool]) -> str:
-    matches = [str(value.name) for value in among if accept(value)]
-    if len(matches) != 1:
-        names = listed([str(value.name) for value in among])
-        raise InputError(f"which of {names} are the {what} is not known", where=_WHERE, hint="freeze the others")
-    return matches[0]
+def _is_states(value: ir.Value) -> bool:
+    return not _is_integer(value) and len(dims_of(value) or ()) == 3
 
 
 def _is_integer(value: ir.Value) -> bool:

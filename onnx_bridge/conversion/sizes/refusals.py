@@ -1,0 +1,59 @@
+"""Whether ONNX Runtime runs a model with the sizes that it has, and whether its sizes are to blame if not."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import required_inputs
+from passes.graphs.cost import estimate
+from passes.operators import operators
+from passes.probing.partition import can_cross
+
+_MOST_WORK = 10_000_000_000
+"""Multiply-adds of a model that is run to see whether it runs, a few seconds."""
+_PRODUCTS = "Conv ConvInteger ConvTranspose Einsum Gemm GRU LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN"
+_OTHERS = "AveragePool BatchNormalization Concat InstanceNormalization LayerNormalization MaxPool Split Squeeze"
+BY_SIZES_ALONE = operators("broadcasts").union(_PRODUCTS.split(), _OTHERS.split())
+"""Operators for which the values of their operands do not matter to whether they run."""
+
+
+def is_quick(model: ir.Model) -> bool:
+    """Return whether a model with sizes is run by ONNX Runtime in a few seconds."""
+    return sum(map(estimate, model.graph)) <= _MOST_WORK
+
+
+def refusal(model: ir.Model) -> OnnxRuntimeError | None:
+    """Return why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
+    if not all(map(can_cross, required_inputs(model))) or not is_quick(model):
+        return None
+    error = _error(model, model)
+    if error is not None and error.reason is Reason.OTHER:  # its own inference of fixed sizes may be to blame
+        loose = model.clone()
+        for value in loose.graph.inputs:
+            value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+        error = _error(loose, model)
+    return error if error is not None and error.reason in (Reason.RUN_FAILED, Reason.OTHER) else None
+
+
+def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
+    """Return why ONNX Runtime does not run a model on values for its sized form; None if it does, or cannot tell."""
+    try:
+        Reference(model).run(*samplers.generate(sized))
+    except OnnxRuntimeError as error:
+        return error
+    except BridgeError:
+        pass
+    return None
+
+
+def is_refused_unsized(model: ir.Model) -> bool:
+    """Return whether ONNX Runtime's inference already refuses a model with open sizes."""
+    try:
+        Reference(model)
+    except BridgeError as error:
+        return isinstance(error, OnnxRuntimeError)
+    return False
