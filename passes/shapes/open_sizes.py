@@ -3,7 +3,7 @@
     past: [batch, heads, past, head]    Concat(past, k: [batch, 8, 1, 64])    →  heads = 8, head = 64
 
 Inference is run with the open dimensions as symbols. Where a node needs sizes to be the same
-(`passes.shapes.size_relations`) and one of them is a number, the others follow. Nothing else follows: the remaining
+(`passes.shapes.axes.relations`) and one of them is a number, the others follow. Nothing else follows: the remaining
 dimensions get the default, except those that meet a size which is not known yet, such as a mask as long as a
 concatenation of past and new keys. Inference is then repeated, until all are known. By a convention of exporters,
 ``total_X`` is ``past_X + X``; a caller may say the same of other names.
@@ -18,8 +18,9 @@ import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
 from passes.shapes import size_expressions
+from passes.shapes.axes.relations import Operands, Relation, relations
+from passes.shapes.axes.words import Dim, Dims
 from passes.shapes.inference import FAILURES, run
-from passes.shapes.size_relations import Dim, Dims, Operands, Relation, relations
 
 _WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "FusedConv", "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""

@@ -42,30 +42,19 @@ class Operands:
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return an attribute that is a number."""
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else int(attribute.value)
+        return self.node.attributes.get_int(name, default)
 
     def integers(self, name: str, default: Sequence[int] = ()) -> list[int]:
         """Return an attribute that is a list of numbers."""
-        attribute = self.node.attributes.get(name)
-        return list(default if attribute is None else attribute.value)
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return an attribute that is text."""
-        attribute = self.node.attributes.get(name)
-        return default if attribute is None else str(attribute.as_string())
+        return list(self.node.attributes.get_ints(name, default))
 
     def elements(self, index: int) -> list[int] | None:
         """Return the elements of a constant input of integers; None if it is not one."""
         return ints(self.constants.get(index))
 
-    def numbers(self) -> dict[str, int]:
-        """Return its attributes that are numbers."""
-        return {
-            attribute.name: attribute.value
-            for attribute in self.node.attributes.values()
-            if attribute.type == ir.AttributeType.INT
-        }
+    def named(self, index: int, attribute: str) -> list[int] | None:
+        """Return numbers that are an attribute, or the elements of an input in later opsets; None if not constant."""
+        return self.elements(index) if len(self.shapes) > 1 else self.integers(attribute)
 
 
 @dataclass
@@ -88,3 +77,10 @@ class Shrinking:
     elements: dict[int, list[Expression]] = field(default_factory=dict)
     attributes: dict[str, list[Expression]] = field(default_factory=dict)
     limits: dict[int, list[Expression]] = field(default_factory=dict)
+
+    def rename(self, operands: Operands, index: int, attribute: str, numbers: list[Expression]) -> None:
+        """Set what the numbers of an attribute, or of an input in later opsets, become."""
+        if len(operands.shapes) > 1:
+            self.elements[index] = numbers
+        else:
+            self.attributes[attribute] = numbers

@@ -53,16 +53,13 @@ def _reshape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
                 _set_axis(0, axis, product if size > 1 else Expression.number(size), operands, sizes, shrinking)
             elif not operands.kinds:
                 sizes.define(operands.key(size), product)
-    named = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("shape")
+    named = operands.named(1, "shape")
     if named and len(named) == len(after):
         wanted = [
             Expression.product(*map(operands.key, part)) if size > 1 else Expression.number(size)
             for size, part in zip(named, factors[1], strict=True)
         ]
-        if len(operands.shapes) > 1:
-            shrinking.elements[1] = wanted
-        else:
-            shrinking.attributes["shape"] = wanted
+        shrinking.rename(operands, 1, "shape", wanted)
 
 
 def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[list[int]], list[list[int]]] | None:
@@ -104,22 +101,18 @@ def _slice(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     shape = operands.shape(0)
     if shape is None:
         return
-    as_inputs = len(operands.shapes) > 1
-    starts = operands.elements(1) if as_inputs else operands.integers("starts")
-    ends = operands.elements(2) if as_inputs else operands.integers("ends")
-    axes = operands.elements(3) if as_inputs else operands.integers("axes")
-    steps = operands.elements(4) if as_inputs else None
-    for place, bounds in ((1, starts), (2, ends)):
+    axes = operands.named(3, "axes")
+    steps = operands.elements(4)
+    for place, attribute in ((1, "starts"), (2, "ends")):
+        bounds = operands.named(place, attribute)
         named = []
         for number, value in enumerate(bounds or ()):
             size = shape[axes[number] if axes else number]
             modulus = math.lcm(2, abs(steps[number])) if steps else 2
             sizes.require(operands.key(size), Rule(modulus=modulus))
             named.append(_position(value, size, operands, sizes, modulus))
-        if as_inputs and bounds is not None:
-            shrinking.elements[place] = named
-        elif bounds is not None:
-            shrinking.attributes["starts" if place == 1 else "ends"] = named
+        if bounds is not None:
+            shrinking.rename(operands, place, attribute, named)
 
 
 def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
@@ -127,8 +120,7 @@ def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     if shape is None:
         return
     axis = operands.integer("axis") % len(shape)
-    as_input = operands.rank(1) > 0
-    parts = operands.elements(1) if as_input else operands.integers("split")
+    parts = operands.named(1, "split")
     if not parts:
         count = operands.integer("num_outputs", len(operands.results))
         sizes.require(operands.key(shape[axis]), Rule(2 * count, math.lcm(2, count)))
@@ -138,10 +130,7 @@ def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     ones = sum(part for part in parts if part < 2)
     whole = Expression((*Expression.sum(*keys).terms, (ones, ())) if ones else Expression.sum(*keys).terms)
     _set_axis(0, axis, whole, operands, sizes, shrinking)
-    if as_input:
-        shrinking.elements[1] = named
-    else:
-        shrinking.attributes["split"] = named
+    shrinking.rename(operands, 1, "split", named)
 
 
 def _concat(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
@@ -188,7 +177,7 @@ def _resize(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
 def _pad(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     """Keep pads; require sizes larger than what is reflected or removed."""
     shape = operands.shape(0)
-    pads = operands.elements(1) if len(operands.shapes) > 1 else operands.integers("pads")
+    pads = operands.named(1, "pads")
     if shape is None or not pads:
         return
     named = operands.elements(3) or list(range(len(shape)))
@@ -196,21 +185,17 @@ def _pad(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         return
     for place, axis in enumerate(named):
         before, after = pads[place], pads[place + len(named)]
-        least = max(before, after) + 2 if operands.text("mode", "constant") != "constant" else 3
+        least = max(before, after) + 2 if operands.node.attributes.get_string("mode", "constant") != "constant" else 3
         least = max(least, 3 - min(before, 0) - min(after, 0))
         sizes.require(operands.key(shape[axis]), Rule(least))
 
 
-def _indexed(index: int) -> ShapeRule:
-    """Return the rule of an input of indices along one axis of the data."""
-
-    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
-        shape = operands.shape(0)
-        if shape and index in operands.constants:
-            size = shape[operands.integer("axis") % len(shape)]
-            shrinking.limits[index] = [_size(size, operands, sizes)]
-
-    return rule
+def _indexed(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+    """Let constant indices along one axis of the data follow its size."""
+    shape = operands.shape(0)
+    if shape and 1 in operands.constants:
+        size = shape[operands.integer("axis") % len(shape)]
+        shrinking.limits[1] = [_size(size, operands, sizes)]
 
 
 def _indexed_by_tuples(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
@@ -309,8 +294,8 @@ SHAPE_RULES: Mapping[str, ShapeRule] = {
     "DequantizeLinear": _blocked,
     "Expand": _count(1),
     "FusedConv": _aligned(3),
-    "Gather": _indexed(1),
-    "GatherElements": _indexed(1),
+    "Gather": _indexed,
+    "GatherElements": _indexed,
     "GatherND": _indexed_by_tuples,
     "Loop": _count(0),
     "OneHot": _count(1),
@@ -320,8 +305,8 @@ SHAPE_RULES: Mapping[str, ShapeRule] = {
     "Reshape": _reshape,
     "Resize": _resize,
     "STFT": _windowed_signal,
-    "Scatter": _indexed(1),
-    "ScatterElements": _indexed(1),
+    "Scatter": _indexed,
+    "ScatterElements": _indexed,
     "ScatterND": _indexed_by_tuples,
     "Slice": _slice,
     "Split": _split,

@@ -12,6 +12,8 @@ from passes.probing.shrinking.families import FAMILIES
 from passes.probing.shrinking.operands import Operands, Shrinking
 from passes.probing.shrinking.shapes import FEATURES, SHAPE_RULES
 from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
+from passes.probing.shrinking.words import shrink_worded
+from passes.shapes.axes import words
 
 
 def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
@@ -20,8 +22,8 @@ def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
     node = operands.node
     if node.domain == "ai.onnx.ml":
         FEATURES(operands, sizes, shrinking)
-    families = FAMILIES.get(node.op_type, ())
-    if families and not any(family.shrink(operands, sizes, shrinking) for family in families):
+    families = words.of(node, FAMILIES)
+    if families and not any(shrink_worded(axes, operands, sizes, shrinking) for axes in families):
         return keep(operands)
     rule = SHAPE_RULES.get(node.op_type)
     if rule is not None:

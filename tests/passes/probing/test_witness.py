@@ -423,6 +423,19 @@ def test_others(probe: Probe) -> None:
             {"opset": 23},
         ),
         (
+            "GroupQueryAttention",
+            {
+                **{"q": (2, 1, 12 * 64), "k": None, "v": None, "pk": (2, 2, 90, 64), "pv": (2, 2, 90, 64)},
+                **{"l": np.array([8, 8], np.int32), "t": np.array([9], np.int32)},
+            },
+            {"num_heads": 8, "kv_num_heads": 2, "domain": "com.microsoft", "outputs": 3},
+        ),
+        (
+            "Attention",
+            {"x": (3, 40, 64), "w": (64, 192), "b": (192,), "m": None, "p": (2, 3, 8, 20, 8)},
+            {"num_heads": 8, "domain": "com.microsoft", "outputs": 2},
+        ),
+        (
             "RotaryEmbedding",
             {"x": (2, 64, 512), "p": ("INT64", (1,)), "c": (90, 32), "s": (90, 32)},
             {"num_heads": 8, "domain": "com.microsoft"},
@@ -440,6 +453,19 @@ def test_others(probe: Probe) -> None:
 )
 def test_operators_with_heads_blocks_and_scales(op_type: str, operands: dict[str, Any], given: dict[str, Any]) -> None:
     assert is_small(check(probe_of(op_type, operands, **given), free=("K", "N")))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operands", "given"),
+    [
+        ("MultiHeadAttention", {"qkv": (3, 40, 8, 3, 16)}, {}),
+        ("Attention", {"x": (3, 40, 64), "w": (64, 160), "b": (160,)}, {"qkv_hidden_sizes": [64, 64, 32]}),
+    ],
+)
+def test_packed_heads_are_kept(op_type: str, operands: dict[str, Any], given: dict[str, Any]) -> None:
+    """No words say how their sizes depend on each other."""
+    found = small(probe_of(op_type, operands, num_heads=8, domain="com.microsoft", **given))
+    assert sizes(found)[:-1] == list(operands.values())
 
 
 # what they are made of

@@ -1,10 +1,8 @@
-"""Sizes that must be the same for a node to compute: those of a product's operands, a concatenation's parts, weights.
-
-A size is a number, the name of a dimension that the model leaves open, or None where inference does not find it.
-"""
+"""Sizes that must be the same for a node to compute: of a product's operands, of weights, of parts to concatenate."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
 from passes.operators import WEIGHTS, operators
-
-Dim = int | str | None
-Dims = tuple[Dim, ...]
+from passes.shapes.axes import words
+from passes.shapes.axes.table import AXES
+from passes.shapes.axes.words import Axes, Dim, Dims, Numbers
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,7 @@ class Relation:
 
 
 class Operands:
-    """The shapes of a node's inputs, and its attributes.
-
-    Attributes:
-    """
+    """The shapes of a node's inputs, and its attributes."""
 
     def __init__(self, node: ir.Node, dims_of: Callable[[ir.Value], Dims | None], scope: Scope) -> None:
         self.node = node
@@ -77,9 +72,32 @@ _Rule = Callable[[Operands], Iterator[Relation]]
 
 def relations(operands: Operands) -> Iterator[Relation]:
     """Yield the relations between the sizes of a node's inputs."""
-    rule = _RULES.get(operands.node.op_type)
-    if rule is not None:
-        yield from rule(operands)
+    node = operands.node
+    if node.op_type in _RULES:
+        yield from _RULES[node.op_type](operands)
+    attributes, shapes = words.numbers_of(node), [dims or None for dims in operands.all()]
+    suitable = (axes for axes in words.of(node, AXES) if axes.suits(attributes, shapes))
+    for axes in itertools.islice(suitable, 1):
+        yield from _worded(axes, attributes, shapes)
+
+
+def _worded(axes: Axes, attributes: Numbers, shapes: Sequence[Dims | None]) -> Iterator[Relation]:
+    """Yield the relations between sizes that have the same word, or a word with a known value."""
+    own = axes.numbers(attributes, shapes)
+    numbers, letters = {**attributes, **own}, {name: size for name, size in own.items() if words.is_letter(name)}
+    pairs = [(word, size) for word, size in words.located(axes.inputs, shapes).values() if word != "="]
+    pairs += [(word, attributes[name]) for name, word in axes.attributes.items() if name in attributes]
+    sizes: dict[str, list[Dim]] = {}
+    for word, size in pairs:
+        sizes.setdefault(word, []).append(size)
+    known = [(word, size) for word, size in pairs if isinstance(size, int) and not (size == 1 and word.startswith("~"))]
+    words.learn(known, letters, numbers)
+    for word, same in sizes.items():
+        value = words.value(word, letters, numbers)
+        if value is not None or not words.is_letter(word):
+            same.append(value)
+        if len(same) > 1:
+            yield Relation(tuple(same), broadcast=word.startswith("~"))
 
 
 def _same(*sizes: Dim) -> Relation:
@@ -111,16 +129,6 @@ def _block_weights(node: Operands) -> Iterator[Relation]:
     yield _same(node.dim(0, -1), node.number("K", 0) or None)
 
 
-def _convolution(node: Operands) -> Iterator[Relation]:
-    channels = node.dim(WEIGHTS.get(node.node.op_type, 1), 1)
-    if isinstance(channels, int):
-        yield _same(node.dim(0, 1), channels * node.number("group", 1))
-
-
-def _transposed(node: Operands) -> Iterator[Relation]:
-    yield _same(node.dim(0, 1), node.dim(1, 0))
-
-
 def _concat(node: Operands) -> Iterator[Relation]:
     shapes = [dims for dims in node.all() if dims]
     if not shapes or len({len(dims) for dims in shapes}) > 1:
@@ -131,35 +139,9 @@ def _concat(node: Operands) -> Iterator[Relation]:
             yield Relation(sizes)
 
 
-def _scaled(axis: int) -> _Rule:
-    """Return the rule of a normalization, whose scale has the size of an axis."""
-
-    def rule(node: Operands) -> Iterator[Relation]:
-        yield _same(node.dim(0, axis), node.dim(1, -1))
-
-    return rule
-
-
 def _layer_norm(node: Operands) -> Iterator[Relation]:
     for sizes in zip(reversed(node.dims(0)), reversed(node.dims(1)), strict=False):
         yield Relation(sizes, broadcast=True)
-
-
-def _recurrent(node: Operands) -> Iterator[Relation]:
-    yield _same(node.dim(0, 2), node.dim(1, 2))
-    batch = node.dim(0, 0 if node.number("layout", 0) else 1)
-    first, second = (1, 0) if node.number("layout", 0) else (0, 1)
-    for state in filter(node.dims, (5, 6)):
-        yield _same(node.dim(state, first), node.dim(1, 0))
-        yield _same(node.dim(state, second), batch)
-        yield _same(node.dim(state, 2), node.dim(2, 2))
-
-
-def _dynamic_quantize_lstm(node: Operands) -> Iterator[Relation]:
-    yield _same(node.dim(0, 2), node.dim(1, 1))
-    for state in filter(node.dims, (5, 6)):
-        sizes = node.dim(1, 0), node.dim(0, 1), node.dim(2, 1)
-        yield from (_same(node.dim(state, axis), size) for axis, size in enumerate(sizes))
 
 
 def _dequantize(node: Operands) -> Iterator[Relation]:
@@ -204,55 +186,6 @@ def _einsum(node: Operands) -> Iterator[Relation]:
     yield from (Relation(tuple(group)) for group in sizes.values() if len(group) > 1)
 
 
-def _heads(size: Dim, count: int) -> Dim:
-    """Return the size of one of several heads."""
-    return size // count if isinstance(size, int) and count else None
-
-
-def _past(node: Operands, inputs: Sequence[int], batch: Dim, heads: Dim, size: Dim) -> Iterator[Relation]:
-    """Yield the relations of cached keys and values: [batch, heads, length, head size]."""
-    given = list(filter(node.dims, inputs))
-    for index in given:
-        yield _same(node.dim(index, 0), batch)
-        yield _same(node.dim(index, 1), heads)
-        yield _same(node.dim(index, 3), size)
-    yield _same(*(node.dim(index, 2) for index in given))
-
-
-def _grouped_query_attention(node: Operands) -> Iterator[Relation]:
-    heads, pairs = node.number("num_heads", 0), node.number("kv_num_heads", 0)
-    packed = not node.dims(1)
-    size = _heads(node.dim(0, -1), heads + 2 * pairs if packed else heads)
-    yield from _past(node, (3, 4), node.dim(0, 0), pairs or None, size)
-    for index in filter(node.dims, (7, 8)):
-        yield _same(node.dim(index, 1), _heads(size, 2))
-
-
-def _multi_head_attention(node: Operands) -> Iterator[Relation]:
-    heads = node.number("num_heads", 0)
-    yield from _past(node, (6, 7), node.dim(0, 0), heads or None, _heads(node.dim(0, -1), heads))
-
-
-def _attention(node: Operands) -> Iterator[Relation]:
-    """Yield the relations of Attention: ONNX's, with an axis of heads or heads by attributes, or com.microsoft's."""
-    if node.node.domain == "com.microsoft":
-        heads, past = node.number("num_heads", 0), node.dims(4)
-        yield _same(node.dim(0, -1), node.dim(1, 0))
-        if len(past) == 5:
-            size = _heads(_heads(node.dim(1, 1), 3), heads)
-            pairs = ((past[0], 2), (past[1], node.dim(0, 0)), (past[2], heads or None), (past[4], size))
-            yield from (_same(*pair) for pair in pairs)
-        return
-    count = node.number("kv_num_heads", 0)
-    apart = len(node.dims(1)) == 4
-    size = node.dim(1, 3) if apart else _heads(node.dim(1, -1), count)
-    yield from _past(node, (4, 5), node.dim(0, 0), node.dim(1, 1) if apart else count or None, size)
-    length, past_length = node.dim(1, -2), node.dim(4, 2) if node.dims(4) else 0
-    total = length + past_length if isinstance(length, int) and isinstance(past_length, int) else None
-    if node.dims(3):
-        yield Relation((node.dim(3, -1), total), broadcast=True)
-
-
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(operators("broadcasts"), _elementwise),
     **dict.fromkeys(
@@ -260,20 +193,12 @@ _RULES: dict[str, _Rule] = {
     ),
     "MatMulNBits": _block_weights,
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
-    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _convolution),
-    "ConvTranspose": _transposed,
     "Concat": _concat,
-    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _scaled(1)),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _layer_norm),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "DequantizeLinear": _dequantize,
     "Split": _split,
     "Squeeze": _squeeze,
     "Reshape": _reshape,
     "Einsum": _einsum,
-    "GroupQueryAttention": _grouped_query_attention,
-    "MultiHeadAttention": _multi_head_attention,
-    "Attention": _attention,
 }
-"""By the name of an operator, of ONNX's domain or com.microsoft."""
+"""By the name of an operator, of ONNX's domain or com.microsoft; other operators have their axes in words."""
