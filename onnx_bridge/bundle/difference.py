@@ -88,10 +88,8 @@ def diff(first: str | os.PathLike[str] | ir.Model, second: str | os.PathLike[str
 
 
 def _model(given: str | os.PathLike[str] | ir.Model) -> ir.Model:
-    if isinstance(given, ir.Model):
-        return given
-    if not is_bundle(given):
-        return models.load(given)
+    if isinstance(given, ir.Model) or not is_bundle(given):
+        return models.loaded(given)
     path = Bundle(given).model_path
     if path is None:
         raise InputError("the bundle keeps no cleaned model", where=str(given), hint="name an ONNX file")
@@ -106,7 +104,7 @@ def _nodes(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def _change(node: ir.Node) -> NodeChange:
-    origin = tuple(lineage.recorded(node.metadata_props.get(lineage.ORIGIN), list[str]) or ())
+    origin = tuple(lineage.replaced(node) or ())
     return NodeChange(str(node.name), operator(node), node.metadata_props.get(lineage.PASS, ""), origin)
 
 

@@ -15,7 +15,10 @@ from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.model.provenance import operator
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.quantization import is_quantized
+from passes.graphs.scopes import nodes_of
 from passes.operators import QUANTIZED
 
 
@@ -82,7 +85,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
 def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
     """Summarize a model; the only weights that are read are quantization parameters."""
     graph = model.graph
-    operators = Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model))
+    operators = Counter(map(operator, nodes_of(model)))
     parameters, sizes = 0, Counter[str]()
     for tensor in _weights(model):
         parameters += tensor.size
@@ -93,7 +96,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
         ir_version=model.ir_version,
         opsets=dict(model.opset_imports),
         producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
-        inputs=[_value(value) for value in graph.inputs if value.name not in graph.initializers],
+        inputs=list(map(_value, required_inputs(model))),
         outputs=[_value(output) for output in graph.outputs],
         nodes=operators.total(),
         operators=dict(operators.most_common()),
@@ -105,18 +108,12 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
     )
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
-    for node in _nodes(model):
+    for node in nodes_of(model):
         if node.op_type == "Constant" and (attribute := node.attributes.get("value")) is not None:
             yield attribute.as_tensor()
 

@@ -6,22 +6,19 @@ with those of the bundle.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.partitions import parse
+from onnx_bridge.bundle.device import Device, can_feed
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.bundle.requantize import BY_CALIBRATION
-from onnx_bridge.core.errors import InputError, MigraphxError
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.compile_options import CompileOptions
-from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.unfolded import unfolded
@@ -29,8 +26,6 @@ from passes.probing.partition import extract
 from passes.shapes.inference import infer
 
 Values = Mapping[str, Value]
-
-_PACKED = ("int4", "uint4")
 
 
 @dataclass
@@ -56,7 +51,7 @@ class InsideProgram:
     @cached_property
     def names(self) -> frozenset[str]:
         """The values that can be fetched."""
-        return frozenset(name for name, value in self._made.items() if _can_fetch(value))
+        return frozenset(name for name, value in self._made.items() if can_feed(value))
 
     def values(self, sample: Values, names: Sequence[str]) -> dict[str, Value]:
         """Return some values by name, and the outputs; raises RuntimeFailure, InputError."""
@@ -81,39 +76,19 @@ class InsideProgram:
         return {str(value.name): value for node in self.model.graph for value in node.outputs if value.name}
 
     def _run(self, part: ir.Model, inputs: Values) -> dict[str, Value]:
-        names = [str(value.name) for value in part.graph.outputs]
         worker, manifest = self.program.worker, self.program.manifest
         if worker is None:
             raise InputError("the program is not loaded", where=str(self.program.path))
-        shapes = {name: array.shape for name, array in inputs.items() if isinstance(array, np.ndarray)}
         for value in part.graph.inputs:
-            value.shape = ir.Shape(shapes[str(value.name)])
+            value.shape = ir.Shape(np.shape(inputs[str(value.name)]))  # type: ignore[arg-type]
         options = CompileOptions.of(manifest.request.options, worker.runtime, manifest.target)
-        with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder, worker.limited(self.program.limits):
-            path = Path(folder) / "model.onnx"
-            models.save(part, path)
-            program = parse(worker, path, shapes)
-            if (count := len(program.get_output_shapes())) != len(names):
-                raise MigraphxError(f"MIGraphX gives {count} outputs instead of {len(names)}")
-            program.compile(manifest.target, **options.compile)
-            parameters = program.get_parameter_shapes()
-            tensors = {
-                name: Tensor.of(array.astype(parameters[name].dtype) if array.dtype.name in _PACKED else array)
-                for name, array in inputs.items()
-                if name in parameters and isinstance(array, np.ndarray)
-            }
-            results = program.run(tensors)
-        return {name: _restored(result.numpy(), self._made[name]) for name, result in zip(names, results, strict=True)}
+        device = Device(worker, manifest.target, self.program.limits, options=options.compile)
+        names = [str(value.name) for value in part.graph.outputs]
+        return device.run(part, inputs, {name: _like(self._made[name]) for name in names})
 
 
-def _can_fetch(value: ir.Value) -> bool:
-    """Return whether MIGraphX has a type for a value."""
-    if value.type is None:
-        return True
-    plain = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
-    return plain and value.dtype is not None and type_of(value.dtype.numpy()) is not None
-
-
-def _restored(array: Array, value: ir.Value) -> Array:
-    """Return a scalar, which is of rank 1 in MIGraphX."""
-    return array.reshape(()) if value.shape is not None and not len(value.shape) and array.shape == (1,) else array
+def _like(value: ir.Value) -> Value:
+    """Return an array of the dtype and rank of a value; None if these are unknown."""
+    if value.shape is None or value.dtype is None:
+        return None
+    return np.empty((1,) * len(value.shape), value.dtype.numpy())

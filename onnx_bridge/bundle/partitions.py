@@ -59,7 +59,7 @@ class DevicePartition:
         """The inputs that MIGraphX takes (it drops unused ones), with the dtype of those that it holds in bytes."""
         shapes = self.program.get_parameter_shapes()
         taken = [info for info in self.info.inputs if info.name in shapes]
-        return [(info, shapes[info.name].dtype if info.dtype in _PACKED else None) for info in taken]
+        return [(info, shapes[info.name].dtype if info.dtype in PACKED else None) for info in taken]
 
     def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Compute its outputs by name, from values of which some are its inputs."""
@@ -70,7 +70,7 @@ class DevicePartition:
         with self.worker.limited(self.limits):
             results = self.program.run(tensors)
         pairs = zip(self.info.outputs, results, strict=True)
-        return {info.name: _as_declared(result.numpy(), info) for info, result in pairs}
+        return {info.name: as_declared(result.numpy(), info.shape, info.numpy) for info, result in pairs}
 
 
 LoadedPartition = HostPartition | DevicePartition
@@ -113,17 +113,15 @@ def _checked(value: Value, info: TensorInfo) -> Array:
     return value
 
 
-_PACKED = frozenset({"int4", "uint4"})
-"""MIGraphX holds these in bytes."""
+PACKED = frozenset({"int4", "uint4"})
+"""The dtypes that MIGraphX holds in bytes."""
 
 
-def _as_declared(array: Array, info: TensorInfo) -> Array:
+def as_declared(array: Array, shape: Sequence[object] | None, dtype: np.dtype[Any]) -> Array:
     """Undo what MIGraphX does to scalars (rank 1) and to int4 (held in bytes)."""
-    if info.shape == () and array.shape == (1,):
+    if shape is not None and not len(shape) and array.shape == (1,):
         array = array.reshape(())
-    if info.dtype in _PACKED and array.dtype.name == info.dtype.replace("int4", "int8"):
-        array = array.astype(info.numpy)
-    return array
+    return array.astype(dtype) if dtype.name in PACKED and array.dtype.itemsize == 1 else array
 
 
 def parse(

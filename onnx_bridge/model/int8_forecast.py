@@ -23,7 +23,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.model.io import load
+from onnx_bridge.model.io import loaded
 from passes.graphs.int8_kernels import PRODUCTS, Kernel, forecast_kernel
 from passes.graphs.matching import is_plain
 from passes.graphs.quantization import Parameters, parameters, plain, same_parameters
@@ -109,18 +109,16 @@ def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] |
     Raises:
         InputError: the file does not exist, or is not a model.
     """
-    model = source if isinstance(source, ir.Model) else load(source)
+    model = loaded(source)
     infer(model)
-    scope = Scope(model, model.graph)
-    name_nodes(scope)
+    scope = name_nodes(Scope(model, model.graph))
     products = [_product(node, scope) for node in scope.nodes() if _is_product(node, scope)]
     lost = _lost_saturations(scope)
-    if nodes is not None:
-        products, lost = (
-            [product for product in products if product.node in nodes],
-            [quantizer for quantizer in lost if quantizer.node in nodes],
-        )
-    return Forecast(tuple(products), tuple(lost))
+    chosen = {str(node.name) for node in scope.nodes()} if nodes is None else nodes
+    return Forecast(
+        tuple(product for product in products if product.node in chosen),
+        tuple(quantizer for quantizer in lost if quantizer.node in chosen),
+    )
 
 
 def _is_product(node: ir.Node, scope: Scope) -> bool:
@@ -161,12 +159,9 @@ def _lost_saturations(scope: Scope) -> list[LostSaturation]:
         if not is_dequantize(node) or not _is_still_used(node, scope):
             continue
         quantize = _quantizer(node, scope)
-        if (
-            quantize is None
-            or quantize.graph is not node.graph
-            or quantize in lost
-            or not same_parameters(quantize, node, scope)
-        ):
+        if quantize is None or quantize.graph is not node.graph or quantize in lost:
+            continue
+        if not same_parameters(quantize, node, scope):
             continue
         bounds = saturation(quantize, scope)
         quantization = parameters(quantize, scope)

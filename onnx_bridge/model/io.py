@@ -61,6 +61,11 @@ def load(path: str | os.PathLike[str] | ModelFile) -> ir.Model:
     return build_model(_file(path))
 
 
+def loaded(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
+    """Return the model of a file, or the one in memory itself; raises like `load`."""
+    return model if isinstance(model, ir.Model) else load(model)
+
+
 def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     """Return a model to change: that of a file, or a copy of one in memory.
 

@@ -36,6 +36,7 @@ from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import required_names
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.isolation.limits import Limits, limited
 from passes.probing.partition import extract
@@ -206,7 +207,7 @@ def _out_of_range(
         for value in node.outputs
         if value.name and value.dtype == ir.DataType.FLOAT and value.uses()
     }
-    inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+    inputs = required_names(model)
     largest: dict[str, float] = {}
     wanted = list(values)
     for start in range(0, len(wanted), _VALUES):

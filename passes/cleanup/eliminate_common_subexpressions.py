@@ -38,8 +38,7 @@ class EliminateCommonSubexpressions(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Process each graph in topological order, so that equal consumers of merged nodes are found as well."""
         result = Result(model)
-        for scope in scopes(model):
-            name_nodes(scope)
+        for scope in map(name_nodes, scopes(model)):
             for graph in list(scope.graphs()):
                 seen: dict[Hashable, ir.Node] = {}
                 for node in list(graph):

@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.cleanup.inline_constant_if import inline_constant_ifs
-from passes.cleanup.lift_constant_nodes import lift
+from passes.cleanup.lift_constant_nodes import LiftConstantNodes
 from passes.evaluation.folding import Folder, Refusal
 from passes.graphs.randomness import is_random
 from passes.graphs.scopes import Scope, name_nodes, scopes
-from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Context, Pass, Result, Skip
 from passes.shapes.declarations import claims, settle_foreign
 from passes.shapes.inference import infer, infer_after, infer_foreign
@@ -64,15 +63,14 @@ class FoldConstants(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Fold each function, then the main graph with its subgraphs, since inference takes shapes from functions."""
         result = Result(model)
-        main, *functions = scopes(model)
+        main, *functions = map(name_nodes, scopes(model))
         for scope in (*functions, main):
-            name_nodes(scope)
             folder = Folder(
                 scope, context, result, name=self.name, accept=_accept, max_bytes=self.max_bytes, shapes=True
             )
             skips = _fold(folder, context, result)
             if scope.function is None:
-                _lift(scope, context, result)
+                result.rewrites += LiftConstantNodes().run(model, context).rewrites
             folder.report()
             result.skips += skips
         return result
@@ -116,15 +114,3 @@ def _accept(node: ir.Node, scope: Scope) -> Refusal | None:
     if is_random(node, scope):
         return "it is random"
     return "" if node.op_type in _LEFT else None
-
-
-def _lift(scope: Scope, context: Context, result: Result) -> None:
-    """Turn Constant nodes into initializers, except those of graph outputs."""
-    for node in list(scope.nodes()):
-        tensor = constant_of(node)
-        graph = node.graph
-        if tensor is None or graph is None or node.outputs[0].is_graph_output():
-            continue
-        if not context.budget.take():
-            return
-        result.rewrites.append(lift(node, tensor, graph, scope))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from passes.graphs import lineage
-from passes.graphs.replacement import remove_nodes, replace_value
+from passes.graphs.replacement import inherit, remove_nodes, replace_value
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
@@ -32,11 +32,10 @@ class InlineConstantIf(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Inline in the main graph and in each function."""
         result = Result(model)
-        for scope in scopes(model):
-            name_nodes(scope)
-            found = inline_constant_ifs(scope, context, self.name)
-            result.rewrites += found.rewrites
-            result.skips += found.skips
+        for scope in map(name_nodes, scopes(model)):
+            inlined = inline_constant_ifs(scope, context, self.name)
+            result.rewrites += inlined.rewrites
+            result.skips += inlined.skips
         return result
 
 
@@ -99,14 +98,14 @@ class _Inliner:
         pending = deque(graph)
         while pending and not self.stopped:
             node = pending.popleft()
-            found = self._match(node, visible)
-            if isinstance(found, Skip):
-                self.result.skips.append(found)
-            elif found is not None:
+            taken = self._match(node, visible)
+            if isinstance(taken, Skip):
+                self.result.skips.append(taken)
+            elif taken is not None:
                 if not self.context.budget.take():
                     self.stopped = True
                     return
-                pending.extendleft(reversed(self._inline(node, graph, found)))
+                pending.extendleft(reversed(self._inline(node, graph, taken)))
                 continue
             for inner in subgraphs(node):
                 self.visit(inner, visible)
@@ -148,12 +147,12 @@ class _Inliner:
         branch.outputs.clear()
         branch.initializers.clear()
         branch.remove(moved)
-        fresh = {value for each in moved for value in each.outputs}
-        for each in moved:
-            self._rename_node(each)
-            for value in each.outputs:
+        fresh = {value for moved_node in moved for value in moved_node.outputs}
+        for moved_node in moved:
+            self._rename_node(moved_node)
+            for value in moved_node.outputs:
                 self._rename(value)
-        made = [each for value in constants for each in self._move_constant(value, graph, outputs)]
+        made = [constant for value in constants for constant in self._move_constant(value, graph, outputs)]
         graph.insert_before(node, [*made, *moved])
         for old, new in zip(node.outputs, outputs, strict=True):
             if not old.uses() and not old.is_graph_output():
@@ -168,11 +167,12 @@ class _Inliner:
             if new in fresh:
                 fresh.discard(new)
                 self.taken[new.name or ""] -= 1
-                _take_over(old, new)
+                new.name = old.name
+                inherit(new, old)
             replace_value(old, new)
         remove_nodes(graph, [node])
         lineage.stamp(made, self.maker, [node])
-        after = tuple(each.name or "" for each in (*moved, *made))
+        after = tuple(new_node.name or "" for new_node in (*moved, *made))
         self.result.rewrites.append(Rewrite((node.name or "",), after))
         return moved
 
@@ -187,7 +187,7 @@ class _Inliner:
         assert value.const_value is not None
         made = ir.Value(name=value.name, type=value.type, shape=value.shape)
         value.replace_all_uses_with(made)
-        outputs[:] = [made if each is value else each for each in outputs]
+        outputs[:] = [made if output is value else output for output in outputs]
         attribute = ir.AttrTensor("value", value.const_value)
         name = self.scope.names.node(value.name or "Constant")
         self.nodes[name] += 1
@@ -223,12 +223,3 @@ class _Inliner:
             values.update(node.outputs)
         for value in values:
             self.taken[value.name or ""] += by
-
-
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    """Give an output of the branch the name and the metadata of that of the If."""
-    new.name = old.name
-    new.doc_string = old.doc_string or new.doc_string
-    new.metadata_props.update(old.metadata_props)
-    for key, note in old.meta.items():
-        new.meta[key] = note

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.graphs.limits import called_functions, check_limits
-from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs, with_nested
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 from passes.rewriting.edit import Proposal
@@ -38,10 +38,7 @@ class InlineFunctions(Pass):
         if not model.functions:
             return result
         check_limits(model)
-        scope = Scope(model, model.graph)
-        name_nodes(scope)
-        for function in model.functions.values():
-            name_nodes(Scope(model, function.graph, function))
+        scope, *_ = map(name_nodes, scopes(model))
         pending = list(scope.nodes())[::-1]
         while pending:
             call = pending.pop()
@@ -62,7 +59,7 @@ class InlineFunctions(Pass):
 
     def _remove_unused(self, model: ir.Model, context: Context, result: Result) -> None:
         called = called_functions(model.graph, model)
-        for identifier in [each for each in model.functions if each not in called]:
+        for identifier in [unused for unused in model.functions if unused not in called]:
             if context.budget.take():
                 del model.functions[identifier]
                 result.rewrites.append(
@@ -107,7 +104,7 @@ def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal
     body = function.clone()
     nodes = list(body)
     inner = list(with_nested(nodes))
-    attributes = {name: each for name, each in function.attributes.items() if each.value is not None}
+    attributes = {name: attribute for name, attribute in function.attributes.items() if attribute.value is not None}
     attributes |= call.attributes
     for node in inner:
         _resolve(node, attributes)
@@ -148,22 +145,22 @@ def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
     The results of a Scan's body keep their rank: ONNX Runtime needs to know it.
     """
 
-    def value(each: ir.Value) -> None:
-        if each.name:
-            each.name = scope.names.value(f"{call.name}/{each.name}")
+    def rename(value: ir.Value) -> None:
+        if value.name:
+            value.name = scope.names.value(f"{call.name}/{value.name}")
 
     for node in nodes:
         node.name = scope.names.node(f"{call.name}/{node.name}")
         for output in node.outputs:
-            value(output)
+            rename(output)
             output.shape = None
         for graph in subgraphs(node):
             scan = (node.domain, node.op_type) == ("", "Scan")
             results = {result: result.shape for result in graph.outputs} if scan else {}
-            for each in (*graph.inputs, *graph.initializers.values()):
-                value(each)
-                if each.shape is not None and not each.is_initializer():
-                    each.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in each.shape])
+            for value in (*graph.inputs, *graph.initializers.values()):
+                rename(value)
+                if value.shape is not None and not value.is_initializer():
+                    value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
             _rename(call, graph, scope)
             for result, shape in results.items():
                 if result.shape is None and shape is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.graphs.replacement import remove_nodes, replace_value
+from passes.graphs.replacement import inherit, remove_nodes, replace_value
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import constant_of
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
@@ -28,8 +28,7 @@ class LiftConstantNodes(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Lift the constants of the main graph and its subgraphs, each within its graph."""
         result = Result(model)
-        scope = Scope(model, model.graph)
-        name_nodes(scope)
+        scope = name_nodes(Scope(model, model.graph))
         for node in list(scope.nodes()):
             graph = node.graph
             if graph is None or node.op_identifier() != ("", "Constant", "") or node.op_identifier() in model.functions:
@@ -41,20 +40,13 @@ class LiftConstantNodes(Pass):
                 continue
             if not context.budget.take():
                 return result
-            result.rewrites.append(lift(node, tensor, graph, scope))
+            old = node.outputs[0]
+            new = scope.new_constant(graph, tensor, str(old.name))
+            inherit(new, old)
+            replace_value(old, new)
+            remove_nodes(graph, [node])
+            result.rewrites.append(Rewrite((node.name or "",), note=f"{new.name} is an initializer"))
         return result
-
-
-def lift(node: ir.Node, tensor: ir.TensorProtocol, graph: ir.Graph, scope: Scope) -> Rewrite:
-    """Replace a Constant node of ``graph``, with this ``tensor``, by an initializer."""
-    old = node.outputs[0]
-    new = scope.new_constant(graph, tensor, str(old.name))
-    new.doc_string = old.doc_string
-    new.metadata_props.update(old.metadata_props)
-    new.meta.update(old.meta)
-    replace_value(old, new)
-    remove_nodes(graph, [node])
-    return Rewrite((node.name or "",), note=f"{new.name} is an initializer")
 
 
 def _obstacle(node: ir.Node, scope: Scope) -> str | None:

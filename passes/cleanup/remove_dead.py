@@ -40,8 +40,7 @@ class RemoveDead(Pass):
 
 def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
     take = context.budget.take
-    for scope in scopes(model):
-        name_nodes(scope)
+    for scope in map(name_nodes, scopes(model)):
         yield from _nodes(scope, scope.graph, context)
         for graph in list(scope.graphs()):
             for value in list(graph.initializers.values()):
@@ -49,7 +48,7 @@ def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
                 if unused and take() and scope.drop_constant(value):
                     yield Rewrite((), note=f"initializer {value.name}")
     used = called_functions(model.graph, model)
-    for identifier in [each for each in model.functions if each not in used]:
+    for identifier in [unused for unused in model.functions if unused not in used]:
         if take():
             del model.functions[identifier]
             yield Rewrite((), note=f"function {'::'.join(filter(None, identifier))}")
@@ -58,7 +57,7 @@ def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
         needed = {"", "ai.onnx", *(node.domain for node in scope.nodes())}
         if scope.function is None:
             needed.update(domain for function in model.functions.values() for domain in function.opset_imports)
-        for domain in [each for each in imports if each not in needed]:
+        for domain in [unused for unused in imports if unused not in needed]:
             if take():
                 del imports[domain]
                 yield Rewrite((), note=f"opset import {domain}")

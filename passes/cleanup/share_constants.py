@@ -11,18 +11,15 @@ quantization annotation, or named by one. Skips: an initializer that a subgraph 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
 from passes.graphs.replacement import can_stand_for
-from passes.graphs.scopes import Scope
+from passes.graphs.scopes import ANNOTATION, Scope, values_of
 from passes.graphs.tensors import TensorKey, dtype_and_shape
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
-
-_ANNOTATION = "quant_parameter_tensor_names"
-"""Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
 
 
 class ShareConstants(Pass):
@@ -40,7 +37,7 @@ class ShareConstants(Pass):
             kept: list[ir.Value] = []
             for value in equals:
                 around = set(_around(value.graph, outer))
-                other = next((each for each in kept if each.graph in around), None)
+                other = next((candidate for candidate in kept if candidate.graph in around), None)
                 if other is None:
                     kept.append(value)
                 elif not can_stand_for(other, value, other.graph, scope):
@@ -80,19 +77,11 @@ def _is_free(value: ir.Value, scope: Scope) -> bool:
 def _annotated(scope: Scope) -> set[str]:
     """Return the names of all values that have, or are named by, a quantization annotation."""
     names: set[str] = set()
-    for value in _values(scope):
-        annotation: dict[str, str] | None = value.meta.get(_ANNOTATION)
+    for value in values_of(scope.model):
+        annotation: dict[str, str] | None = value.meta.get(ANNOTATION)
         if annotation:
             names.update(annotation.values(), [str(value.name)])
     return names
-
-
-def _values(scope: Scope) -> Iterable[ir.Value]:
-    for graph in scope.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-        for node in graph:
-            yield from node.outputs
 
 
 def _around(graph: ir.Graph | None, outer: dict[ir.Graph, ir.Graph | None]) -> Iterator[ir.Graph]:

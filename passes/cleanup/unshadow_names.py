@@ -18,12 +18,9 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from passes.graphs import lineage
-from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.scopes import ANNOTATION, Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
-
-_ANNOTATION = "quant_parameter_tensor_names"
-"""Where `onnx_ir` keeps the quantization annotation of a value: names of its parameters."""
 
 
 class UnshadowNames(Pass):
@@ -35,8 +32,7 @@ class UnshadowNames(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rename in the main graph with its subgraphs, then in each function."""
         result = Result(model)
-        for scope in scopes(model):
-            name_nodes(scope)
+        for scope in map(name_nodes, scopes(model)):
             _rename_values(scope, context, result)
             _rename_nodes(scope, context, result)
         return result
@@ -66,7 +62,7 @@ def _rename_values(scope: Scope, context: Context, result: Result) -> None:
         label = (owner.name or "") if owner is not None else ""
         if value in promised:
             result.skips.append(Skip(f"{name} is the name of an input and of an output of the model"))
-        elif value.is_initializer() and any(name in names[each] for each in _outside(graph, owners)):
+        elif value.is_initializer() and any(name in names[outer] for outer in _outside(graph, owners)):
             result.skips.append(Skip(f"{name} may mean its initializer or the value outside", label))
         elif context.budget.take():
             value.name = scope.names.value(f"{label}/{name}" if label else name)
@@ -112,9 +108,9 @@ def _annotations(
     """Yield the names in quantization annotations: the annotation, its key, and the value."""
     for graph, own in names.items():
         for value in dict.fromkeys(_values(graph)):
-            annotation: dict[str, str] = value.meta.get(_ANNOTATION) or {}
+            annotation: dict[str, str] = value.meta.get(ANNOTATION) or {}
             for key, name in annotation.items():
-                around = [own, *(names[each] for each in _outside(graph, owners))]
-                named = next((each[name] for each in around if name in each), None)
+                around = [own, *(names[outer] for outer in _outside(graph, owners))]
+                named = next((table[name] for table in around if name in table), None)
                 if named is not None:
                     yield annotation, key, named

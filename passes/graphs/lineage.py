@@ -47,8 +47,13 @@ def common_origin(nodes: Iterable[ir.Node]) -> str:
 
 def origin(node: ir.Node) -> list[str]:
     """Return the names of the nodes of the source model that a node replaces; its own name if no pass made it."""
-    names = recorded(node.metadata_props.get(ORIGIN), list[str])
+    names = replaced(node)
     return [node.name or ""] if names is None else names
+
+
+def replaced(node: ir.Node) -> list[str] | None:
+    """Return the names of the nodes of the source model that a node replaces; None if no pass made it."""
+    return recorded(node.metadata_props.get(ORIGIN), list[str])
 
 
 def recorded(text: str | None, kind: type[_T]) -> _T | None:

@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.matching import is_plain
-from passes.graphs.scopes import Scope
-from passes.graphs.traversal import with_nested
+from passes.graphs.scopes import Scope, nodes_of
 from passes.operators import is_dequantize, is_quantized_operator
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,11 +28,7 @@ def is_quantized(model: ir.Model) -> bool:
 
 def quantized_node(model: ir.Model) -> ir.Node | None:
     """Return the first node that makes a model a quantized one, otherwise None."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for node in with_nested(graph):
-            if is_quantized_operator(node):
-                return node
-    return None
+    return next(filter(is_quantized_operator, nodes_of(model)), None)
 
 
 def zero_point(node: ir.Node) -> ir.Value | None:

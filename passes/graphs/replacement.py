@@ -106,6 +106,13 @@ def take_name(new: ir.Value, old: ir.Value) -> None:
     new.metadata_props.update(old.metadata_props)
 
 
+def inherit(new: ir.Value, old: ir.Value) -> None:
+    """Let ``new`` have the documentation, the metadata and the notes of ``old``."""
+    new.doc_string = old.doc_string or new.doc_string
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
+
+
 def merge_shapes(shape: ir.Shape | None, other: ir.Shape) -> ir.Shape:
     """Return ``shape``, with dimensions that only ``other`` knows; ``shape`` itself if their ranks differ."""
     if shape is None:

@@ -13,6 +13,8 @@ from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 
 DISPUTED = "onnx_bridge.disputed"
 """Marks, in ``meta``, a value whose script-declared type or shape inference could not confirm: passes do not use it."""
+ANNOTATION = "quant_parameter_tensor_names"
+"""The key in ``meta`` of the quantization annotation of a value, which `onnx_ir` keeps: names of its parameters."""
 CLAIMED = "onnx_bridge.claimed"
 """The part that inference proves, in ``meta`` of a value whose shape is declared and depends on data."""
 
@@ -182,6 +184,11 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
         yield Scope(model, function.graph, function)
 
 
+def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield the nodes of the main graph, then of every function, each followed by those of its subgraphs."""
+    return (node for scope in scopes(model) for node in scope.nodes())
+
+
 def values_of(model: ir.Model) -> Iterator[ir.Value]:
     """Yield all values of the main graph and its subgraphs."""
     for graph in Scope(model, model.graph).graphs():
@@ -196,8 +203,9 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
 
 
-def name_nodes(scope: Scope) -> None:
-    """Give a name to every node that has none: reports and origins need them."""
+def name_nodes(scope: Scope) -> Scope:
+    """Give a name to every node that has none, since reports and origins need them; return the scope."""
     for node in scope.nodes():
         if not node.name:
             node.name = scope.names.node(node.op_type)
+    return scope

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from passes.graphs.int8_kernels import LOOKED_THROUGH
-from passes.graphs.quantization import plain
+from passes.graphs.quantization import Array, plain
 from passes.graphs.scopes import Scope
 from passes.operators import STANDARD_DOMAINS
 from passes.rewriting.edit import Edit
@@ -34,3 +34,9 @@ def consumers(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Value, ir.Node
                 pending.extend(node.outputs)
             else:
                 yield value, node
+
+
+def clip(edit: Edit, x: ir.Value, low: Array, high: Array) -> ir.Value:
+    """Clip ``x`` to bounds that broadcast with it; along an axis by Max and Min, as Clip takes scalar bounds only."""
+    least, most = edit.constant(low), edit.constant(high)
+    return edit.op("Min", [edit.op("Max", [x, least]), most]) if low.ndim else edit.op("Clip", [x, least, most])

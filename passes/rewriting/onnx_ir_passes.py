@@ -80,8 +80,7 @@ def as_pass(candidate: object, name: str | None = None) -> type[Pass] | None:
 def _named_nodes(model: ir.Model) -> dict[str, ir.Node]:
     """Return all nodes by name; those without get one."""
     nodes: dict[str, ir.Node] = {}
-    for scope in scopes(model):
-        name_nodes(scope)
+    for scope in map(name_nodes, scopes(model)):
         nodes |= {str(node.name): node for node in scope.nodes()}
     return nodes
 

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from passes.core.errors import PassError
 from passes.graphs.matching import has_references, is_redefined
 from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
-from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
 from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
 from passes.shapes.inference import infer
@@ -57,6 +57,8 @@ class NodeRewrite(Pass):
         tensors_only: leave nodes alone that take or give sequences, optionals or sparse tensors.
         allows_references: also nodes in functions with attributes that the caller supplies.
         inferred_for: if the model has one of these operators, types and shapes are inferred before the first match.
+        repeats: whether to infer and to match again until nothing does: ONNX does not infer some operators, so that
+            each round makes more shapes known.
     """
 
     declares: ClassVar[bool] = False
@@ -68,6 +70,7 @@ class NodeRewrite(Pass):
     tensors_only: ClassVar[bool] = True
     allows_references: ClassVar[bool] = False
     inferred_for: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+    repeats: ClassVar[bool] = False
 
     @abstractmethod
     def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
@@ -79,13 +82,15 @@ class NodeRewrite(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Rewrite until nothing matches; the main graph first, then each function."""
         result = Result(model)
-        if self.inferred_for:
-            nodes = (node for scope in scopes(model) for node in scope.nodes())
-            if any((node.domain, node.op_type) in self.inferred_for for node in nodes):
+        before = -1
+        while before < len(result.rewrites) and (self.repeats or before < 0):
+            before = len(result.rewrites)
+            needed = self.inferred_for
+            if needed and any((node.domain, node.op_type) in needed for node in nodes_of(model)):
                 infer(model)
-        for scope in scopes(model):
-            name_nodes(scope)
-            self._run_scope(scope, context, result)
+            result.skips.clear()
+            for scope in map(name_nodes, scopes(model)):
+                self._run_scope(scope, context, result)
         return result
 
     def propose(self, node: ir.Node, scope: Scope) -> Proposal | Skip | None:
@@ -214,7 +219,7 @@ Rule = Callable[[ir.Node, Edit], Replacement]
 Operator = str | tuple[str, str]
 
 
-def rewrite(
+def rewrite(  # noqa: PLR0913
     *operators: Operator,
     exactness: Exactness = Exactness.BITWISE,
     absorbs: Iterable[Operator] | None = None,
@@ -224,6 +229,7 @@ def rewrite(
     tensors_only: bool = True,
     allows_references: bool = False,
     inferred_for: Iterable[Operator] = (),
+    repeats: bool = False,
 ) -> Callable[[Rule], NodeRewrite]:
     """Make a pass of a function, which is given a node and its `Edit`, and returns the replacement of the node.
 
@@ -246,6 +252,7 @@ def rewrite(
         "tensors_only": tensors_only,
         "allows_references": allows_references,
         "inferred_for": frozenset(map(_domain_and_type, inferred_for)),
+        "repeats": repeats,
     }
 
     def as_pass(function: Rule) -> NodeRewrite:

@@ -44,7 +44,9 @@ class ConvertOpset(Pass):
         result = Result(model)
         scope = Scope(model, model.graph)
         source, target = scope.opset(), self._target()
-        if source == target and all(each.opset_imports.get("", target) == target for each in model.functions.values()):
+        if source == target and all(
+            function.opset_imports.get("", target) == target for function in model.functions.values()
+        ):
             return result
         if source < LOWEST:
             raise InputError(f"the model has opset {source}, and conversion starts at {LOWEST}", where=self.name)
@@ -55,21 +57,21 @@ class ConvertOpset(Pass):
             self._check(function, target, model)
         done = self._convert(scope, target)
         if not context.budget.take():
-            for each in done:
-                each.proposal.discard()
+            for conversion in done:
+                conversion.proposal.discard()
             return result
-        for each in done:
-            each.commit(self.name)
+        for conversion in done:
+            conversion.commit(self.name)
         _imports(model.graph)[""] = target
         for function in functions:
             if "" in _imports(function.graph):
                 function.graph.opset_imports[""] = target
         after = Scope(model, model.graph)
-        for each in done:
-            for node in each.proposal.nodes:
+        for conversion in done:
+            for node in conversion.proposal.nodes:
                 infer_node(node, after)
-        before = tuple(each.proposal.node.name or "" for each in done)
-        made = tuple(node.name or "" for each in done for node in each.proposal.nodes)
+        before = tuple(conversion.proposal.node.name or "" for conversion in done)
+        made = tuple(node.name or "" for conversion in done for node in conversion.proposal.nodes)
         result.rewrites.append(Rewrite(before, made, f"opset {source} → {target}"))
         return result
 
@@ -92,8 +94,8 @@ class ConvertOpset(Pass):
             try:
                 converted = converter.convert(node)
             except UnconvertibleError as error:
-                for each in done:
-                    each.proposal.discard()
+                for conversion in done:
+                    conversion.proposal.discard()
                 raise InputError(
                     f"{node.op_type} cannot be converted to opset {target}: {error}",
                     where=f"{self.name}, node {node.name}",

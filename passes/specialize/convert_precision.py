@@ -65,8 +65,7 @@ class ConvertPrecision(Pass):
         if self.to not in FORMATS:
             raise InputError("its option to is not a format", where=self.name, hint=f"to={' or to='.join(FORMATS)}")
         result = Result(model)
-        scope = Scope(model, model.graph)
-        name_nodes(scope)
+        scope = name_nodes(Scope(model, model.graph))
         self._check_names(scope)
         half = _Half(scope, FORMATS[self.to])
         chosen: dict[ir.Node, _Converted] = {}
@@ -85,12 +84,12 @@ class ConvertPrecision(Pass):
         """Return the inputs and outputs of a node to convert; a Skip or None if the node is not converted."""
         if node.domain != "" or node.op_type in _OTHERS or any(subgraphs(node)):
             return None
-        if not any(_is_float(each, scope) for each in node.outputs if each.name):
+        if not any(_is_float(value, scope) for value in node.outputs if value.name):
             return None
-        if not any(_is_float(each, scope) for each in node.inputs if each is not None):
+        if not any(_is_float(value, scope) for value in node.inputs if value is not None):
             return None
         name = node.name or ""
-        kept = next((each for each in self.keep if each == node.op_type or each in _names(node)), None)
+        kept = next((entry for entry in self.keep if entry == node.op_type or entry in _names(node)), None)
         if kept is not None:
             return Skip(f"{kept} is kept in float32", name)
         converted = _Converted.of(node, scope, half.dtype)
@@ -98,7 +97,7 @@ class ConvertPrecision(Pass):
             return Skip(f"{node.op_type} of opset {scope.opset()} does not support {half.dtype.name.lower()}", name)
         if converted.unknown:
             return Skip(f"the dtype of {converted.unknown} is unknown: infer-shapes comes first", name)
-        other = [each for i, each in enumerate(node.outputs) if i not in converted.outputs and _is_used(each)]
+        other = [value for i, value in enumerate(node.outputs) if i not in converted.outputs and _is_used(value)]
         if other:
             return Skip(f"its output {other[0].name} depends on the rounding", name)
         if node.op_type in _PRODUCTS and all(map(_is_dequantized, node.inputs[:2])):
@@ -110,10 +109,10 @@ class ConvertPrecision(Pass):
     def _check_names(self, scope: Scope) -> None:
         operators = {node.op_type for node in scope.nodes()}
         known = {*operators, *(name for node in scope.nodes() for name in _names(node))}
-        for each in self.keep:
-            if each not in known:
-                hint = nearest(each, known) or f"its operators are {', '.join(sorted(operators))}"
-                raise InputError("keep names no node or operator", where=f"{self.name}, {each!r}", hint=hint)
+        for entry in self.keep:
+            if entry not in known:
+                hint = nearest(entry, known) or f"its operators are {', '.join(sorted(operators))}"
+                raise InputError("keep names no node or operator", where=f"{self.name}, {entry!r}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,11 @@ class _Converted:
         except onnx.defs.SchemaError:
             return None
         wanted = f"tensor({dtype.name.lower()})"
-        open_ = {each.type_param_str for each in schema.type_constraints if wanted in each.allowed_type_strs}
+        open_ = {
+            constraint.type_param_str
+            for constraint in schema.type_constraints
+            if wanted in constraint.allowed_type_strs
+        }
         inputs = {
             index: kind
             for index, value in enumerate(node.inputs)
@@ -223,17 +226,15 @@ class _Half:
         name, shape = str(value.name), value.shape
         others = [use for use in value.uses() if use.node not in chosen or use.idx not in chosen[use.node].inputs]
         value.type = ir.TensorType(self.dtype)
-        output = value.is_graph_output()
-        if not others and not output:
-            value.name = self.scope.names.value(f"{name}_{_short(self.dtype)}")
-            return
         value.name = self.scope.names.value(f"{name}_{_short(self.dtype)}")
+        if not others and not value.is_graph_output():
+            return
         up = self._cast(value, ir.DataType.FLOAT, name, node, maker, before=False)
         up.shape = shape
         for use in others:
             use.node.replace_input_with(use.idx, up)
-        for index, each in enumerate(self.scope.graph.outputs):
-            if each is value:
+        for index, output in enumerate(self.scope.graph.outputs):
+            if output is value:
                 self.scope.graph.outputs[index] = up
 
     def _cast(
@@ -248,7 +249,7 @@ class _Half:
 
 
 def _short(dtype: ir.DataType) -> str:
-    return next(name for name, each in FORMATS.items() if each == dtype)
+    return next(name for name, format_ in FORMATS.items() if format_ == dtype)
 
 
 def _names(node: ir.Node) -> list[str]:

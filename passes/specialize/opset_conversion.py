@@ -16,6 +16,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from passes.core.text import first_line
+from passes.graphs.replacement import inherit
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of, tensor_proto
 from passes.rewriting.edit import Proposal
@@ -54,10 +55,7 @@ class Converted:
         node = self.proposal.node
         for old, new in zip(node.outputs, self.proposal.outputs, strict=True):
             if new is not None:
-                new.doc_string = old.doc_string
-                new.metadata_props.update(old.metadata_props)
-                for key, note in old.meta.items():
-                    new.meta[key] = note
+                inherit(new, old)
         self.proposal.commit(maker)
         self.main.name, self.main.doc_string = node.name, node.doc_string
         self.main.metadata_props.update({**node.metadata_props, **self.main.metadata_props})
@@ -149,7 +147,7 @@ class Converter:
                 raise UnconvertibleError(_UNTYPED)
             return
         try:
-            old, new = (_inferred(*each) for each in ((before, self.source), (after, self.target)))
+            old, new = (_inferred(*pair) for pair in ((before, self.source), (after, self.target)))
         except onnx.shape_inference.InferenceError as error:
             raise UnconvertibleError(f"it would not be valid there: {_clean(error)}") from None
         for one, other in zip(old, new, strict=True):
@@ -180,7 +178,9 @@ class Converter:
     def _takes(self, op_type: str, kind: ir.TypeProtocol) -> bool:
         """Return whether an operator has inputs or outputs of a type in the target."""
         schema = schemas.schema(op_type, self.target)
-        return schema is not None and any(_text(kind) in each.types for each in (*schema.inputs, *schema.outputs))
+        return schema is not None and any(
+            _text(kind) in parameter.types for parameter in (*schema.inputs, *schema.outputs)
+        )
 
     def _build(self, node: ir.Node, found: onnx.GraphProto) -> Converted:
         names = self.scope.names
@@ -199,12 +199,12 @@ class Converter:
             base = f"{node.name}/{proto_node.op_type}"
             outputs = [ir.Value(name=names.value(f"{base}_output") if name else "") for name in proto_node.output]
             values.update(zip(proto_node.output, outputs, strict=True))
-            attributes = [ir.serde.deserialize_attribute(each) for each in proto_node.attribute]
+            attributes = [ir.serde.deserialize_attribute(attribute) for attribute in proto_node.attribute]
             inputs = [values[name] for name in proto_node.input]
             made = ir.Node("", proto_node.op_type, inputs, attributes, outputs=outputs, name=names.node(base))
             nodes.append(made)
         replaced = [values.get(f"o{index}") for index in range(len(node.outputs))]
-        main = next((each for each in nodes if each.op_type == node.op_type), nodes[-1])
+        main = next((new for new in nodes if new.op_type == node.op_type), nodes[-1])
         return Converted(Proposal(self.scope, node, replaced, nodes, constants), main)
 
 

@@ -43,10 +43,10 @@ _BROADCASTS = {"Max": 8, "Mean": 8, "Min": 8, "Sum": 8}
 def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
     """Return the schema of a standard operator in an opset; None if it is not defined, or deprecated."""
     try:
-        found = onnx.defs.get_schema(op_type, version, "")
+        definition = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return None
-    return None if found.deprecated else found
+    return None if definition.deprecated else definition
 
 
 @cache
@@ -57,11 +57,11 @@ def versions(op_type: str) -> tuple[int, ...]:
 
 @cache
 def _history() -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for each in onnx.defs.get_all_schemas_with_history():
-        if each.domain == "":
-            found.setdefault(each.name, set()).add(each.since_version)
-    return found
+    history: dict[str, set[int]] = {}
+    for definition in onnx.defs.get_all_schemas_with_history():
+        if definition.domain == "":
+            history.setdefault(definition.name, set()).add(definition.since_version)
+    return history
 
 
 def is_redefined(op_type: str, source: int, target: int) -> bool:
@@ -90,7 +90,7 @@ def removable_attributes(node: onnx.NodeProto, source: int, target: int) -> list
     if not _fits(node.output, old.outputs, new.outputs, new.min_output):
         return None
     used = len(node.output)
-    if [each.name for each in old.outputs[:used]] != [each.name for each in new.outputs[:used]]:
+    if [output.name for output in old.outputs[:used]] != [output.name for output in new.outputs[:used]]:
         return None
     given = {attribute.name for attribute in node.attribute}
     dropped = default_attributes(node, source, target)

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs.scopes import Scope, scopes
+from passes.graphs.scopes import ANNOTATION, Scope, scopes
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _DTYPES = {
@@ -36,8 +36,6 @@ _DTYPES = {
     ir.DataType.FLOAT6E3M2: 14,
 }
 """The versions that introduced dtypes; the other dtypes exist since version 1."""
-_ANNOTATIONS = "quant_parameter_tensor_names"
-"""Where `onnx_ir` keeps quantization annotations in a value's ``meta``."""
 
 Need = tuple[int, str]
 """A required version, and the feature that needs it."""
@@ -146,7 +144,7 @@ def _attribute(attribute: ir.Attr, where: str) -> Iterator[Need]:
 def _value(value: ir.Value) -> Iterator[Need]:
     where = f"value {value.name}"
     yield from _metadata(value.metadata_props, where)
-    if value.meta.get(_ANNOTATIONS):
+    if value.meta.get(ANNOTATION):
         yield 5, f"quantization annotations, as {where} has"
     kind = value.type
     while isinstance(kind, ir.SequenceType | ir.OptionalType):

@@ -15,7 +15,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.core.errors import InputError
-from passes.graphs.scopes import scopes
+from passes.graphs.scopes import nodes_of
 from passes.surgeon.attributes import attribute_of, unchanged
 from passes.surgeon.changes import Changes
 from passes.surgeon.tags import GraphTag, NodeTag, TensorTag, tag_of
@@ -44,7 +44,7 @@ class Exporter:
         self.nodes: list[tuple[gs.Node, ir.Node]] = []
         self._now: dict[ir.Value, ir.Value] = {}
         self._constants: dict[int, ir.Value] = {}
-        self._names = {node.name or "" for scope in scopes(model) for node in scope.nodes()}
+        self._names = {node.name or "" for node in nodes_of(model)}
         self._on_devices: list[tuple[ir.Node, ir.Node]] = []
 
     def graph(self, graph: gs.Graph) -> ir.Graph:

@@ -33,9 +33,7 @@ def operate(
         InputError: the function left an invalid graph.
     """
     result = Result(model)
-    for scope in scopes(model):
-        name_nodes(scope)
-    nodes = [node for scope in scopes(model) for node in scope.nodes()]
+    nodes = [node for scope in map(name_nodes, scopes(model)) for node in scope.nodes()]
     try:
         after, changes = _run(function, model)
     except InputError as error:

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import onnx_bridge
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -22,7 +23,6 @@ from onnx_bridge.parity.layers import walk
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers

@@ -12,12 +12,11 @@ from onnx import TensorProto
 
 from onnx_bridge.reference.quark import operators as quark
 from passes.cleanup.remove_dead import RemoveDead
-from passes.quantization.to_qdq.decompose_quark import DecomposeQuark
+from passes.quantization.to_qdq.decompose_quark import decompose_quark
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import reasons, run
 
-STEP = DecomposeQuark()
 RANDOM = np.random.default_rng(5)
 X = (RANDOM.standard_normal((2, 5, 20)) * np.exp(RANDOM.standard_normal((2, 5, 20)) * 3)).astype(np.float32)
 X.ravel()[:10] = [0, 0.5, 1.5, -2.5, 1, -1, 96, -127.75, 2**-20, -(2**20)]
@@ -35,14 +34,14 @@ def model(
 
 
 def computes(source: ir.Model, expected: Any, device: Device, x: Any = X) -> None:
-    assert STEP.run(source, Context()).rewrites
+    assert decompose_quark.run(source, Context()).rewrites
     RemoveDead().run(source, Context())
     proto = ir.to_proto(source)
     assert not [node for node in proto.graph.node if node.domain == "com.amd.quark"]
     onnx.checker.check_model(proto, full_check=True)
     np.testing.assert_array_equal(run(proto, {"x": x})["y"], expected)
     np.testing.assert_array_equal(device.run(proto, {"x": x})[0], expected)
-    assert not STEP.run(source, Context()).rewrites
+    assert not decompose_quark.run(source, Context()).rewrites
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
@@ -97,12 +96,12 @@ def test_infinities_and_one_number() -> None:
     x = X.copy()
     x[0, 0, 0], x[1, 2, 3] = np.inf, np.nan
     source = model("y = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (x)")
-    STEP.run(source, Context())
+    decompose_quark.run(source, Context())
     finite = np.where(np.isfinite(x), x, 0)
     expected = np.where(np.isfinite(x), quark.bfp(finite, axis=1, bits=16, size=8, mode=0), x)
     np.testing.assert_array_equal(run(ir.to_proto(source), {"x": x})["y"], expected)
     source = model('y = com.amd.quark.MXQuantizeDequantize <element_dtype = "fp4_e2m1"> (x)', shape="1")
-    STEP.run(source, Context())
+    decompose_quark.run(source, Context())
     one = np.array([3.3], np.float32)
     np.testing.assert_array_equal(run(ir.to_proto(source), {"x": one})["y"], one)
 
@@ -132,7 +131,7 @@ def test_16_bits_are_standard_since_opset_21() -> None:
     for opset, domain in ((17, "com.microsoft"), (21, "")):
         zero = onnx.helper.make_tensor("z", TensorProto.INT16, [], [0])
         source = model(PAIR.format(""), opset=opset, s=np.float32(0.1), z=zero)
-        STEP.run(source, Context())
+        decompose_quark.run(source, Context())
         assert {node.domain for node in source.graph} == {domain}
 
 
@@ -142,7 +141,7 @@ def test_stored_weights() -> None:
     source = model(
         "d = com.amd.quark.ExtendedDequantizeLinear (w, s, z) y = Add(x, d)", s=np.float32(2), z=zero, w=weight
     )
-    STEP.run(source, Context())
+    decompose_quark.run(source, Context())
     expected = X + quark.extended(X[0, 0], np.float32(1), "bfloat16") * 2
     np.testing.assert_allclose(run(ir.to_proto(source), {"x": X})["y"], expected, rtol=1e-6)
 
@@ -152,7 +151,7 @@ def test_shapes_become_known_round_by_round() -> None:
     body = """a = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (x) b = Relu(a)
         y = com.amd.quark.BFPQuantizeDequantize <bit_width = 16, block_size = 8> (b)"""
     source = model(body)
-    assert len(STEP.run(source, Context()).rewrites) == 2
+    assert len(decompose_quark.run(source, Context()).rewrites) == 2
 
 
 @pytest.mark.parametrize(
@@ -168,15 +167,15 @@ def test_shapes_become_known_round_by_round() -> None:
     ],
 )
 def test_skips(body: str, reason: str) -> None:
-    result = STEP.run(model(body), Context())
+    result = decompose_quark.run(model(body), Context())
     assert not result.rewrites
     assert reason in reasons(result)[0]
 
 
 def test_unknown_shapes_and_rearranged_floats() -> None:
     source = model("y = com.amd.quark.BFPQuantizeDequantize (x)", shape="n,4")
-    assert "freeze" in reasons(STEP.run(source, Context()))[0]
+    assert "freeze" in reasons(decompose_quark.run(source, Context()))[0]
     zero = onnx.helper.make_tensor("z", TensorProto.BFLOAT16, [], [0])
     text = PAIR.format("").replace("y = com", "r = Identity(q) y = com").replace("(q, s", "(r, s")
-    result = STEP.run(model(text, s=np.float32(1), z=zero), Context())
+    result = decompose_quark.run(model(text, s=np.float32(1), z=zero), Context())
     assert any("rearranged" in each for each in reasons(result))

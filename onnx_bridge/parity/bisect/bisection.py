@@ -60,7 +60,7 @@ class Culprit:
     @classmethod
     def of(cls, node: ir.Node, original: ir.Model) -> Culprit:
         """Describe a node of a cleaned model."""
-        origin = tuple(lineage.recorded(node.metadata_props.get(lineage.ORIGIN), list[str]) or ())
+        origin = tuple(lineage.replaced(node) or ())
         sources = [source for source in original.graph.all_nodes() if source.name in {*origin, node.name}]
         modules = (module(source) for source in (node, *sources))
         made_by = node.metadata_props.get(lineage.PASS, "")
@@ -126,14 +126,8 @@ class Fault(JsonRecord):
         if self.component is Component.PASSES:
             nth = f" in its application {self.application} of {self.applications}" if self.application else ""
             return f"the pass {self.pass_name} is at fault{nth}{f', at {nodes}' if nodes else ''}"
-        together = " together" if len(self.nodes) > 1 and self.isolated else ""
-        says = {
-            SymptomKind.WRONG: f"computes {{}} wrongly{together}",
-            SymptomKind.REJECTED: "rejects {}",
-            SymptomKind.CRASHES: "crashes on {}",
-            SymptomKind.TIMEOUT: "times out on {}",
-            SymptomKind.MEMORY: "runs out of memory on {}",
-        }[self.kind]
+        together = self.kind is SymptomKind.WRONG and len(self.nodes) > 1 and self.isolated
+        says = self.kind.phrase + " together" * together
         by = f", which the pass {self.pass_name} made," if self.pass_name else ""
         what = f"{nodes}{by}"
         if not self.isolated:

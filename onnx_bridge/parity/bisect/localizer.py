@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import judge, partition, with_inferred_types
 from onnx_bridge.core.countdown import Countdown
@@ -24,7 +25,6 @@ from onnx_bridge.parity.bisect.first_divergence import first_divergence
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.reference_runs import run_samples, samples_for
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind, worse
 from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector, first_group

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.intermediate_values import InsideProgram
+from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
@@ -27,19 +31,20 @@ from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.reference_runs import run_samples, samples_for, versions
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.requests.parity import CheckRequest, ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
+from passes.graphs.quantization import is_quantized
 
 Outputs = Sequence[Mapping[str, Value]]
 
+_Request = TypeVar("_Request", bound=CheckRequest)
 CLEANED = "cleaned on ONNX Runtime"
 """The name of the cleaned model's leg."""
 
@@ -92,7 +97,7 @@ class Baseline:
         samples = samples_for(request, bundle.specs, model)
         frozen = frozen_values(model, bundle.manifest.request.freeze)
         original_samples = [{**sample, **frozen} for sample in samples]
-        device, cleaning = _tolerances(request, bundle)
+        device, cleaning = tolerances_of_bundle(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
         presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
         if request.tolerance is None:  # else the user has said what to hold it to
@@ -168,7 +173,7 @@ class Baseline:
         return (
             None
             if self.cleaned is None
-            else ChainJudge(_loaded(self.original), _loaded(self.cleaned), session=self.reference)
+            else ChainJudge(models.loaded(self.original), models.loaded(self.cleaned), session=self.reference)
         )
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:
@@ -218,9 +223,9 @@ class Baseline:
         )
 
     def _evidence(self) -> Evidence:
-        after = None if self.cleaned is None else Network.of(_loaded(self.cleaned))
+        after = None if self.cleaned is None else Network.of(models.loaded(self.cleaned))
         results = {REFERENCE: self.truth, **self._outputs}
-        return Evidence(results, Network.of(_loaded(self.original)), after, self.passes, self._sketches)
+        return Evidence(results, Network.of(models.loaded(self.original)), after, self.passes, self._sketches)
 
     def _first_failing_sample(self) -> int:
         """Return the number of the first sample that differs, else of the one that MIGraphX fails on, else 0."""
@@ -230,11 +235,30 @@ class Baseline:
         return next(iter((*differing, *failing)), 0)
 
 
-def _loaded(model: Path | ir.Model) -> ir.Model:
-    return model if isinstance(model, ir.Model) else models.load(model)
+@contextlib.contextmanager
+def converted(
+    model: ModelSource | Bundle, request: _Request, progress: Progress | None
+) -> Iterator[tuple[Bundle, _Request]]:
+    """Yield the bundle of a model, converted into a temporary folder unless it is one, and the request.
+
+    The request then names the file of the original of a model in memory as the reference.
+    """
+    how = replace(request.conversion, prove="never")
+    if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
+        model = Bundle(model, runtime=how.runtime, timeout=how.timeout, memory=how.memory)
+    if isinstance(model, Bundle):
+        yield model, request
+        return
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        bundle = conversion.run(model, Path(folder) / "bundle", how, progress)
+        if isinstance(model, ir.Model) and request.reference is None:
+            original = Path(folder) / "original.onnx"
+            models.save(model, original)
+            request = replace(request, reference=original)
+        yield bundle, request
 
 
-def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tolerances]:
+def tolerances_of_bundle(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tolerances]:
     """Return the tolerances of MIGraphX, and of the cleaned model, for the precision that a bundle was converted to."""
     device = request.error_tolerances
     cleaning = replace(device, preset=None)  # passes compute in the dtypes of the model
@@ -244,6 +268,12 @@ def _tolerances(request: CheckRequest, bundle: Bundle) -> tuple[Tolerances, Tole
     device = device.at_least(TOLERANCES[precision])
     lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.request.keep_fp32)
     return device, device if lowered_by_pass else cleaning
+
+
+def rehearsed(tolerances: Tolerances, bundle: Bundle) -> Tolerances:
+    """Return the tolerances of a bundle that runs after the passes of the gpu target."""
+    quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
+    return tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances
 
 
 def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]]:

@@ -9,11 +9,10 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.padding import bucket_samples
-from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.checking.baseline import original_of
+from onnx_bridge.parity.checking.baseline import original_of, rehearsed, tolerances_of_bundle
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import compare
@@ -22,7 +21,6 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
-from passes.graphs.quantization import is_quantized
 
 
 def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
@@ -43,16 +41,10 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original)
     buckets = [program.dims for program in bundle.manifest.programs]
-    precision = bundle.manifest.request.precision
-    tolerances = request.error_tolerances
-    if precision != "fp32":
-        tolerances = tolerances.at_least(TOLERANCES[precision])
+    tolerances, _ = tolerances_of_bundle(request, bundle)
     sides: list[tuple[str, Bundle | GpuPreview, Tolerances]] = [("", bundle, tolerances)]
     if request.rehearse is not None:
-        assert bundle.model_path is not None
-        quantized = is_quantized(models.load(bundle.model_path))
-        rounded = tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances
-        sides.append((", as a GPU computes quantization", GpuPreview(bundle), rounded))
+        sides.append((", as a GPU computes quantization", GpuPreview(bundle), rehearsed(tolerances, bundle)))
     legs = []
     for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
         name = f"bucket {label(info.dims)}{how}"

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import onnx_ir as ir
-
-from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.gpu_preview import GpuPreview
-from onnx_bridge.conversion import convert as conversion
-from onnx_bridge.conversion.precision.precision import TOLERANCES
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
-from onnx_bridge.parity.checking.baseline import Baseline
+from onnx_bridge.parity.checking.baseline import Baseline, converted, rehearsed
 from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.parity.checking.decoder_check import check_decoder
@@ -31,9 +25,7 @@ from onnx_bridge.parity.checking.report import AS_GPU, CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
-from onnx_bridge.parity.submodels.device import Device
-from onnx_bridge.requests.parity import CheckRequest, DataRequest
-from passes.graphs.quantization import is_quantized
+from onnx_bridge.requests.parity import CheckRequest, DataRequest, ModelSource
 from passes.isolation.limits import limited
 
 if TYPE_CHECKING:
@@ -45,24 +37,18 @@ _SHOWN = 0.5
 
 @overload
 def check(
-    model: str | os.PathLike[str] | ir.Model | Bundle,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[CheckOptions],
+    model: ModelSource | Bundle, *, progress: Progress | None = None, **options: Unpack[CheckOptions]
 ) -> CheckReport: ...
 
 
 @overload
 def check(
-    model: str | os.PathLike[str] | ir.Model | Bundle,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[DataOptions],
+    model: ModelSource | Bundle, *, progress: Progress | None = None, **options: Unpack[DataOptions]
 ) -> AccuracyReport: ...
 
 
 def check(
-    model: str | os.PathLike[str] | ir.Model | Bundle, *, progress: Progress | None = None, **options: Any
+    model: ModelSource | Bundle, *, progress: Progress | None = None, **options: Any
 ) -> CheckReport | AccuracyReport:
     """Compare with the reference: the original model on ONNX Runtime's CPU provider, all graph optimizations off.
 
@@ -91,49 +77,25 @@ def check(
     return run(model, request, progress) if request.data is None else measure(model, request, progress)
 
 
-def run(
-    model: str | os.PathLike[str] | ir.Model | Bundle,
-    request: CheckRequest,
-    progress: Progress | None = None,
-) -> CheckReport:
+def run(model: ModelSource | Bundle, request: CheckRequest, progress: Progress | None = None) -> CheckReport:
     """Check a model or a bundle as a request says; errors are those of `check`."""
     with limited(request.limits):
         return _run(model, request, progress)
 
 
-def _run(
-    model: str | os.PathLike[str] | ir.Model | Bundle, request: CheckRequest, progress: Progress | None
-) -> CheckReport:
-    tell = progress or silent
-    timeout, memory = request.conversion.timeout, request.conversion.memory
-    if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
-        model = Bundle(model, timeout=timeout, memory=memory)
-    if not isinstance(model, Bundle):
-        return _check_model(model, request, progress)
-    if model.manifest.decoder is not None:
-        return check_decoder(model, request, tell)
-    return (check_buckets if model.manifest.dims else _check_bundle)(model, request, tell)
-
-
-def _check_model(
-    model: str | os.PathLike[str] | ir.Model, request: CheckRequest, progress: Progress | None
-) -> CheckReport:
-    """Convert a model into a temporary folder, and check the bundle; or report why MIGraphX does not take it."""
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+def _run(model: ModelSource | Bundle, request: CheckRequest, progress: Progress | None) -> CheckReport:
+    with contextlib.ExitStack() as stack:
         try:
-            bundle = conversion.run(
-                model, Path(folder) / "bundle", replace(request.conversion, prove="never"), progress
-            )
+            bundle, request = stack.enter_context(converted(model, request, progress))
         except RuntimeNotFound:
             raise
         except RuntimeFailure as error:
+            assert not isinstance(model, Bundle)
             workers.shared(runtimes.find(request.conversion.runtime)).start()  # raises if the runtime is at fault
             return _check_unconverted(model, request, Failure.of(error), progress)
-        if isinstance(model, ir.Model):
-            original = Path(folder) / "original.onnx"
-            models.save(model, original)
-            request = replace(request, reference=request.reference or original)
-        return _run(bundle, request, progress)
+        if bundle.manifest.decoder is not None:
+            return check_decoder(bundle, request, progress or silent)
+        return (check_buckets if bundle.manifest.dims else _check_bundle)(bundle, request, progress or silent)
 
 
 def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> CheckReport:
@@ -160,7 +122,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
 
 
 def _check_unconverted(
-    model: str | os.PathLike[str] | ir.Model, request: CheckRequest, failure: Failure, progress: Progress | None
+    model: ModelSource, request: CheckRequest, failure: Failure, progress: Progress | None
 ) -> CheckReport:
     """Return the report of a model that MIGraphX rejects: the cleaned model, and the nodes that MIGraphX fails on."""
     tell = progress or silent
@@ -191,9 +153,7 @@ def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Seque
     """Compare what the bundle computes after the gpu target's passes; returns notes on them and their kernels."""
     preview = GpuPreview(bundle)
     outputs, failure = run_until_failure(preview.bundle, baseline.samples, AS_GPU, tell)
-    quantized = bundle.model_path is not None and is_quantized(models.load(bundle.model_path))
-    tolerances = baseline.device_tolerances
-    baseline.compare(AS_GPU, outputs, tolerances.at_least(TOLERANCES["int8"]) if quantized else tolerances, failure)
+    baseline.compare(AS_GPU, outputs, rehearsed(baseline.device_tolerances, bundle), failure)
     advice = "`onnx-bridge bisect --rehearse gpu` names the group of passes, and the nodes"
     return preview.rehearsal.note, *preview.kernel_notes, *([] if baseline.legs[-1].passed else [advice])
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
-import onnx_ir as ir
-
-from onnx_bridge.bundle.bundle import Bundle, is_bundle
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.gpu_preview import GpuPreview
-from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.accuracy import AccuracyReport, Scores
-from onnx_bridge.parity.checking.baseline import CLEANED, device_name, original_of
+from onnx_bridge.parity.checking.baseline import CLEANED, converted, device_name, original_of
 from onnx_bridge.parity.checking.report import AS_GPU, REFERENCE
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import failed_on, versions
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import CheckRequest, DataRequest
+from onnx_bridge.requests.parity import CheckRequest, DataRequest, ModelSource
 from onnx_bridge.samples.dataset import Dataset, DataSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
@@ -54,25 +48,12 @@ class _Sides:
         return outputs
 
 
-def measure(
-    model: str | os.PathLike[str] | ir.Model | Bundle, request: DataRequest, progress: Progress | None = None
-) -> AccuracyReport:
+def measure(model: ModelSource | Bundle, request: DataRequest, progress: Progress | None = None) -> AccuracyReport:
     """Measure metrics over a dataset as a request says; errors are those of `onnx_bridge.check`."""
-    tell = progress or silent
-    settings = replace(request.conversion, prove="never")
     scores, data = Scores(request.metrics, request.least, REFERENCE), request.data
     assert data is not None
-    if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
-        model = Bundle(model, runtime=settings.runtime, timeout=settings.timeout, memory=settings.memory)
-    if isinstance(model, Bundle):
-        return _measure(model, data, scores, request, tell)
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        bundle = conversion.run(model, Path(folder) / "bundle", settings, progress)
-        if isinstance(model, ir.Model) and request.reference is None:
-            original = Path(folder) / "original.onnx"
-            models.save(model, original)
-            request = replace(request, reference=original)
-        return _measure(bundle, data, scores, request, tell)
+    with converted(model, request, progress) as (bundle, asked):
+        return _measure(bundle, data, scores, asked, progress or silent)
 
 
 def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckRequest, tell: Progress) -> AccuracyReport:

@@ -12,7 +12,9 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
+from onnx_bridge.model.provenance import operator
 from onnx_bridge.parity.checking.error_histogram import Sketch
+from onnx_bridge.samples.roles import required_names
 from passes.graphs import lineage
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import constant_of
@@ -58,7 +60,7 @@ class Network:
                 nodes.append(node)
             else:
                 constants.update(node.outputs)
-        inputs = [str(value.name) for value in model.graph.inputs if not value.is_initializer()]
+        inputs = required_names(model)
         return cls(
             tuple(_node(node, constants) for node in nodes),
             tuple(inputs),
@@ -69,7 +71,7 @@ class Network:
 def _node(node: ir.Node, constants: set[ir.Value]) -> NetworkNode:
     return NetworkNode(
         str(node.name),
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        operator(node),
         tuple(str(value.name) for value in operands_of(node) if value not in constants),
         tuple(str(value.name) for value in node.outputs if value.name),
         node.metadata_props.get(lineage.PASS, ""),

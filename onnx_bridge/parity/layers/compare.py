@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.progress import silent
 from onnx_bridge.model import io as models
@@ -32,7 +33,6 @@ from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.segments import SegmentedModel
 from onnx_bridge.parity.layers.subject import LayerSubject, OriginalModel
 from onnx_bridge.parity.layers.walk import Observer, Walk
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from passes.graphs.scopes import Scope, name_nodes
 from passes.probing.partition import plan

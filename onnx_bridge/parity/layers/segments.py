@@ -15,8 +15,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.device import can_feed
 from onnx_bridge.core.values import Kind, Value
-from onnx_bridge.parity.submodels.cuts import can_feed, dependents, estimated_bytes, fix_inputs, submodel
+from onnx_bridge.parity.submodels.cuts import dependents, estimated_bytes, fix_inputs, submodel
 from passes.graphs import lineage
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.randomness import RANDOM

@@ -12,6 +12,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.roles import required_names
 from passes.probing.partition import extract
 
 
@@ -51,13 +52,13 @@ class OriginalModel:
         """Return the original of a subject; None if it has none."""
         if subject.original is None:
             return None
-        model = models.load(subject.original) if isinstance(subject.original, Path) else subject.original
+        model = models.loaded(subject.original)
         sample = subject.sample if subject.original_sample is None else subject.original_sample
         values = frozenset(str(value.name) for node in model.graph for value in node.outputs if value.name)
         return cls(model, sample, values, {str(node.name): provenance.module(node) for node in model.graph.all_nodes()})
 
     def compute(self, names: Iterable[str]) -> Mapping[str, Value]:
         """Return some of its values on ONNX Runtime; raises InputError."""
-        inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+        inputs = required_names(self.model)
         session = Reference(extract(self.model, inputs, dict.fromkeys(names)))
         return session.run({name: self.sample[name] for name in inputs})

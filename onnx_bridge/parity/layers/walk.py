@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.device import Device, can_feed
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import provenance
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.segments import Segment, SegmentedModel
 from onnx_bridge.parity.layers.subject import OriginalModel
-from onnx_bridge.parity.submodels.cuts import can_feed
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.roles import required_names
 from passes.graphs import lineage
 from passes.operators import is_quantizer
 from passes.probing.partition import Side, boundary, extract
@@ -89,9 +89,11 @@ class Walk:
             own.unmeasured = dict.fromkeys(names, _ON_HOST)
         else:
             for nodes in _evenly(segment.nodes, _MAX_IN_CONTEXT):
-                own.actual |= self._in_context(nodes, self.actual | right | own.actual, right, own.missing)
+                known = self.actual | right | own.actual
+                own.actual |= self._on_device(nodes, known, right, own.missing, isolated=False)
             for nodes in _evenly(segment.nodes, _MAX_IN_ISOLATION):
-                own.local |= self._in_isolation(nodes, self.right | right, own.unmeasured)
+                known = self.right | right
+                own.local |= self._on_device(nodes, known, known, own.unmeasured, isolated=True)
         self.peak = max(self.peak, _total_bytes(self.right, self.actual, right, own.before, own.actual, own.local))
         self.right |= right
         self.actual |= {**right, **own.actual}
@@ -155,7 +157,8 @@ class Walk:
         )
 
     def _reference(self, nodes: Sequence[ir.Node], values: Values, names: Sequence[str]) -> Values:
-        return Reference(self.segmented.in_context(nodes, values, names)).run(self._feeds(nodes, values))
+        model = self.segmented.in_context(nodes, values, names)
+        return Reference(model).run(_feeds(model, values))
 
     def _tolerances(self, name: str) -> Tolerances:
         preset = self.segmented.quantized.get(name)
@@ -167,9 +170,6 @@ class Walk:
         if small and is_quantizer(node) and name not in self.tolerances.named:
             return Tolerances(named={name: PartialTolerance(ONE_STEP.rtol, ONE_STEP.atol)})
         return self.tolerances
-
-    def _feeds(self, nodes: Sequence[ir.Node], values: Mapping[str, Value]) -> Values:
-        return {name: values[name] for name in self.segmented.inputs(nodes) if name not in self.segmented.constant}
 
     def _originals(self, names: Sequence[str], right: Values) -> Values:
         """Return the original's values of those that it has as well, by their names in the cleaned model."""
@@ -186,42 +186,30 @@ class Walk:
             self.notes[f"values of the original could not be computed: {error.what}"] = None
             return {}
 
-    def _in_context(self, nodes: Sequence[ir.Node], values: Values, right: Values, missing: dict[str, str]) -> Values:
-        """Return MIGraphX's values of nodes that take ``values``; if it fails, those of the halves that it takes."""
+    def _on_device(
+        self, nodes: Sequence[ir.Node], values: Values, right: Values, missing: dict[str, str], *, isolated: bool
+    ) -> Values:
+        """Return MIGraphX's values of nodes that take ``values``; if it fails, those of the halves that it takes.
+
+        If they are ``isolated``, each takes the given values, otherwise those that MIGraphX has computed before it.
+        """
         names = self._fetched(nodes, right, missing)
         if not names:
             return {}
         try:
-            model = self.segmented.in_context(nodes, values, names)
-            return self._run(model, self._feeds(nodes, values), {name: right[name] for name in names})
+            cut = self.segmented.in_isolation if isolated else self.segmented.in_context
+            return self._run(cut(nodes, values, names), values, {name: right[name] for name in names})
         except RuntimeNotFound:
             raise
         except RuntimeFailure as error:
             if len(nodes) == 1:
-                missing |= dict.fromkeys(names, f"MIGraphX in context: {error.what}")
+                how = "in isolation" if isolated else "in context"
+                missing |= dict.fromkeys(names, f"MIGraphX {how}: {error.what}")
                 return {}
             half = len(nodes) // 2
-            first = self._in_context(nodes[:half], values, right, missing)
-            return first | self._in_context(nodes[half:], {**values, **right, **first}, right, missing)
-
-    def _in_isolation(self, nodes: Sequence[ir.Node], values: Values, missing: dict[str, str]) -> Values:
-        """Return MIGraphX's values of nodes that each take the reference's ``values``."""
-        names = self._fetched(nodes, values, missing)
-        if not names:
-            return {}
-        try:
-            model = self.segmented.in_isolation(nodes, values, names)
-            feeds = {str(value.name): values[str(value.name)] for value in model.graph.inputs}
-            return self._run(model, feeds, {name: values[name] for name in names})
-        except RuntimeNotFound:
-            raise
-        except RuntimeFailure as error:
-            if len(nodes) == 1:
-                missing |= dict.fromkeys(names, f"MIGraphX in isolation: {error.what}")
-                return {}
-            half = len(nodes) // 2
-            first = self._in_isolation(nodes[:half], values, missing)
-            return first | self._in_isolation(nodes[half:], values, missing)
+            first = self._on_device(nodes[:half], values, right, missing, isolated=isolated)
+            later = values if isolated else {**values, **right, **first}
+            return first | self._on_device(nodes[half:], later, right, missing, isolated=isolated)
 
     def _fetched(self, nodes: Sequence[ir.Node], right: Values, missing: dict[str, str]) -> list[str]:
         """Return the values of nodes that MIGraphX can give."""
@@ -234,16 +222,16 @@ class Walk:
                 names.append(name)
         return names
 
-    def _run(self, model: ir.Model, feeds: Mapping[str, Value], expected: Mapping[str, Value]) -> Values:
+    def _run(self, model: ir.Model, values: Values, expected: Mapping[str, Value]) -> Values:
         assert self.device is not None
-        return self.device.run(model, feeds, expected)
+        return self.device.run(model, _feeds(model, values), expected)
 
     def _failing_cluster(self, node: ir.Node, tensor: str) -> list[str]:
         """Return the predecessors of a node that make its error together with it; empty if none are found."""
         graph = self.segmented.model.graph
         order = {node_: index for index, node_ in enumerate(graph)}
         cluster = {node}
-        inputs = [str(value.name) for value in graph.inputs if not value.is_initializer()]
+        inputs = required_names(self.segmented.model)
         tolerances = self._local_tolerances(node, tensor)
         for _ in range(_CLUSTER_ROUNDS):
             before = {operand for member in cluster for operand in member.predecessors() if operand.graph is graph}
@@ -256,12 +244,16 @@ class Walk:
             values = {**self.sample, **Reference(extract(self.segmented.model, inputs, wanted)).run(self.sample)}
             try:
                 model = self.segmented.in_context(nodes, values, [tensor])
-                outputs = self._run(model, self._feeds(nodes, values), {tensor: values[tensor]})
+                outputs = self._run(model, values, {tensor: values[tensor]})
             except (RuntimeFailure, KeyError):
                 continue
             if not _compare_one(tensor, outputs[tensor], values[tensor], tolerances).passed:
                 return [str(member.name) for member in nodes]
         return []
+
+
+def _feeds(model: ir.Model, values: Values) -> Values:
+    return {str(value.name): values[str(value.name)] for value in model.graph.inputs}
 
 
 def _shifted(value: Value, offset: int, like: Value) -> Value:

@@ -31,6 +31,7 @@ from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.byte_strings import from_proto
 
 try:
@@ -93,8 +94,7 @@ class MigraphxRunner(BaseRunner):  # type: ignore[misc]
             self._model = from_proto(source) if isinstance(source, onnx.ModelProto) else models.load(source)
             # a file is converted as a file, so that its weights are mapped
             self._convertible = self._model if isinstance(source, onnx.ModelProto) else Path(source)
-            values = [value for value in self._model.graph.inputs if value.name not in self._model.graph.initializers]
-            self._inputs = tuple(map(TensorInfo.of, values))
+            self._inputs = tuple(map(TensorInfo.of, required_inputs(self._model)))
             shapes = [(value.name, value.shape) for value in self._inputs]
             known = [(name, tuple(shape)) for name, shape in shapes if shape is not None and None not in shape]
             if len(known) == len(shapes):

@@ -29,13 +29,6 @@ FILES = ("model.onnx", "inputs.npz", "expected.npz", "README.md")
 _SHOWN_NODES = 40
 _SHOWN_ELEMENTS = 64
 _PRINTED = ("float32", "float64", "int32", "int64", "bool")
-_TITLES = {
-    SymptomKind.WRONG: "MIGraphX computes {} wrongly",
-    SymptomKind.REJECTED: "MIGraphX rejects {}",
-    SymptomKind.CRASHES: "MIGraphX crashes on {}",
-    SymptomKind.TIMEOUT: "MIGraphX times out on {}",
-    SymptomKind.MEMORY: "MIGraphX runs out of memory on {}",
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,8 @@ class Environment:
 def title(reproduction: Reproduction) -> str:
     """Return a title for the bug report."""
     operators = dict.fromkeys(node.op_type for node in reproduction.model.graph)
-    return _TITLES[reproduction.symptom.kind].format(" with ".join(operators) if len(operators) <= 4 else "a model")
+    what = " with ".join(operators) if len(operators) <= 4 else "a model"
+    return f"MIGraphX {reproduction.symptom.kind.phrase.format(what)}"
 
 
 def write(reproduction: Reproduction, folder: Path, environment: Environment) -> None:

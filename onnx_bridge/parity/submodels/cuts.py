@@ -1,4 +1,4 @@
-"""Cutting a model: which values MIGraphX takes at a cut, how large they are, and the submodel between two cuts.
+"""Cutting a model: how large the values at a cut are, and the submodel between two cuts.
 
 A value that depends on shapes and constants alone becomes a constant of the submodel, which is what a runtime makes of
 it in the whole model.
@@ -13,26 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
-from onnx_bridge.migraphx.program import type_of
 from passes.graphs.traversal import operands_of
 from passes.probing.partition import extract
-
-PACKED = ("int4", "uint4")
-"""The dtypes that MIGraphX stores as bytes."""
-
-
-def can_feed(value: ir.Value) -> bool:
-    """Return whether MIGraphX has a type for a value, as an input or output; True if the type is unknown."""
-    if value.type is None:
-        return True
-    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
-        return False
-    return _is_supported(value.dtype.numpy())
-
-
-def can_feed_array(value: Value) -> bool:
-    """Return whether MIGraphX has a type for a value that the reference computed."""
-    return isinstance(value, np.ndarray) and _is_supported(value.dtype)
 
 
 def estimated_bytes(value: ir.Value) -> int:
@@ -90,7 +72,3 @@ def fix_inputs(model: ir.Model, values: Mapping[str, Value], constant: Collectio
             graph.inputs.remove(value)
             value.const_value = ir.Tensor(array, name=name)
             graph.initializers.add(value)
-
-
-def _is_supported(dtype: np.dtype) -> bool:
-    return type_of(dtype) is not None or dtype.name in PACKED

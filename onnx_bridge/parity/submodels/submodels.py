@@ -16,11 +16,13 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.device import can_feed_array
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.parity.submodels.cuts import can_feed_array, dependents, estimated_bytes, submodel
+from onnx_bridge.parity.submodels.cuts import dependents, estimated_bytes, submodel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.roles import required_names
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.traversal import operands_of
 from passes.operators import is_quantizer
@@ -121,7 +123,7 @@ class SubmodelExtractor:
 
     def outputs_with(self, values: Sample, number: int) -> Sample | None:
         """Return the reference's outputs for a sample if some values are replaced; None if it cannot run the rest."""
-        inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+        inputs = required_names(self.model)
         outputs = [str(value.name) for value in self.model.graph.outputs]
         self.runs.reference += 1
         try:
@@ -171,7 +173,7 @@ class SubmodelExtractor:
     def _compute(self, names: Sequence[str]) -> list[Sample]:
         if not names:
             return [{} for _ in self.samples]
-        inputs = [str(value.name) for value in self.model.graph.inputs if not value.is_initializer()]
+        inputs = required_names(self.model)
         self.runs.reference += 1
         session = Reference(extract(self.model, inputs, names))
         return [session.run({name: sample[name] for name in inputs}) for sample in self.samples]

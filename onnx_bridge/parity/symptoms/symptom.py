@@ -34,11 +34,23 @@ class SymptomKind(enum.Enum):
         return next((kind for error_type, kind in KIND_OF.items() if isinstance(error, error_type)), cls.REJECTED)
 
     @property
+    def phrase(self) -> str:
+        """What MIGraphX does, with ``{}`` for the node or the model."""
+        return _PHRASES[self]
+
+    @property
     def is_limit(self) -> bool:
         """Return whether a limit was exceeded, so that each further attempt may take as long, or as much memory."""
         return self in (SymptomKind.TIMEOUT, SymptomKind.MEMORY)
 
 
+_PHRASES = {
+    SymptomKind.WRONG: "computes {} wrongly",
+    SymptomKind.REJECTED: "rejects {}",
+    SymptomKind.CRASHES: "crashes on {}",
+    SymptomKind.TIMEOUT: "times out on {}",
+    SymptomKind.MEMORY: "runs out of memory on {}",
+}
 KIND_OF: Mapping[type[RuntimeFailure], SymptomKind] = {
     MigraphxError: SymptomKind.REJECTED,
     WorkerCrashed: SymptomKind.CRASHES,

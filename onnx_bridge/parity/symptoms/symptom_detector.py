@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from onnx_bridge.bundle.device import Device, InsideDevice, run_program, to_tensors
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import Step
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.remote_program import RemoteProgram
-from onnx_bridge.parity.submodels.device import Device, InsideDevice, run_program, to_tensors
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import KIND_OF, Symptom, SymptomKind, worse
 from onnx_bridge.reference.comparison.compare import Comparison, compare

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from onnx_bridge.model.provenance import SCOPE
 from onnx_bridge.torch.modules.calls import WRAPPER
+from passes.graphs.scopes import nodes_of
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _TORCH = ("pkg.", "namespace")
@@ -142,8 +143,7 @@ def _read(text: str | None) -> str | None:
 def _name_nodes(model: ir.Model, modules: Container[str]) -> None:
     """Name every node after its scope, which dynamo gives in metadata and TorchScript in the node's name."""
     counts: dict[str, int] = {}
-    inner = (node for function in model.functions.values() for node in function.all_nodes())
-    for node in (*model.graph.all_nodes(), *inner):
+    for node in nodes_of(model):
         parts = _scope(node, modules)
         _keep(node.metadata_props, {SCOPE: ".".join(parts)} if parts else {})
         stem = "/".join(("", *parts, node.op_type))

@@ -55,7 +55,7 @@ def _headline(bench: BenchResult) -> str:
         undecided = any(gate.change is Change.UNDECIDED for gate in bench.gates)
         return "Too noisy to compare with the baseline" if undecided else "Not slower than the baseline"
     fastest = max(bench.rows, key=lambda row: row.throughput)
-    return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"NodeError: {fastest.name}"
+    return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"Measured: {fastest.name}"
 
 
 def _latencies(bench: BenchResult) -> Chart:

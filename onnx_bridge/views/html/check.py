@@ -233,7 +233,7 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
         ]
         rows.append(Row(cells, name, sketches.find(_title(row)), colour if colour in (BAD, WARN) else ""))
     note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
-    return Table("layers", "LayerReport", columns, rows, note)
+    return Table("layers", "Layers", columns, rows, note)
 
 
 def _title(row: Layer) -> str:

@@ -23,6 +23,7 @@ from passes.graphs.quantization import Array, aligned, parameters, plain
 from passes.graphs.scopes import Scope
 from passes.graphs.value_ranges import value_range
 from passes.operators import QUANTIZE, is_dequantize
+from passes.quantization.rewriting import clip
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -42,12 +43,7 @@ def saturate_before_quantize(node: ir.Node, edit: Edit) -> Replacement:
     bounds = saturation(node, edit.scope)
     if bounds is None or isinstance(bounds, str):
         return Skip(bounds) if bounds else None
-    low, high = (edit.constant(bound) for bound in bounds)
-    if bounds[0].ndim == 0:
-        x = edit.op("Clip", [source, low, high])
-    else:
-        x = edit.op("Min", [edit.op("Max", [source, low]), high])
-    return edit.op(node.op_type, [x, *node.inputs[1:]], node.attributes, domain=node.domain)
+    return edit.op(node.op_type, [clip(edit, source, *bounds), *node.inputs[1:]], node.attributes, domain=node.domain)
 
 
 def saturation(node: ir.Node, scope: Scope) -> tuple[Array, Array] | str | None:

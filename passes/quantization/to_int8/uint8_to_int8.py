@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.operands import given
 from passes.graphs import lineage
 from passes.graphs.quantization import is_quantized, plain, quantized_dtype, zero_point
-from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.scopes import Scope, name_nodes
 from passes.operators import is_dequantize, is_quantize
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 from passes.shapes.inference import infer
@@ -74,133 +75,118 @@ class Uint8ToInt8(Pass):
         if not is_quantized(model):
             return result
         infer(model)
-        for scope in scopes(model):
-            if scope.function is not None:
+        scope = name_nodes(Scope(model, model.graph))
+        done: set[ir.Node] = set()
+        for node in list(scope.nodes()):
+            if node in done or not is_dequantize(node) or quantized_dtype(node, scope) != _UINT8:
                 continue
-            name_nodes(scope)
-            done: set[ir.Node] = set()
-            for node in list(scope.nodes()):
-                if node in done or not is_dequantize(node) or quantized_dtype(node, scope) != _UINT8:
-                    continue
-                found = _component(node, scope)
-                if isinstance(found, str):
-                    result.skips.append(Skip(found, node.name or ""))
-                    continue
-                done.update(found.dequantizers)
-                if not context.budget.take():
-                    return result
-                _shift(found, scope)
-                names = tuple(found.nodes())
-                result.rewrites.append(Rewrite(names, names, "uint8 → int8"))
+            component = _component(node, scope)
+            if isinstance(component, str):
+                result.skips.append(Skip(component, node.name or ""))
+                continue
+            done.update(component.dequantizers)
+            if not context.budget.take():
+                break
+            _shift(component, scope)
+            names = tuple(component.nodes())
+            result.rewrites.append(Rewrite(names, names, "uint8 → int8"))
         return result
 
 
 def _component(start: ir.Node, scope: Scope) -> _Component | str:
     """Return the integers connected with those that a DequantizeLinear takes; a reason if they must stay uint8."""
-    found = _Component()
-    found.dequantizers[start] = None
-    pending = _operands(found, start, [0], scope)
+    component = _Component()
+    component.dequantizers[start] = None
+    pending = _operands(component, start, [0], scope)
     while pending:
         value = pending.pop()
-        if value in found.values:
+        if value in component.values:
             continue
-        found.values[value] = None
+        component.values[value] = None
         maker = value.producer()
         if maker is None or value.is_graph_output():
             return f"{value.name} is a uint8 graph input or output"
         for node in (maker, *value.consumers()):
             if is_quantize(node) and node is maker:
-                found.quantizers[node] = None
+                component.quantizers[node] = None
             elif is_dequantize(node) and node is not maker:
-                found.dequantizers[node] = None
+                component.dequantizers[node] = None
             elif plain(node, scope, "Shape", "Size") and node is not maker:
                 continue
-            elif node not in found.moving:
+            elif node not in component.moving:
                 if problem := _obstacle(node, value, scope):
                     return problem
-                found.moving[node] = None
+                component.moving[node] = None
                 moved = range(len(node.inputs)) if node.op_type in _OF_ALL_INPUTS else [0]
-                pending += _operands(found, node, moved, scope)
+                pending += _operands(component, node, moved, scope)
                 pending += [each for each in node.outputs if each.name]
-    return _unknown_zero_point(found, scope) or found
+    return _unknown_zero_point(component, scope) or component
 
 
-def _operands(found: _Component, node: ir.Node, indices: Iterable[int], scope: Scope) -> list[ir.Value]:
-    """Return the computed inputs of a node; constant ones are added to ``found``."""
+def _operands(component: _Component, node: ir.Node, indices: Iterable[int], scope: Scope) -> list[ir.Value]:
+    """Return the computed inputs of a node; constant ones are added to ``component``."""
     computed = []
     for index in indices:
         value = node.inputs[index]
         assert value is not None
         if scope.constant(value) is not None:
-            found.constants[node, index] = None
+            component.constants[node, index] = None
         else:
             computed.append(value)
     return computed
 
 
-def _unknown_zero_point(found: _Component, scope: Scope) -> str:
+def _unknown_zero_point(component: _Component, scope: Scope) -> str:
     """Return why a zero point cannot be changed; empty if all can."""
-    for node in found.ends():
-        zero, shape = zero_point(node), scope.shape(node.inputs[1])
+    for node in component.ends():
+        zero = zero_point(node)
         if zero is not None and scope.constant(zero) is None:
             return "its zero point is not constant"
-        if zero is None and (shape is None or not shape.is_static()):
+        if zero is None and scope.static_shape(node.inputs[1]) is None:
             return "the shape of its scale is unknown"
     return ""
 
 
 def _obstacle(node: ir.Node, value: ir.Value, scope: Scope) -> str:
     """Return why a node prevents the conversion; empty if it only moves ``value``."""
-    which = f"{node.op_type} {node.name} makes or takes {value.name}"
-    if not plain(node, scope, *_MOVING):
-        return which
-    if node.op_type == "MaxPool" and (len(node.outputs) > 1 or scope.opset() < 12):
-        return which
-    if node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") != "nearest":
-        return which
-    if (
-        node.op_type == "Resize"
-        and node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize"
-    ):
-        return which
-    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
-        given = node.inputs[2] if len(node.inputs) > 2 else None
-        if scope.opset() < 13 or (given is not None and scope.constant(given) is None):
-            return which
-    if node.op_type not in _OF_ALL_INPUTS and value in node.inputs[1:]:
-        return which
-    return ""
+    kind, mode = node.op_type, node.attributes.get_string("mode", "")
+    crops = node.attributes.get_string("coordinate_transformation_mode") == "tf_crop_and_resize"
+    unknown = given(node, 2) is not None and scope.constant(given(node, 2)) is None
+    prevents = (
+        not plain(node, scope, *_MOVING)
+        or (kind == "MaxPool" and (len(node.outputs) > 1 or scope.opset() < 12))
+        or (kind == "Resize" and (mode not in ("", "nearest") or crops))
+        or (kind == "Pad" and mode in ("", "constant") and (scope.opset() < 13 or unknown))
+        or (kind not in _OF_ALL_INPUTS and value in node.inputs[1:])
+    )
+    return f"{kind} {node.name} makes or takes {value.name}" if prevents else ""
 
 
-def _shift(found: _Component, scope: Scope) -> None:
+def _shift(component: _Component, scope: Scope) -> None:
     """Subtract 128 from all integers and zero points of a group."""
-    for node in found.moving:
+    for node in component.moving:
         if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
-            padding = node.inputs[2] if len(node.inputs) > 2 else None
+            padding = given(node, 2)
             tensor = scope.constant(padding)
             stored = tensor.numpy() if tensor is not None else np.zeros((), np.uint8)
             _set_input(node, 2, _constant(node, _lower(stored), f"{node.name}_value", scope))
             if padding is not None:
                 scope.drop_constant(padding)
-    for node, index in found.constants:
+    for node, index in component.constants:
         value = node.inputs[index]
         tensor = scope.constant(value)
         assert tensor is not None and value is not None
         _set_input(node, index, _constant(node, _lower(tensor.numpy()), f"{value.name}_int8", scope))
         scope.drop_constant(value)
-    for node in found.ends():
+    for node in component.ends():
         zero = zero_point(node)
-        tensor, shape = scope.constant(zero), scope.shape(node.inputs[1])
-        if tensor is None:
-            assert shape is not None
-            stored = np.zeros(tuple(shape.numpy()), np.uint8)
-        else:
-            stored = tensor.numpy()
+        tensor, shape = scope.constant(zero), scope.static_shape(node.inputs[1])
+        stored = np.zeros(shape or (), np.uint8) if tensor is None else tensor.numpy()
         _set_input(node, 2, _constant(node, _lower(stored), f"{zero.name if zero else node.name}_int8", scope))
         node.attributes.pop("output_dtype", None)
         if zero is not None:
             scope.drop_constant(zero)
-    for value in found.values:
+    for value in component.values:
         before = str(value.name)
         value.type = ir.TensorType(ir.DataType.INT8)
         value.name = scope.names.value(f"{before}_int8")  # its integers have changed

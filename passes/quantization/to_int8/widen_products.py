@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.arithmetic import HALVES
 from passes.graphs.quantization import plain
 from passes.graphs.scopes import Scope
 from passes.operators import DEQUANTIZE, is_dequantize
@@ -22,7 +23,6 @@ from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _MOVING = ("Transpose", "Reshape", "Identity")
 
 
@@ -30,7 +30,7 @@ _MOVING = ("Transpose", "Reshape", "Identity")
 def widen_products(node: ir.Node, edit: Edit) -> Replacement:
     """Multiply dequantized values in float32 where a product takes them in half precision."""
     dtype = edit.scope.dtype(node.outputs[0]) or edit.scope.dtype(node.inputs[0])
-    if dtype is None or dtype not in _HALVES:
+    if dtype is None or dtype not in HALVES:
         return None
     inputs: list[ir.Value | None] = []
     for operand in node.inputs[:2]:

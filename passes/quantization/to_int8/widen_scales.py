@@ -15,19 +15,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.arithmetic import HALVES
 from passes.graphs.quantization import quantized_dtype, zero_point
 from passes.operators import DEQUANTIZE, QUANTIZE, is_quantize
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
 
 @rewrite(*QUANTIZE, *DEQUANTIZE)
 def widen_scales(node: ir.Node, edit: Edit) -> Replacement:
     """Give the quantization of half-precision values float32 scales."""
-    if edit.scope.dtype(node.inputs[1]) not in _HALVES:
+    if edit.scope.dtype(node.inputs[1]) not in HALVES:
         return None
     scale, dtype = edit.scope.constant(node.inputs[1]), quantized_dtype(node, edit.scope)
     if scale is None:

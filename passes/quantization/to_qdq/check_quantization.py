@@ -59,7 +59,7 @@ _EXTENDED = {
     "ExtendedQuantizeLinear", "ExtendedDequantizeLinear", "VitisQuantizeLinear", "VitisDequantizeLinear"
 }  # fmt: skip
 """AMD Quark's operators, which quantize to more dtypes."""
-_AGAIN = "quantize the model again"
+_AGAIN, _SAME = "quantize the model again", "make them the same"
 
 
 class CheckQuantization(Pass):
@@ -73,8 +73,7 @@ class CheckQuantization(Pass):
         Raises:
             InputError: a node is invalid.
         """
-        for scope in scopes(model):
-            name_nodes(scope)
+        for scope in map(name_nodes, scopes(model)):
             for node in scope.nodes():
                 problem = None
                 if is_quantize(node) or is_dequantize(node) or node.op_type in _EXTENDED:
@@ -96,15 +95,9 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
     if zero is not None and is_dequantize(node):
         own, stored = scope.dtype(zero), _stored(node.inputs[0], scope)
         if own is not None and stored is not None and own != stored:
-            return (
-                f"its zero point is {own.name.lower()}, and its integers are {stored.name.lower()}",
-                "make them the same",
-            )
+            return f"its zero point is {own.name.lower()}, and its integers are {stored.name.lower()}", _SAME
     if offset is not None and (outside := _outside(offset)) is not None:
-        return (
-            f"its zero point {outside} is out of range of {offset.dtype.name.lower()}",
-            _AGAIN,
-        )
+        return f"its zero point {outside} is out of range of {offset.dtype.name.lower()}", _AGAIN
     wide = dtype in (ir.DataType.INT32, ir.DataType.UINT32) and node.op_type not in _EXTENDED
     if offset is not None and wide and offset.numpy().any():
         return "its zero point is not zero, and its integers have 32 bits", "32-bit integers have no zero point"
@@ -138,7 +131,7 @@ def _integers(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
         stored, own = _stored(data, scope), scope.dtype(zero)
         if stored is not None and own is not None and stored != own:
             dtypes = own.name.lower(), stored.name.lower(), operand.zero
-            return "its zero point is {}, and its integers are {} (input {})".format(*dtypes), "make them the same"
+            return "its zero point is {}, and its integers are {} (input {})".format(*dtypes), _SAME
         if scale is not None and (problem := _values(scale.numpy().astype(np.float64), None, signed=False)):
             return problem + which, _AGAIN
         shape = scope.shape(data)
@@ -231,7 +224,7 @@ def _outside(tensor: ir.TensorProtocol) -> int | None:
     stored = getattr(getattr(tensor, "raw", None), "int32_data", ())
     if not tensor.dtype.is_integer() or tensor.dtype.bitwidth < 8:
         return None
-    return next((int(each) for each in stored if not tensor.dtype.min <= each <= tensor.dtype.max), None)
+    return next((int(element) for element in stored if not tensor.dtype.min <= element <= tensor.dtype.max), None)
 
 
 def _twice(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
@@ -244,7 +237,5 @@ def _twice(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
     dtypes = {quantized_dtype(before, scope), quantized_dtype(node, scope)}
     if any(dtype is None or not dtype.is_integer() or dtype.bitwidth > 8 for dtype in dtypes):
         return None
-    return (
-        f"the weight {before.inputs[0].name if before.inputs[0] else ''} is quantized twice",
-        "quantize the original model",
-    )
+    name = before.inputs[0].name if before.inputs[0] else ""
+    return f"the weight {name} is quantized twice", "quantize the original model"

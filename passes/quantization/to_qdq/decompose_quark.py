@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Arithmetic
+from passes.builders.arithmetic import HALVES, Arithmetic
 from passes.builders.block_floats import (
     BFLOAT16,
     ELEMENTS,
@@ -35,9 +35,8 @@ from passes.builders.block_floats import (
 from passes.builders.operands import given
 from passes.graphs.scopes import Scope
 from passes.operators import QUARK_DOMAINS
-from passes.rewriting.base import Context, NotApplicable, Pass, Result, Skip
+from passes.rewriting.base import NotApplicable, Skip
 from passes.rewriting.edit import Edit
-from passes.rewriting.fixpoint import run_to_fixpoint
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement, rewrite
 
 _NUMBER = ir.DataType.FLOAT
@@ -45,7 +44,6 @@ _QUANTIZE = ("ExtendedQuantizeLinear", "VitisQuantizeLinear")
 _DEQUANTIZE = ("ExtendedDequantizeLinear", "VitisDequantizeLinear")
 _BLOCK = ("BFPQuantizeDequantize", "BFPFixNeuron")
 _MX = ("MXQuantizeDequantize", "MXFixNeuron")
-_HALVES = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16)
 _WIDE = (ir.DataType.INT32, ir.DataType.UINT32)
 _STANDARD = {
     ir.DataType.INT8: 13,
@@ -59,7 +57,7 @@ _STANDARD = {
 _OPERATORS = [(domain, name) for domain in QUARK_DOMAINS for name in (*_QUANTIZE, *_DEQUANTIZE, *_BLOCK, *_MX)]
 
 
-@rewrite(*_OPERATORS)
+@rewrite(*_OPERATORS, inferred_for=_OPERATORS, repeats=True)
 def decompose_quark(node: ir.Node, edit: Edit) -> Replacement:
     """Write one of AMD Quark's custom operators as standard arithmetic."""
     if node.op_type in (*_BLOCK, *_MX):
@@ -69,7 +67,7 @@ def decompose_quark(node: ir.Node, edit: Edit) -> Replacement:
         return Skip("the dtype of the zero point is unknown")
     if dtype in _STANDARD:
         return _standard_operator(node, dtype, edit)
-    if node.op_type in _DEQUANTIZE and (dtype in _HALVES or dtype in _WIDE):
+    if node.op_type in _DEQUANTIZE and (dtype in HALVES or dtype in _WIDE):
         return _round_pair(node, dtype, edit)
     return None
 
@@ -92,7 +90,9 @@ def _round_pair(node: ir.Node, dtype: ir.DataType, edit: Edit) -> ir.Value:
         NotApplicable: there is no quantization before it, or something about the pair is unknown.
     """
     scope, a = edit.scope, Arithmetic(edit, _NUMBER)
-    _check_parameters(node, dtype, scope)
+    if any(scope.static_shape(value) is None for value in node.inputs[1:]):
+        raise NotApplicable("the shape of the scale is unknown")
+    _check_zero_points(node, dtype, scope)
     tensor = scope.constant(node.inputs[0])
     if tensor is not None:
         x = edit.constant(tensor.numpy().astype(np.float32))
@@ -120,12 +120,6 @@ def _quantized(before: ir.Node, dtype: ir.DataType, edit: Edit) -> ir.Value:
         x = a("Add", x, _spread(edit, before, 2, x))
         return apply_to_finite(edit, x, lambda finite: round_to_float(edit, finite, BFLOAT16))
     return a("Min", a("Max", a("Round", x), float(dtype.min)), float(dtype.max))
-
-
-def _check_parameters(node: ir.Node, dtype: ir.DataType, scope: Scope) -> None:
-    if any(scope.static_shape(value) is None for value in node.inputs[1:]):
-        raise NotApplicable("the shape of the scale is unknown")
-    _check_zero_points(node, dtype, scope)
 
 
 def _check_pair(before: ir.Node, node: ir.Node, dtype: ir.DataType, scope: Scope) -> None:
@@ -212,13 +206,3 @@ def _spread(edit: Edit, node: ir.Node, index: int, x: ir.Value) -> ir.Value:
     rank = len(whole)
     axis = node.attributes.get_int("axis", 0) % rank
     return edit.reshape_or_fold(value, [-1, *[1] * (rank - axis - 1)])
-
-
-class DecomposeQuark(Pass):
-    """Write AMD Quark's custom operators as standard arithmetic."""
-
-    name = "decompose-quark"
-
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """Rewrite to a fixpoint: ONNX does not infer these operators, so each round makes more shapes known."""
-        return run_to_fixpoint([decompose_quark], model, context)

@@ -18,16 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
 import onnx_ir as ir
 
-from passes.builders.operands import given
 from passes.evaluation.folding import Folder, Refusal
-from passes.graphs.quantization import same_parameters
-from passes.graphs.scopes import Scope, name_nodes, scopes
+from passes.graphs.quantization import aligned, parameters, same_parameters
+from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
 from passes.graphs.traversal import subgraphs
 from passes.operators import DEQUANTIZE, QUANTIZE
-from passes.quantization.rewriting import producer
+from passes.quantization.rewriting import clip, producer
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -91,12 +89,11 @@ class FoldQdq(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Fold constants first, then pairs."""
         result = Result(model)
-        if not any(_is_qdq(node) for scope in scopes(model) for node in scope.nodes()):
+        if not any(map(_is_qdq, nodes_of(model))):
             return result
         infer(model)
         limit = self.max_bytes if self.policy == "keep-int8" else 2**63
-        for scope in scopes(model):
-            name_nodes(scope)
+        for scope in map(name_nodes, scopes(model)):
             folder = Folder(scope, context, result, name=self.name, accept=self._accept, max_bytes=limit)
             while folder.fold():
                 pass
@@ -142,29 +139,14 @@ def fold_qdq(node: ir.Node, edit: Edit) -> Replacement:
     scope, before = edit.scope, producer(node, "QuantizeLinear", edit)
     if before is None or not same_parameters(before, node, scope):
         return Skip("no QuantizeLinear of the same scale is before it")
-    source, scale, offset = before.inputs[0], scope.constant(node.inputs[1]), given(node, 2)
-    zero = scope.constant(offset)
-    if source is None or scale is None or (offset is not None and zero is None):
-        return Skip("the scale or zero point is not constant")
-    dtype = zero.dtype if zero is not None else ir.DataType(before.attributes.get_int("output_dtype", 0) or 2)
-    if not dtype.is_integer():
-        return Skip(f"{dtype.name} has no uniform quantization step")
-    if scope.dtype(source) not in (None, scale.dtype):
+    source, given = edit.input(before), parameters(before, scope)
+    if isinstance(given, str):
+        return Skip(given)
+    if scope.dtype(source) not in (None, scope.dtype(node.inputs[1])):
         return Skip("the dtypes of the input and the output differ")
-    steps = scale.numpy()
-    aligned: list[int] = []
-    if steps.size > 1:
-        shape = scope.shape(source)
-        if steps.ndim != 1 or shape is None:
-            return Skip("the node quantizes in blocks, or along an axis of a tensor of unknown rank")
-        aligned = [1] * len(shape)
-        aligned[node.attributes.get_int("axis", 1)] = -1
-    zeros = zero.numpy().astype(np.int64) if zero is not None else np.zeros((), np.int64)
-    low, high = (
-        edit.constant(np.asarray((int(bound) - zeros).astype(np.float32) * steps).astype(steps.dtype).reshape(aligned))
-        for bound in (dtype.min, dtype.max)
-    )
+    shape = scope.shape(source)
+    low, high = (aligned(bound, given, None if shape is None else len(shape)) for bound in given.bounds())
+    if low is None or high is None:
+        return Skip("the node quantizes in blocks, or along an axis of a tensor of unknown rank")
     edit.absorb(before)
-    if not aligned:
-        return edit.op("Clip", [source, low, high])
-    return edit.op("Min", [edit.op("Max", [source, low]), high])  # Clip takes scalar bounds only
+    return clip(edit, source, low, high)

@@ -15,25 +15,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.builders.quantized_operators import OPERATORS, PRODUCTS, quantized_operator, quantized_product
-from passes.rewriting.base import Context, Exactness, Pass, Result
+from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
-from passes.rewriting.fixpoint import run_to_fixpoint
 from passes.rewriting.rewrite import Replacement, rewrite
 
 
-@rewrite(*OPERATORS, *PRODUCTS, exactness=Exactness.QUANTIZATION_STEP)
+@rewrite(
+    *(*OPERATORS, *PRODUCTS),
+    exactness=Exactness.QUANTIZATION_STEP,
+    inferred_for=(*OPERATORS, *PRODUCTS),
+    repeats=True,
+)
 def qoperator_to_qdq(node: ir.Node, edit: Edit) -> Replacement:
-    """Write an operator on integers as float operators."""
+    """Write operators on integers as float operators between DequantizeLinear and QuantizeLinear."""
     is_product = f"{node.domain}.{node.op_type}" in PRODUCTS
     return quantized_product(node, edit) if is_product else quantized_operator(node, edit)
-
-
-class QOperatorToQdq(Pass):
-    """Write operators on integers as float operators between DequantizeLinear and QuantizeLinear."""
-
-    name = "qoperator-to-qdq"
-    exactness = Exactness.QUANTIZATION_STEP
-
-    def run(self, model: ir.Model, context: Context) -> Result:
-        """Rewrite to a fixpoint: ONNX does not infer most of these operators, so each round makes more shapes known."""
-        return run_to_fixpoint([qoperator_to_qdq], model, context)

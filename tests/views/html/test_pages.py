@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import parser
 
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.conversion.convert import convert
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
@@ -24,7 +25,6 @@ from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.subject import LayerSubject
-from onnx_bridge.parity.submodels.device import Device
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference

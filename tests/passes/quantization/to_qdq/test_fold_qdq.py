@@ -256,7 +256,7 @@ class TestPairs:
             (
                 "q = QuantizeLinear(x, s, f) y = DequantizeLinear(q, s, f)",
                 {"f": np.array(0, ml_dtypes.float8_e4m3fn)},
-                "FLOAT8E4M3FN has no uniform quantization step",
+                "FLOAT8E4M3FN rounds by each number's size",
             ),
             (
                 """q = QuantizeLinear <axis = 1, block_size = 2> (x, b, c)

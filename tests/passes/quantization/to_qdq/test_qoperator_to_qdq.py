@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.quantization.to_qdq.qoperator_to_qdq import QOperatorToQdq
+from passes.quantization.to_qdq.qoperator_to_qdq import qoperator_to_qdq
 from passes.rewriting.base import Context
 from tests.passes.harness import operators, run
 from tests.passes.helpers import tiny
 
-STEP = QOperatorToQdq()
 S, Z = np.float32(0.05), np.uint8(128)
 
 
@@ -30,15 +29,15 @@ def test_a_chain() -> None:
     source.opset_imports["com.microsoft"] = 1
     inputs = {"x": np.random.default_rng(1).integers(0, 256, (2, 6)).astype(np.uint8)}
     before = run(ir.to_proto(source), inputs)["y"]
-    result = STEP.run(source, Context())
+    result = qoperator_to_qdq.run(source, Context())
     assert len(result.rewrites) == 4
     assert not [node for node in source.graph if node.domain]
     after = run(ir.to_proto(source), inputs)["y"]
     assert np.abs(after.astype(int) - before).max() <= 1
-    assert not STEP.run(source, Context()).rewrites
+    assert not qoperator_to_qdq.run(source, Context()).rewrites
 
 
 def test_nothing_to_do() -> None:
     source = tiny("(float[2] x) => (float[2] y) { y = Abs(x) }")
-    assert not STEP.run(source, Context()).rewrites
+    assert not qoperator_to_qdq.run(source, Context()).rewrites
     assert operators(source) == ["Abs"]

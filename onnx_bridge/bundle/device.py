@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.partitions import parse
+from onnx_bridge.bundle.partitions import PACKED, as_declared, parse
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import Value, flat
-from onnx_bridge.migraphx.program import Tensor
+from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.submodels.cuts import PACKED, can_feed
 from onnx_bridge.reference.comparison.inside import cut
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
+from onnx_bridge.samples.roles import required_names
 from passes.isolation.limits import Limits
 
 
@@ -31,12 +31,14 @@ class Device:
     """MIGraphX in a worker process, for a target, with limits of each step.
 
     ``rehearsal`` has passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
+    ``options`` are the arguments of ``compile``.
     """
 
     worker: Worker
     target: str = "ref"
     limits: Limits = Limits()
     rehearsal: Rehearsal | None = None
+    options: Mapping[str, bool] = field(default_factory=dict)
 
     def parse(self, model: ir.Model, inputs: Mapping[str, Value]) -> RemoteProgram:
         """Parse a model in memory, for the shapes of a sample; raises RuntimeFailure if MIGraphX fails."""
@@ -49,12 +51,12 @@ class Device:
         """Compile a program, after the passes that are rehearsed; raises RuntimeFailure if MIGraphX fails."""
         if self.rehearsal is not None:
             program.run_gpu_passes(self.rehearsal.library, len(self.rehearsal.groups))
-        program.compile(self.target)
+        program.compile(self.target, **self.options)
 
     def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
         """Parse, compile and run a model in memory, with a sample; raises RuntimeFailure if MIGraphX fails.
 
-        The outputs of the model are those of ``expected``, the reference's outputs, in this order.
+        The outputs of the model are those of ``expected``, in this order: the reference's, or alike (`run_program`).
         """
         with self.worker.limited(self.limits):
             program = self.parse(model, inputs)
@@ -82,8 +84,26 @@ class InsideDevice:
         """Return some values and the outputs; raises RuntimeFailure if MIGraphX does not take the model with them."""
         outputs = [str(value.name) for value in self.model.graph.outputs]
         part = cut(self.model, {}, [*outputs, *names])
-        given = {str(value.name): sample[str(value.name)] for value in part.graph.inputs if not value.is_initializer()}
+        given = {name: sample[name] for name in required_names(part)}
         return self.device.run(part, given, Reference(part).run(given))
+
+
+def can_feed(value: ir.Value) -> bool:
+    """Return whether MIGraphX has a type for a value, as an input or output; True if the type is unknown."""
+    if value.type is None:
+        return True
+    if not isinstance(value.type, ir.TensorType) or value.dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return False
+    return _is_supported(value.dtype.numpy())
+
+
+def can_feed_array(value: Value) -> bool:
+    """Return whether MIGraphX has a type for a value that the reference computed."""
+    return isinstance(value, np.ndarray) and _is_supported(value.dtype)
+
+
+def _is_supported(dtype: np.dtype) -> bool:
+    return type_of(dtype) is not None or dtype.name in PACKED
 
 
 def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:
@@ -92,7 +112,7 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
     Args:
         program: the program, with the outputs of ``expected``, in this order.
         inputs: arrays alone.
-        expected: the reference's outputs.
+        expected: the reference's outputs, or arrays of the same dtypes that are of rank 0 if those are.
 
     Raises:
         RuntimeFailure: MIGraphX fails, or has no type for an input.
@@ -101,12 +121,7 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
     outputs: Sample = {}
     for (name, right), result in zip(expected.items(), results, strict=True):
         array = result.numpy()
-        if isinstance(right, np.ndarray):
-            if right.shape == () and array.shape == (1,):
-                array = array.reshape(())
-            if right.dtype.name in PACKED and array.dtype.itemsize == 1:
-                array = array.astype(right.dtype)
-        outputs[name] = array
+        outputs[name] = as_declared(array, right.shape, right.dtype) if isinstance(right, np.ndarray) else array
     return outputs
 
 
