@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx_bridge.conversion.decoders.encoder_decoder.files import digest_with_en
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.known_digests import State, file_state, is_recent
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
+from onnx_bridge.core.schema import JsonRecord, read_as
 from onnx_bridge.model.file import ModelFile
 from passes.shapes.declarations import names_a_size
 
@@ -22,8 +23,8 @@ _MEMORY_PER_BYTE, _BASE_MEMORY = 4.1, 150 << 20
 
 
 @dataclass(frozen=True)
-class ModelInfo:
-    """A model file.
+class ModelInfo(JsonRecord):
+    """A model file; as JSON, what a later run takes from this one.
 
     Attributes:
         digest: the digest of its content, weights included; None if the file cannot be read.
@@ -41,23 +42,13 @@ class ModelInfo:
     symbols: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     files: tuple[State, ...] = ()
-    problem: InputError | None = None
-    whole: str | None = None
+    problem: InputError | None = field(default=None, repr=False)
+    whole: str | None = field(default=None, repr=False)
 
     @property
     def memory(self) -> int:
         """The predicted memory of its conversion in bytes."""
         return int(self.bytes * _MEMORY_PER_BYTE) + _BASE_MEMORY
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON values that `read_model_info` takes in a later run."""
-        return {
-            "digest": self.digest,
-            "bytes": self.bytes,
-            "symbols": list(self.symbols),
-            "inputs": list(self.inputs),
-            "files": [list(file) for file in self.files],
-        }
 
 
 def read_model_info(
@@ -81,8 +72,7 @@ def read_model_info(
 
 def _read(source: Location, before: Mapping[str, Any] | None) -> ModelInfo:
     if before and before["files"] and all(state == list(_state(state[0]) or ()) for state in before["files"]):
-        files = tuple(tuple(state) for state in before["files"])
-        return ModelInfo(before["digest"], before["bytes"], tuple(before["symbols"]), tuple(before["inputs"]), files)
+        return read_as(ModelInfo, before)
     if isinstance(source, RemotePath):
         return _read_remote(source)
     now = time.time_ns()

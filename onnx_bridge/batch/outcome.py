@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.core.files.locations import Location
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.schema import JsonRecord
 
 Status = Literal["converted", "reused", "kept", "checked", "failed", "skipped", "planned"]
 """``reused``: copied from a bundle of the same content. ``kept``: the bundle of an earlier run. ``checked``: likewise,
@@ -18,7 +19,7 @@ a dry run."""
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(JsonRecord):
     """The result of one job.
 
     Attributes:
@@ -57,50 +58,34 @@ class Result:
         text = what if where in {str(self.source), self.source.name, None, ""} else f"{where}: {what}"
         return f"{text} ({hint})" if hint else text
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "source": str(self.source),
-            "status": self.status,
-            "seconds": round(self.seconds, 4),
-            "error": asdict(self.error) if self.error else None,
-            "log": str(self.log) if self.log else None,
-            "notes": list(self.notes),
-            "check": self.check,
-            "proof": self.proof.to_json() if self.proof else None,
-        }
-
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(JsonRecord):
     """The result of a batch.
 
     Attributes:
         out: the folder of the bundles.
-        results: one a job, in the order of the sources.
+        jobs: the result of each, in the order of the sources.
         seconds: the duration.
         notes: sentences for the user.
     """
 
     out: Location
-    results: tuple[Result, ...]
+    jobs: tuple[Result, ...]
     seconds: float
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    in_json = ("passed", "counts")
 
     @property
     def passed(self) -> bool:
         """True if no job has failed."""
-        return not any(result.failed for result in self.results)
+        return not any(result.failed for result in self.jobs)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "out": str(self.out),
-            "passed": self.passed,
-            "counts": dict(Counter(result.status for result in self.results)),
-            "seconds": round(self.seconds, 4),
-            "jobs": [result.to_json() for result in self.results],
-            "notes": list(self.notes),
-        }
+    @property
+    def counts(self) -> Counter[Status]:
+        """The number of jobs by status."""
+        return Counter(result.status for result in self.jobs)
 
 
 class Observer:

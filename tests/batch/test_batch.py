@@ -60,7 +60,7 @@ def converted_here(sources: Sequence[Path], out: Path, request: JobRequest, **op
 
 
 def statuses(outcome: Outcome) -> dict[str, str]:
-    return {each.name: each.status for each in outcome.results}
+    return {each.name: each.status for each in outcome.jobs}
 
 
 def events(out: Path) -> list[tuple[str, str]]:
@@ -205,7 +205,7 @@ def done(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     outcome = convert_all([folder / "models"], folder / "out", job(target="ref", check=True), jobs=2)
     assert statuses(outcome) == {"a": "converted", "c": "failed", "sub/b": "converted"}
     assert not outcome.passed
-    assert "not an ONNX model" in outcome.results[1].reason
+    assert "not an ONNX model" in outcome.jobs[1].reason
     return (folder / "models").rename(folder / "moved"), folder / "out"
 
 
@@ -252,7 +252,7 @@ class TestResume:
         assert statuses(outcome) == {"a": "checked", "c": "skipped", "sub/b": "checked"}
         assert {path: path.stat().st_mtime_ns for path in again[1].rglob("*.mxr")} == files
         outcome = converted_here([again[0] / "a.onnx"], again[1], job(target="ref", check=True, rtol=0, atol=0))
-        assert outcome.results[0].status in ("checked", "failed")  # the last bit may be equal
+        assert outcome.jobs[0].status in ("checked", "failed")  # the last bit may be equal
 
     def test_changed_inputs(self, again: tuple[Path, Path]) -> None:
         write(again[0] / "a.onnx", 5)
@@ -305,11 +305,11 @@ class TestFailures:
         onnx.save(model, tmp_path / "odd.onnx")
         sources = [tmp_path / name for name in ("good.onnx", "odd.onnx", "absent.onnx")]
         outcome = convert_all(sources, tmp_path / "out", REF)
-        reasons = {each.name: each.reason for each in outcome.results}
+        reasons = {each.name: each.reason for each in outcome.jobs}
         assert reasons["good"] == ""
         assert "Odd" in reasons["odd"]
         assert "absent" in reasons["absent"] or "does not exist" in reasons["absent"].lower()
-        odd = outcome.results[1]
+        odd = outcome.jobs[1]
         assert odd.log is not None
         assert "Traceback" in odd.log.read_text()
         assert odd.error is not None
@@ -326,8 +326,8 @@ class TestFailures:
         request = job(target="ref", check=True, inputs=tmp_path / "wrong.npz")
         np.savez(tmp_path / "wrong.npz", q=np.zeros(3, np.float32))
         outcome = convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)
-        assert outcome.results[0].error is not None
-        assert outcome.results[0].error.stage == Stage.CHECK
+        assert outcome.jobs[0].error is not None
+        assert outcome.jobs[0].error.stage == Stage.CHECK
         assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)) == {"m": "skipped"}
         request = job(target="ref", check=True, inputs=data)
         assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", request)) == {"m": "checked"}
@@ -339,7 +339,7 @@ class TestFailures:
         model.graph.initializer.append(numpy_helper.from_array(np.array([6144, 6144]), "s"))
         onnx.save(model, tmp_path / "m.onnx")
         small = job(target="ref", pipeline="minimal", memory=0.12, host=False)
-        assert "memory" in convert_all([tmp_path / "m.onnx"], tmp_path / "out", small).results[0].reason
+        assert "memory" in convert_all([tmp_path / "m.onnx"], tmp_path / "out", small).jobs[0].reason
         assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", small)) == {"m": "skipped"}
         large = job(target="ref", pipeline="minimal", memory=4, host=False)
         assert statuses(convert_all([tmp_path / "m.onnx"], tmp_path / "out", large)) == {"m": "converted"}
@@ -353,7 +353,7 @@ class TestFailures:
         (tmp_path / "out/a").mkdir(parents=True)
         (tmp_path / "out/a/a.onnx").write_text("mine")
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
-        assert "no conversion wrote" in outcome.results[0].reason
+        assert "no conversion wrote" in outcome.jobs[0].reason
         assert (tmp_path / "out/a/a.onnx").read_text() == "mine"
 
 
@@ -370,7 +370,7 @@ def test_killed_processes_are_replaced(runtime: Runtime, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(local, "JobProcess", Killer)
     outcome = convert_all([tmp_path / "models"], tmp_path / "out", REF)
-    assert "was killed by SIGKILL" in outcome.results[0].reason
+    assert "was killed by SIGKILL" in outcome.jobs[0].reason
     assert statuses(convert_all([tmp_path / "models"], tmp_path / "out", REF)) == {"a": "converted"}
 
 
@@ -473,7 +473,7 @@ class TestProofs:
         out = tmp_path / "out"
 
         def converted(prove: str) -> tuple[str, Any]:
-            (result,) = converted_here([tmp_path / "m.onnx"], out, job(target="ref", prove=prove)).results
+            (result,) = converted_here([tmp_path / "m.onnx"], out, job(target="ref", prove=prove)).jobs
             assert result.proof is not None
             return result.status, result.proof.level
 
@@ -501,7 +501,7 @@ class TestProofs:
 
         outcome = convert("auto")
         assert not outcome.passed
-        (result,) = outcome.results
+        (result,) = outcome.jobs
         assert result.error is not None
         assert (result.error.kind, result.error.stage, result.error.exit_code) == ("ParityError", Stage.PROVE, 1)
         assert not (tmp_path / "out/m/manifest.json").exists()

@@ -271,7 +271,7 @@ class TestBatches:
         upload(write(tmp_path / "a.onnx"), root / "models/a.onnx")
         (root / "out/a/a.onnx").write_bytes(b"mine")
         outcome = convert(root)
-        assert "no conversion wrote" in outcome.results[0].reason
+        assert "no conversion wrote" in outcome.jobs[0].reason
         assert (root / "out/a/a.onnx").read_bytes() == b"mine"
         assert not (root / "out/a/manifest.json").exists()
 
@@ -308,7 +308,7 @@ class TestBatches:
         with monkeypatch.context() as cut:
             cut.setattr(RemotePath, "copy_from", failing)
             outcome = convert(root)
-        assert "the line is cut" in outcome.results[0].reason
+        assert "the line is cut" in outcome.jobs[0].reason
         assert not (root / "out/a/manifest.json").exists()
         assert events(root).count(("again", "a")) == 2
         assert statuses(convert(root)) == {"a": "converted"}

@@ -185,13 +185,13 @@ class TestEverywhere:
         shutil.copy(made[0], tmp_path / "models/m.onnx")
         request = job(target="ref", buckets={"batch": (1, 2), "odd": (3,)}, dims={"seq": 4}, check=True)
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
-        assert [each.status for each in outcome.results] == ["converted"], outcome.to_json()
-        assert "parity holds" in str(outcome.results[0].check)
+        assert [each.status for each in outcome.jobs] == ["converted"], outcome.to_json()
+        assert "parity holds" in str(outcome.jobs[0].check)
         assert onnx_bridge.load(tmp_path / "out/m").manifest.dims
-        assert convert_all([tmp_path / "models"], tmp_path / "out", request).results[0].status == "kept"
+        assert convert_all([tmp_path / "models"], tmp_path / "out", request).jobs[0].status == "kept"
         (tmp_path / "out/m/batch=2/m.mxr").unlink()
         outcome = convert_all([tmp_path / "models"], tmp_path / "out", request, jobs=1)
-        assert outcome.results[0].status == "converted"
+        assert outcome.jobs[0].status == "converted"
 
     def test_verbs(self, made: tuple[Path, Bundle], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         def bridge(*arguments: object) -> str:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
@@ -23,13 +23,14 @@ from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
 
 _CHUNK = 1 << 20
 
 
 @dataclass
-class Verification:
+class Verification(JsonRecord):
     """The result of `verify`.
 
     Attributes:
@@ -50,6 +51,8 @@ class Verification:
     notes: list[str] = field(default_factory=list)
     made: str = ""
 
+    in_json = ("passed", "summary")
+
     @property
     def passed(self) -> bool:
         """True if the bundle is intact, and can run here."""
@@ -66,18 +69,7 @@ class Verification:
         return f"intact: {count}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "path": str(self.path),
-            "passed": self.passed,
-            "intact": not self.problems,
-            "unfit": self.unfit,
-            "problems": self.problems,
-            "files": list(self.files),
-            "bytes": self.bytes,
-            "made": self.made,
-            "notes": self.notes,
-            "summary": self.summary,
-        }
+        return super().to_json() | {"files": list(self.files), "intact": not self.problems}
 
 
 def verify(
@@ -96,8 +88,7 @@ def verify(
     """
     path = Path(path)
     countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
-    packed = is_packed(path)
-    files = _Packed(path, countdown) if packed else _Folder(manifest_path(path).parent, countdown.digest)
+    files = _Packed(path, countdown) if is_packed(path) else _Folder(manifest_path(path).parent, countdown.digest)
     verification, manifest = _examine(path, files)
     if manifest is not None:
         target = f"{manifest.target} ({manifest.architecture})" if manifest.architecture else manifest.target
@@ -122,7 +113,7 @@ def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool
     return False
 
 
-def _examine(path: Path, files: _Files) -> tuple[Verification, Manifest | None]:
+def _examine(path: Path, files: _Folder | _Packed) -> tuple[Verification, Manifest | None]:
     """Return what is wrong with a bundle, and its manifest if it can be read; raises InputError if there is none."""
     first = FIRST if isinstance(files, _Packed) else manifest_path(path).name
     verification = Verification(path)
@@ -168,44 +159,28 @@ def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -
         verification.notes.append(f"made by another build of MIGraphX ({build}); the one here is {there.identity}")
 
 
-class _Files(Protocol):
-    """Access to the files of a bundle."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a manifest; None if there is no such file."""
-
-    def problem(self, name: str, info: FileInfo) -> str | None:
-        """Return what is wrong with a file; None if it is unchanged."""
-
-    def names(self) -> set[str]:
-        """Return all files."""
-
-    def size(self, name: str) -> int:
-        """Return the size of a file; 0 if there is no such file."""
-
-    def place(self, name: str) -> Path:
-        """Return the path of a file."""
-
-
 class _Folder:
-    """Files in a folder."""
+    """The files of a bundle in a folder."""
 
     def __init__(self, folder: Path, digest: Callable[[Path], str] = file_digest) -> None:
         self._folder, self._digest = folder, digest
 
     def read(self, name: str) -> bytes | None:
+        """Return the content of a manifest; None if there is no such file."""
         try:
             return read_text(self._folder / name)
         except OSError:
             return None
 
     def problem(self, name: str, info: FileInfo) -> str | None:
+        """Return what is wrong with a file; None if it is unchanged."""
         return FileInfo(name, info.bytes, info.sha256).problem(self._folder, self._digest)
 
     def names(self) -> set[str]:
         return {path.relative_to(self._folder).as_posix() for path in self._folder.rglob("*") if path.is_file()}
 
     def size(self, name: str) -> int:
+        """Return the size of a file; 0 if there is no such file."""
         try:
             return (self._folder / name).stat().st_size
         except OSError:
@@ -216,7 +191,7 @@ class _Folder:
 
 
 class _Packed:
-    """Files in an archive, which is read once, sequentially."""
+    """The files of a bundle in an archive, which is read once, sequentially."""
 
     def __init__(self, path: Path, countdown: ByteCountdown) -> None:
         self._path = path

@@ -16,13 +16,13 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.axes import label, size_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
-from onnx_bridge.core.schema import Count, Size
+from onnx_bridge.core.schema import Count, JsonRecord, Size
 from onnx_bridge.core.values import Kind
 from passes.graphs.limits import MAX_ELEMENTS
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(JsonRecord):
     """An input or output.
 
     Attributes:
@@ -58,6 +58,11 @@ class TensorInfo:
             what = f"the shape {list(shape or ())} is more than fits into the memory of any machine"
             raise InputError(what, where=f"value {value.name!r}")
         return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its members, without the ``kind`` and the ``classes`` of a usual tensor."""
+        usual = {"kind": Kind.TENSOR.value, "classes": []}
+        return {name: value for name, value in super().to_json().items() if value != usual.get(name, ...)}
 
     @property
     def sizes(self) -> tuple[int | None, ...] | None:
@@ -130,7 +135,7 @@ class HostNode:
 
 
 @dataclass(frozen=True)
-class PartitionInfo:
+class PartitionInfo(JsonRecord):
     """A partition: a part of the model that runs as a whole on one side.
 
     Attributes:
@@ -150,6 +155,12 @@ class PartitionInfo:
     program: FileInfo | None = None
     host: tuple[HostNode, ...] = ()
     unknown: Count = 0
+
+    in_json = ("runs_on",)
+
+    @property
+    def runs_on(self) -> str:
+        return "MIGraphX" if self.program else "ONNX Runtime"
 
 
 @dataclass(frozen=True)

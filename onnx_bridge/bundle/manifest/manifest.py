@@ -15,7 +15,7 @@ from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import CHECKSUM, read_text, sealed
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.schema import Count, parse_json, read_as
+from onnx_bridge.core.schema import Count, JsonRecord, parse_json, read_as
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
 from onnx_bridge.requests.conversion import ConvertRequest
@@ -81,7 +81,7 @@ class _Forecast:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(JsonRecord):
     """Everything that is known of a bundle.
 
     Attributes:
@@ -194,10 +194,7 @@ class Manifest:
             return f"buckets: {'; '.join(program.folder or program.label for program in self.programs)}"
         if self.wholly_on_migraphx:
             return ""
-        parts = " → ".join(
-            f"{'MIGraphX' if part.program else 'ONNX Runtime'} ({part.nodes} node{'s' * (part.nodes != 1)})"
-            for part in self.partitions
-        )
+        parts = " → ".join(f"{part.runs_on} ({part.nodes} node{'s' * (part.nodes != 1)})" for part in self.partitions)
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 
     def host_reasons(self) -> str:
@@ -208,12 +205,7 @@ class Manifest:
         return "; ".join(f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in nodes.items())
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        values: dict[str, Any] = dataclasses.asdict(self, dict_factory=_entry)
-        for program in values["programs"]:
-            for partition in program["partitions"]:
-                partition["runs_on"] = "MIGraphX" if partition["program"] else "ONNX Runtime"
-        values |= {"request": self.request.to_json(), "proof": self.proof.to_json(), "format": FORMAT}
+        values = super().to_json() | {"format": FORMAT}
         if self.wholly_on_migraphx:
             return values
         return {**values, "share": {"nodes": round(self.node_share, 6), "work": self.work_share.to_json()}}
@@ -286,12 +278,6 @@ class Manifest:
 
 def _names(tensors: Iterable[TensorInfo]) -> set[str]:
     return {tensor.name for tensor in tensors}
-
-
-def _entry(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of an entry, without the ``kind`` and the ``classes`` of a usual tensor."""
-    usual = {"kind": Kind.TENSOR.value, "classes": ()}
-    return {name: value for name, value in members if name not in usual or value != usual[name]}
 
 
 def _again(values: dict[str, Any], where: str) -> str:

@@ -40,6 +40,8 @@ class RemotePath:
     def __str__(self) -> str:
         return self.url
 
+    to_json = __str__
+
     def __truediv__(self, name: str | os.PathLike[str]) -> RemotePath:
         scheme, _, rest = self.url.partition("://")
         return RemotePath(f"{scheme}://{posixpath.normpath(posixpath.join(rest, os.fspath(name)))}")

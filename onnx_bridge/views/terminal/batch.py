@@ -15,19 +15,19 @@ from onnx_bridge.views.terminal.view import view
 def _outcome(outcome: Outcome, verbose: bool) -> RenderableType:
     """Return a table of the failures with reasons and logs, or of all jobs if ``verbose``, and a summary."""
     table = plain_table("job", "status", "proven", "reason", "log")
-    for job in outcome.results:
+    for job in outcome.jobs:
         if verbose or job.failed or job.status == "planned":
             stage = f" in {job.error.stage}" if job.error else ""
             why = job.reason or job.check or "; ".join(job.notes)
             level = job.proof.level.value if job.proof else "–"
             table.add_row(job.name, f"{job.status}{stage}", level, why, str(job.log or "–"))
-    counts = Counter(job.status for job in outcome.results)
+    counts = Counter(job.status for job in outcome.jobs)
     summary = ", ".join(f"{count} {status}" for status, count in counts.items())
     if counts["skipped"]:
         summary += " (failed in an earlier run; --retry tries again)"
-    proven = Counter(job.proof.level.value for job in outcome.results if job.proof)
+    proven = Counter(job.proof.level.value for job in outcome.jobs if job.proof)
     if proven:
         summary += f"; proven: {', '.join(f'{count} {level}' for level, count in proven.items())}"
-    took = f"{counted(len(outcome.results), 'job')} in {outcome.seconds:.3g} s"
+    took = f"{counted(len(outcome.jobs), 'job')} in {outcome.seconds:.3g} s"
     tables = [table] if table.row_count else []
     return Group(*tables, *notes_of(outcome.notes), f"{took}: {summary}; bundles in {outcome.out}")
