@@ -6,7 +6,7 @@ from onnx_bridge.bundle import inspect as inspection
 from onnx_bridge.cli.options import HtmlReport, ModelOrBundle
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.views.html.bundle import write_bundle
+from onnx_bridge.views.html.bundle import page_of
 
 
 def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False) -> None:
@@ -20,5 +20,5 @@ def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False
     if html is not None:
         if not isinstance(view, inspection.BundleView):
             raise InputError("only a bundle has a page", where=str(model), hint="name a bundle")
-        write_bundle(html, view.bundle)
+        page_of(view.bundle.manifest).write(html)
     show(view, as_json, written=[html])

@@ -15,7 +15,7 @@ from onnx_bridge.parity.checking import check as checking
 from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.requests.parity import DataRequest
 from onnx_bridge.views.html.accuracy import accuracy_page
-from onnx_bridge.views.html.check import write_report
+from onnx_bridge.views.html.check import page_of
 from onnx_bridge.views.junit import write_accuracy_junit, write_junit
 
 JUnit = Annotated[Path | None, OutputFile(metavar="OUT.xml", help="Write the results as JUnit's XML.")]
@@ -54,7 +54,7 @@ def check(
     with progress(as_json) as tell:
         report = checking.run(model, request, tell)
     if html is not None:
-        write_report(html, report, evidence=report.evidence)
+        page_of(report, evidence=report.evidence).write(html)
     if junit is not None:
         write_junit(junit, report)
     if save_results is not None and report.evidence is not None:

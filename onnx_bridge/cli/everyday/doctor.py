@@ -11,7 +11,7 @@ from onnx_bridge.cli.options import HtmlReport, Model, OutputFile, again, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.conversion.diagnosis import doctor as diagnosis
 from onnx_bridge.requests.conversion import DoctorRequest
-from onnx_bridge.views.html.diagnosis import write_diagnosis
+from onnx_bridge.views.html.diagnosis import page_of
 from passes.core.errors import InputError
 
 Fix = Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")]
@@ -38,7 +38,7 @@ def doctor(
     with progress(as_json) as tell:
         diagnosed = diagnosis.run(model, out, request, tell)
     if html is not None:
-        write_diagnosis(html, diagnosed)
+        page_of(diagnosed).write(html)
     given = again(context, "pipeline", "runtime")
     sizes = again(context, "dims", "shapes", "freeze")  # which the rewritten model has
     then: tuple[object, ...] = ()

@@ -13,7 +13,7 @@ from onnx_bridge.cli.options import HtmlReport, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.requests.search import BenchRequest
-from onnx_bridge.views.html.benchmark import write_report
+from onnx_bridge.views.html.benchmark import page_of
 
 Subject = Annotated[
     str,
@@ -49,7 +49,7 @@ def bench(
     if table is not None:
         write_text(table, measured.to_csv())
     if report is not None:
-        write_report(report, measured)
+        page_of(measured).write(report)
     show(measured, as_json, written=[out, table, report])
     if not measured.passed:
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.views.html.colours import BAD
-from onnx_bridge.views.html.html import Column, Page, Row, Table, facts_of, text_cell
+from onnx_bridge.views.html.html import Column, Page, Row, Table, cell, facts_of
 
 
 def accuracy_page(report: AccuracyReport) -> Page:
@@ -13,8 +13,8 @@ def accuracy_page(report: AccuracyReport) -> Page:
     columns = [Column("output", "name"), Column("metric", "text"), Column("against", "text")]
     columns += [Column(side, "text") for side in sides]
     columns += [Column("least", "text", "what every side but the reference must reach")]
-    cells = [[text_cell(text, BAD if low else "") for text, low in row] for row in rows]
-    verdicts = ["too low" if any(cell.colour == BAD for cell in row) else "reached" for row in cells]
+    cells = [[cell(text, BAD if low else "") for text, low in row] for row in rows]
+    verdicts = ["too low" if any(low for _, low in row) else "reached" for row in rows]
     table = Table("accuracy", "Accuracy", columns, list(map(Row, cells, verdicts)))
     return Page(
         kind="accuracy",

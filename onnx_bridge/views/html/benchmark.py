@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-from onnx_bridge.benchmark.operators import OperatorTime
-from onnx_bridge.benchmark.outcome import BenchResult, Row
-from onnx_bridge.benchmark.statistics import Change
-from onnx_bridge.views.html import html
+from onnx_bridge.benchmark.outcome import BenchResult
+from onnx_bridge.benchmark.statistics import Change, Ratio
 from onnx_bridge.views.html.charts import Chart, bands, lines
 from onnx_bridge.views.html.colours import BAD, GOOD, WARN
-from onnx_bridge.views.html.html import Cell, Column, Page, Table, facts_of, number_cell, text_cell
+from onnx_bridge.views.html.html import Column, Page, Row, Table, cell, facts_of
 
 _BANDS = 16
 """The most distributions that are drawn; the table has all of them."""
@@ -26,13 +22,8 @@ _FIGURES = (
 _COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
 
 
-def write_report(path: str | os.PathLike[str], bench: BenchResult) -> None:
-    """Write the page of a benchmark; raises InputError if the file cannot be written."""
-    page_of(bench).write(path)
-
-
 def page_of(bench: BenchResult) -> Page:
-    """Return the page that `write_report` writes."""
+    """Return the page of a benchmark."""
     tables = [_table(bench)]
     tables += [_gates(bench)] if bench.gates else []
     tables += [_operators(bench)] if any(row.operators for row in bench.rows) else []
@@ -109,21 +100,15 @@ def _table(bench: BenchResult) -> Table:
         summary = row.summary
         times = (summary.p50, summary.p90, summary.p99, summary.min, summary.mean, summary.std)
         against = ratios.get(row)
-        cells = [
-            text_cell(f"{row.engine} {row.target}".strip()),
-            text_cell(row.precision),
-            Cell("" if row.batch is None else str(row.batch), row.batch),
-            *(number_cell(1e3 * time_) for time_ in times),
-            number_cell(row.throughput),
-            number_cell(against.value if against else 1.0),
-            text_cell(f"{against.low:.3f} – {against.high:.3f}" if against else ""),
-            number_cell(row.load),
-            number_cell(row.first),
-            number_cell(row.memory / 2**20),
-            *(Cell(str(number), number) for number in (summary.calls, row.together, summary.outliers)),
-        ]
-        rows.append(html.Row(cells, choice=row.engine))
+        figures = [f"{row.engine} {row.target}".strip(), row.precision, row.batch, *(1e3 * time for time in times)]
+        figures += [row.throughput, against.value if against else 1.0, _interval(against) if against else ""]
+        figures += [row.load, row.first, row.memory / 2**20, summary.calls, row.together, summary.outliers]
+        rows.append(Row.of(*figures, choice=row.engine))
     return Table("rows", "All figures", columns, rows, "Times are milliseconds where nothing else is said.")
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.low:.3f} – {ratio.high:.3f}"
 
 
 def _gates(bench: BenchResult) -> Table:
@@ -133,15 +118,10 @@ def _gates(bench: BenchResult) -> Table:
         Column("× baseline", "number", "latency as a multiple of the baseline's"),
         Column("98 %", "code", "the confidence interval of that"),
     ]
-    rows = []
-    for gate in bench.gates:
-        interval = text_cell(f"{gate.ratio.low:.3f} – {gate.ratio.high:.3f}")
-        colour = _COLOURS[gate.change]
-        rows.append(
-            html.Row(
-                [text_cell(gate.row), text_cell(gate.change.value, colour), number_cell(gate.ratio.value), interval]
-            )
-        )
+    rows = [
+        Row.of(gate.row, cell(gate.change.value, _COLOURS[gate.change]), gate.ratio.value, _interval(gate.ratio))
+        for gate in bench.gates
+    ]
     note = f"It may be slower by {bench.max_slowdown or 0:.1%}."
     return Table("gates", "Against the baseline", columns, rows, note)
 
@@ -157,19 +137,20 @@ def _operators(bench: BenchResult) -> Table:
         Column("slowest", "code", "the instruction that takes longest"),
         Column("its ms", "number"),
     ]
-    rows = [html.Row(_cells(row, operator), choice=row.name) for row in bench.rows for operator in row.operators]
+    rows = [
+        Row.of(
+            operator.operator,
+            ", ".join(operator.onnx),
+            row.name,
+            operator.count,
+            1e3 * operator.seconds,
+            100 * operator.share,
+            operator.slowest,
+            1e3 * operator.longest,
+            choice=row.name,
+        )
+        for row in bench.rows
+        for operator in row.operators
+    ]
     note = "MIGraphX's own times, each instruction waited for: their sum is more than a call takes."
     return Table("operators", "Where MIGraphX's time goes", columns, rows, note, place="last")
-
-
-def _cells(row: Row, operator: OperatorTime) -> list[Cell]:
-    return [
-        text_cell(operator.operator),
-        text_cell(", ".join(operator.onnx)),
-        text_cell(row.name),
-        Cell(str(operator.count), operator.count),
-        number_cell(1e3 * operator.seconds),
-        number_cell(100 * operator.share),
-        text_cell(operator.slowest),
-        number_cell(1e3 * operator.longest),
-    ]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
-from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.views.html.colours import BAD, GOOD, PLAIN, WARN
-from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table, facts_of, number_cell, text_cell
+from onnx_bridge.views.html.html import Column, Page, Row, Share, Table, cell, facts_of
 from passes.rewriting.base import Proof
 
 _HEADLINES = {
@@ -18,13 +15,8 @@ _HEADLINES = {
 }
 
 
-def write_bundle(path: str | os.PathLike[str], bundle: Bundle) -> None:
-    """Write the page of a bundle; raises InputError if the file cannot be written."""
-    bundle_page(bundle.manifest).write(path)
-
-
-def bundle_page(manifest: Manifest) -> Page:
-    """Return the page that `write_bundle` writes."""
+def page_of(manifest: Manifest) -> Page:
+    """Return the page of a bundle."""
     proof = manifest.proof
     sentences = [f"{proof.line[:1].upper()}{proof.line[1:]}.", f"Nodes on MIGraphX: {proof.nodes}."]
     sentences += [f"{manifest.partition_line}."] if manifest.partition_line else ["All of it runs on MIGraphX."]
@@ -56,16 +48,13 @@ def _facts(manifest: Manifest) -> dict[str, str]:
 
 
 def _share(partition: PartitionInfo) -> Share:
-    side = "MIGraphX" if partition.program else "ONNX Runtime"
-    return Share(f"nodes on {side}", partition.nodes, GOOD if partition.program else WARN)
+    return Share(f"nodes on {partition.runs_on}", partition.nodes, GOOD if partition.program else WARN)
 
 
 def _tensors(manifest: Manifest) -> Table:
     def row(side: str, tensor: TensorInfo) -> Row:
         sizes = " × ".join("?" if size is None else str(size) for size in tensor.shape or ()) or "scalar"
-        return Row(
-            [Cell(side), Cell(tensor.name), Cell(tensor.dtype), Cell(sizes if tensor.shape is not None else "?")]
-        )
+        return Row.of(side, tensor.name, tensor.dtype, sizes if tensor.shape is not None else "?")
 
     columns = (Column(""), Column("name", "name"), Column("dtype", "code"), Column("shape"))
     rows = [row("input", value) for value in manifest.inputs] + [row("output", output) for output in manifest.outputs]
@@ -81,16 +70,14 @@ def _passes(manifest: Manifest) -> Table:
         Column("rules", "text", "of legalization, with how often each was applied"),
     )
     rows = [
-        Row(
-            [
-                Cell(pass_["name"]),
-                number_cell(pass_["rewrites"]),
-                text_cell(pass_.get("exactness", "")),
-                Cell(", ".join(f"{name} {count}" for name, count in pass_.get("rules", {}).items())),
-            ]
+        Row.of(
+            result["name"],
+            result["rewrites"],
+            result.get("exactness"),
+            ", ".join(f"{name} {count}" for name, count in result.get("rules", {}).items()),
         )
-        for pass_ in passes
-        if pass_["rewrites"]
+        for result in passes
+        if result["rewrites"]
     ]
     return Table("passes", "What was rewritten", columns, rows, f"{len(passes)} passes ran.")
 
@@ -101,7 +88,7 @@ def _products(manifest: Manifest) -> list[Table]:
         return []
     columns = (Column("node", "name"), Column("kernel on a GPU", "verdict"), Column("first condition that fails"))
     rows = [
-        Row([Cell(product["node"]), Cell(product["kernel"], colour=_colour(product)), text_cell(product["condition"])])
+        Row.of(product["node"], cell(product["kernel"], _colour(product)), product["condition"])
         for forecast in forecasts
         for product in forecast["products"]
     ]
@@ -116,5 +103,5 @@ def _colour(product: dict[str, object]) -> str:
 
 def _files(manifest: Manifest) -> Table:
     columns = (Column("file", "name"), Column("bytes", "number"), Column("SHA-256", "code"))
-    rows = [Row([Cell(file.file), number_cell(file.bytes), Cell(file.sha256)]) for file in manifest.files]
+    rows = [Row.of(file.file, file.bytes, file.sha256) for file in manifest.files]
     return Table("files", "Files", columns, rows, place="last")

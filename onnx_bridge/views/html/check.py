@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, layer_roles
 from onnx_bridge.views.html.error_profile import ErrorProfile, NodeError
 from onnx_bridge.views.html.graphs import fault_graphs
-from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, facts_of, number_cell, text_cell, unfolding
+from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, cell, facts_of, unfolding
 
 if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisection import Bisection
@@ -44,27 +43,8 @@ _FIGURES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def write_report(
-    path: str | os.PathLike[str],
-    report: CheckReport,
-    *,
-    evidence: Evidence | None = None,
-    bisection: Bisection | None = None,
-) -> None:
-    """Write the page of a check; raises InputError if the file cannot be written.
-
-    Without ``evidence`` the page has no graphs, passes, or plots of tensors.
-    """
-    page_of(report, evidence=evidence, bisection=bisection).write(path)
-
-
-def page_of(
-    report: CheckReport,
-    *,
-    evidence: Evidence | None = None,
-    bisection: Bisection | None = None,
-) -> Page:
-    """Return the page that `write_report` writes."""
+def page_of(report: CheckReport, *, evidence: Evidence | None = None, bisection: Bisection | None = None) -> Page:
+    """Return the page of a check; without ``evidence`` it has no graphs, passes, or plots of tensors."""
     seen, layers = evidence or Evidence(), report.layers
     plotted = _Histograms()
     bisection = bisection or report.bisection
@@ -142,30 +122,17 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
     for index in order:
         leg, sample, output = compared[index]
         key = sketches.find(titles[index])
-        cells = [text_cell(output.name), text_cell(leg.name), Cell(str(sample), sample), _verdict(output)]
-        values = output.to_json()
-        cells += [
-            *(number_cell(values[name]) for name, *_ in _FIGURES),
-            text_cell("; ".join(filter(None, (output.reason, output.undetermined)))),
-            text_cell(f"{output.dtype}{list(output.shape)}"),
-            text_cell(
-                "" if output.tolerance is None else f"{output.tolerance.atol:.3g} + {output.tolerance.rtol:.3g}·|x|"
-            ),
-        ]
-        rows.append(Row(cells, output.verdict, key, BAD if output.differs else "" if output.passed else WARN))
+        figures = (getattr(output, name) for name, *_ in _FIGURES)
+        why = "; ".join(filter(None, (output.reason, output.undetermined)))
+        limit, colour = output.tolerance, BAD if output.differs else "" if output.passed else WARN
+        tolerance = "" if limit is None else f"{limit.atol:.3g} + {limit.rtol:.3g}·|x|"
+        values = (output.name, leg.name, sample, _verdict(output), *figures, why)
+        about = (f"{output.dtype}{list(output.shape)}", tolerance)
+        rows.append(Row.of(*values, *about, choice=output.verdict, tensor=key, colour=colour))
     for leg in report.legs:
         if leg.error is not None:
-            blank = [Cell("")] * len(_FIGURES)
-            cells = [
-                text_cell("(the run)"),
-                text_cell(leg.name),
-                Cell(""),
-                Cell("failed", colour=BAD),
-                *blank,
-                text_cell(leg.error),
-            ]
-            cells += [Cell(""), Cell("")]
-            rows.insert(0, Row(cells, "differs", colour=BAD))
+            values = ("(the run)", leg.name, None, cell("failed", BAD), *[None] * len(_FIGURES), leg.error, None, None)
+            rows.insert(0, Row.of(*values, choice="differs", colour=BAD))
     note = "Each against the original on ONNX Runtime with all optimizations off."
     return Table("outputs", "Outputs", columns, rows, note)
 
@@ -217,21 +184,12 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
     for index, (row, (name, colour)) in enumerate(zip(layers.rows, layer_roles(layers), strict=True)):
         origin = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
         reasons = [error.reason for error in (row.local, row.accumulated, row.cleaning) if error and error.reason]
-        cells = [
-            Cell(str(index), index),
-            text_cell(row.node),
-            text_cell(row.operator),
-            Cell(name, colour=colour),
-            *_error(row.local),
-            *_error(row.accumulated),
-            _error(row.cleaning)[0],
-            text_cell("; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))),
-            text_cell(origin),
-            text_cell(row.module),
-            text_cell(row.runs_on),
-            text_cell(row.tensor),
-        ]
-        rows.append(Row(cells, name, sketches.find(_title(row)), colour if colour in (BAD, WARN) else ""))
+        errors = (*_error(row.local), *_error(row.accumulated), _error(row.cleaning)[0])
+        why = "; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))
+        values = (index, row.node, row.operator, cell(name, colour), *errors, why)
+        about = (origin, row.module, row.runs_on, row.tensor)
+        shown = colour if colour in (BAD, WARN) else ""
+        rows.append(Row.of(*values, *about, choice=name, tensor=sketches.find(_title(row)), colour=shown))
     note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
     return Table("layers", "Layers", columns, rows, note)
 
@@ -244,9 +202,7 @@ def _error(output: OutputComparison | None) -> list[Cell]:
     """Return the largest error, absolute and as a multiple of the tolerance."""
     if output is None:
         return [Cell(""), Cell("")]
-    values = output.to_json()
-    colour = "" if output.passed else BAD
-    return [number_cell(values["max_abs"], colour), number_cell(output.severity, colour)]
+    return [cell(error, "" if output.passed else BAD) for error in (output.max_abs, output.severity)]
 
 
 def _error_profile(layers: LayerReport, sketches: _Histograms) -> ErrorProfile | None:
@@ -290,23 +246,14 @@ def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
         checked = step.get("verified")
         verified = Cell("")
         if checked is not None:
-            verified = Cell("agree", colour=GOOD) if checked["passed"] else Cell("differ", colour=BAD)
+            verified = cell("agree", GOOD) if checked["passed"] else cell("differ", BAD)
         left = sum(len(skip["nodes"]) for skip in step.get("skips", ()))
-        cells = [
-            Cell(str(index), index),
-            text_cell(step["name"]),
-            Cell(f"{before} → {after}", after),
-            Cell(str(before - after) if before != after else "", before - after),
-            Cell(str(rewrites) if rewrites else "", rewrites),
-            text_cell(step.get("exactness", "")),
-            number_cell(round(step["seconds"], 3) if "seconds" in step else None),
-            verified,
-            text_cell(options),
-            unfolding(trace[:_LISTED], f"{len(trace)} rewrites"),
-            unfolding(skips[:_LISTED], f"{left} skipped"),
-        ]
-        colour = BAD if verified.colour == BAD else ""
-        rows.append(Row(cells, "changed the model" if rewrites else "changed nothing", colour=colour))
+        seconds = round(step["seconds"], 3) if "seconds" in step else None
+        fewer, applied = (Cell(str(count or ""), count) for count in (before - after, rewrites))
+        values = (index, step["name"], Cell(f"{before} → {after}", after), fewer, applied, step.get("exactness"))
+        details = (unfolding(trace[:_LISTED], f"{len(trace)} rewrites"), unfolding(skips[:_LISTED], f"{left} skipped"))
+        choice, colour = f"changed {'the model' if rewrites else 'nothing'}", BAD if verified.colour == BAD else ""
+        rows.append(Row.of(*values, seconds, verified, options, *details, choice=choice, colour=colour))
     return Table("passes", "Passes", columns, rows, "The passes of the pipeline, in order.", place="last")
 
 

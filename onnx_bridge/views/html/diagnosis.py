@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction
 from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, PLAIN, WARN
-from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table, facts_of, text_cell
+from onnx_bridge.views.html.html import Column, Page, Row, Share, Table, cell, facts_of
 from passes.rewriting.base import Proof
 
 _COLOURS = {
@@ -17,13 +15,8 @@ _COLOURS = {
 }
 
 
-def write_diagnosis(path: str | os.PathLike[str], diagnosis: Diagnosis) -> None:
-    """Write the page of a diagnosis; raises InputError if the file cannot be written."""
-    diagnosis_page(diagnosis).write(path)
-
-
-def diagnosis_page(diagnosis: Diagnosis) -> Page:
-    """Return the page that `write_diagnosis` writes."""
+def page_of(diagnosis: Diagnosis) -> Page:
+    """Return the page of a diagnosis."""
     host = any(partition["side"] == "host" for partition in diagnosis.partitions)
     sentences = [f"On MIGraphX runs {diagnosis.share:.1%} of the estimated work. Nodes: {diagnosis.proofs}."]
     sentences += [diagnosis.problem] if diagnosis.problem else []
@@ -68,15 +61,9 @@ def diagnosis_page(diagnosis: Diagnosis) -> Page:
 
 def _finding(index: int, node: NodeDiagnosis) -> Row:
     verdict = {"ok": GOOD, "unknown": PLAIN}.get(node.verdict, BAD)
-    cells = [
-        Cell(str(index), index),
-        text_cell(node.name),
-        text_cell(node.operator),
-        text_cell(node.module),
-        Cell(node.verdict, colour=verdict),
-        text_cell(node.proof.value, WARN if node.verdict == "ok" and node.proof is Proof.NONE else ""),
-        text_cell(node.action, WARN if node.action is PlannedAction.HOST else ""),
-        text_cell(node.by),
-        text_cell(node.message or (node.unproven if node.proof is Proof.NONE else "")),
-    ]
-    return Row(cells, choice=node.action)
+    unproven = node.proof is Proof.NONE
+    proof = cell(node.proof.value, WARN if node.verdict == "ok" and unproven else "")
+    action = cell(node.action, WARN if node.action is PlannedAction.HOST else "")
+    message = node.message or (node.unproven if unproven else "")
+    about = (index, node.name, node.operator, node.module)
+    return Row.of(*about, cell(node.verdict, verdict), proof, action, node.by, message, choice=node.action)

@@ -71,6 +71,11 @@ class Row:
     tensor: str = ""
     colour: str = ""
 
+    @classmethod
+    def of(cls, *values: object, choice: str = "", tensor: str = "", colour: str = "") -> Row:
+        """Return a row of cells, and of values that become cells."""
+        return cls([value if isinstance(value, Cell) else cell(value) for value in values], choice, tensor, colour)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -204,17 +209,11 @@ class Page:
         write_text(path, self.html())
 
 
-def number_cell(number: float | str | None, colour: str = "") -> Cell:
-    """Return a number as a cell; a string stands for a number that JSON lacks (``"inf"``, ``"nan"``)."""
-    if number is None:
-        return Cell("")
-    value = float(number)
-    return Cell(f"{value:.4g}", value, colour)
-
-
-def text_cell(value: object, colour: str = "") -> Cell:
-    """Return a value as a cell of text."""
-    return Cell(str(value), colour=colour)
+def cell(value: object, colour: str = "") -> Cell:
+    """Return a value as a cell: a number sorts as such, and None is empty."""
+    if isinstance(value, (int, float)):
+        return Cell(f"{value:.4g}" if isinstance(value, float) else str(value), value, colour)
+    return Cell("" if value is None else str(value), colour=colour)
 
 
 def unfolding(lines: Iterable[str], title: str) -> Cell:
@@ -237,5 +236,5 @@ def _text(name: str) -> str:
 
 
 def facts_of(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Facts with their values as text."""
+    """Return facts with their values as text."""
     return [(name, str(value)) for name, value in values.items()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction
-from onnx_bridge.views.html.check import write_report
+from onnx_bridge.views.html.check import page_of
 from onnx_bridge.views.html.html import Cell, Column, Page, Row, Share, Table
 from tests.views.html.browser import Page as Window
 from tests.views.html.scenes import scene
@@ -21,7 +21,7 @@ MANY = 20_000
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / "check.html"
     found = scene()
-    write_report(path, found.report, evidence=found.evidence)
+    page_of(found.report, evidence=found.evidence).write(path)
     return path
 
 

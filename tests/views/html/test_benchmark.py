@@ -12,7 +12,7 @@ import pytest
 from onnx_bridge.benchmark.operators import OperatorTime
 from onnx_bridge.benchmark.outcome import BenchResult, Gate, Row
 from onnx_bridge.benchmark.statistics import Change, Ratio
-from onnx_bridge.views.html.benchmark import page_of, write_report
+from onnx_bridge.views.html.benchmark import page_of
 from tests.views.html.browser import Page
 from tests.views.html.scenes import HOSTILE
 
@@ -37,7 +37,7 @@ def scene() -> BenchResult:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "bench.html"
-    write_report(path, scene())
+    page_of(scene()).write(path)
     return path
 
 

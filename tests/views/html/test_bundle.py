@@ -12,7 +12,7 @@ from onnx import parser
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.convert import convert
-from onnx_bridge.views.html.bundle import bundle_page
+from onnx_bridge.views.html.bundle import page_of as bundle_page
 from tests.views.html.browser import browser
 
 MODEL = """<ir_version: 8, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] y) {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_bridge.views.html.check import write_report
+from onnx_bridge.views.html.check import page_of
 from tests.views.html.browser import Page, chromium, options
 from tests.views.html.scenes import HOSTILE, Scene, scene
 
@@ -23,7 +23,7 @@ def shown() -> Scene:
 @pytest.fixture(scope="module")
 def file(shown: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(path, shown.report, evidence=shown.evidence)
+    page_of(shown.report, evidence=shown.evidence).write(path)
     return path
 
 

@@ -28,8 +28,8 @@ from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.views.html.check import page_of, write_report
-from onnx_bridge.views.html.diagnosis import diagnosis_page, write_diagnosis
+from onnx_bridge.views.html.check import page_of
+from onnx_bridge.views.html.diagnosis import page_of as diagnosis_page
 from onnx_bridge.views.html.html import Page, Table
 from tests.views.html.browser import browser
 from tests.views.html.scenes import model, scene
@@ -160,7 +160,7 @@ def test_a_real_model_on_migraphx(worker: Worker, tmp_path: Path) -> None:
         bundle.manifest.program.passes,
     )
     path = tmp_path / "report.html"
-    write_report(path, report, evidence=evidence)
+    page_of(report, evidence=evidence).write(path)
     with browser() as window:
         window.open(path)
         assert window.complaints == []
@@ -185,7 +185,7 @@ def test_a_network_knows_what_subgraphs_take() -> None:
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
-        write_report(tmp_path / "nowhere" / "r.html", CheckReport("m", ()))
+        page_of(CheckReport("m", ())).write(tmp_path / "nowhere" / "r.html")
 
 
 CASTS = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[2,3] y) {
@@ -207,7 +207,7 @@ def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
     assert sum(each.count for each in page.shares) == 4
     assert [each.name.split(":")[0] for each in page.partitions] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
     path = tmp_path / "doctor.html"
-    write_diagnosis(path, diagnosis)
+    diagnosis_page(diagnosis).write(path)
     with browser() as window:
         window.show(390)
         window.open(path)
