@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -49,19 +50,10 @@ class Arithmetic(Expressions):
 
     def __call__(self, op_type: str, *operands: Operand | None, **attributes: Attribute) -> ir.Value:
         """Add a node, and return its first output."""
-        return self.edit.op(
-            op_type, [None if operand is None else self.value(operand) for operand in operands], attributes
-        )
+        return self.op(op_type, [None if operand is None else self.value(operand) for operand in operands], attributes)
 
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Attribute] | None = None,
-        *,
-        domain: str = "",
-    ) -> ir.Value:
-        return self.edit.op(op_type, inputs, attributes, domain=domain)
+    def node(self, op_type: str, inputs: Sequence[ir.Value | None], *args: Any, **options: Any) -> ir.Node:
+        return self.edit.node(op_type, inputs, *args, **options)
 
     def constant(self, array: Array | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:
         return self.edit.constant(array, name)

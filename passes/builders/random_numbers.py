@@ -63,9 +63,9 @@ def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value 
         return [edit.cast(edit.op("Less", [uniform, x]), dtype)]
     # the last sum is 1 up to rounding; it is left out so that the result is always a valid class
     sums = edit.op("CumSum", [edit.op("Softmax", [x], {"axis": 1}), edit.constant(np.int64(1))])
-    sums = _unsqueeze(edit, edit.op("Slice", [sums, *(_index(edit, bound) for bound in (0, -1, 1))]), 1)
-    reached = edit.op("Not", [edit.op("Less", [_unsqueeze(edit, uniform, 2), sums])])
-    return [edit.op("ReduceSum", [edit.cast(reached, dtype), _index(edit, 2)], {"keepdims": 0})]
+    sums = edit.unsqueeze(edit.slice(sums, 1, 0, -1), [1])
+    reached = edit.op("Not", [edit.op("Less", [edit.unsqueeze(uniform, [2]), sums])])
+    return [edit.reduce("Sum", edit.cast(reached, dtype), [2], keepdims=False)]
 
 
 def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
@@ -78,11 +78,3 @@ def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | No
     factor = edit.cast(factor, edit.scope.dtype(x) or ir.DataType.FLOAT)
     results: Sequence[ir.Value | None] = [edit.op("Mul", [x, factor]), mask]
     return list(results[: len(node.outputs)])
-
-
-def _index(edit: Edit, number: int) -> ir.Value:
-    return edit.constant(np.array([number], np.int64))
-
-
-def _unsqueeze(edit: Edit, x: ir.Value, axis: int) -> ir.Value:
-    return edit.op("Unsqueeze", [x, _index(edit, axis)])

@@ -6,7 +6,7 @@ from it, is known when the next iteration is copied. The copies are part of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from passes.graphs.randomness import is_random
 from passes.graphs.replacement import detach_nodes, merge_shapes
 from passes.graphs.scopes import DISPUTED, Scope
 from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import captures, has_subgraphs, subgraphs, with_nested
+from passes.graphs.traversal import captures, graphs_within, has_subgraphs, with_nested
 from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 from passes.shapes.inference import infer_node
@@ -149,7 +149,7 @@ class Body:
     def _nested(self, graph: ir.Graph, new: Mapping[ir.Value, ir.Value], prefix: str) -> ir.Graph:
         """Return a copy of a nested subgraph, with unique names."""
         copy, names = graph.clone(allow_outer_scope_values=True), self.edit.scope.names
-        for nested in _nested_graphs(copy):
+        for nested in graphs_within(copy):
             computed = (value for node in nested for value in node.outputs)
             values = [*nested.inputs, *nested.initializers.values(), *computed]
             for value in dict.fromkeys(values):
@@ -229,7 +229,7 @@ def require_copyable(graph: ir.Graph, inputs: int, outputs: int) -> None:
     """
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
         raise NotApplicable(f"the subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
-    for nested in _nested_graphs(graph):
+    for nested in graphs_within(graph):
         own = {*nested.inputs, *nested.initializers.values()}
         for value in nested.outputs:
             if value not in own and (value.producer() is None or value.graph is not nested):
@@ -314,14 +314,6 @@ def select(condition: ir.Value, one: ir.Value, other: ir.Value, edit: Edit) -> i
 
 def _mapped(values: Sequence[ir.Value | None], new: Mapping[ir.Value, ir.Value]) -> list[ir.Value | None]:
     return [value if value is None else new.get(value, value) for value in values]
-
-
-def _nested_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """Yield a graph and all nested subgraphs."""
-    yield graph
-    for node in graph:
-        for inner in subgraphs(node):
-            yield from _nested_graphs(inner)
 
 
 def _captured(node: ir.Node, new: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:

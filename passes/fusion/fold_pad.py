@@ -14,12 +14,14 @@ count the one padding but not the other; integer convolutions, whose own padding
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from passes.builders.operands import given
+from passes.builders.windows import windows
 from passes.graphs.matching import operand
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
@@ -98,37 +100,25 @@ def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int]:
     """
     spatial = rank - 2
     auto = node.attributes.get_string("auto_pad", "NOTSET")
-    if auto == "NOTSET":
-        return list(node.attributes.get_ints("pads", ()) or [0] * (2 * spatial))
-    if auto == "VALID":
-        return [0] * (2 * spatial)
-    shape = scope.shape(node.inputs[0])
-    kernel_shape = scope.shape(node.inputs[1]) if node.op_type == "Conv" else None
-    if kernel_shape is None or not all(isinstance(size, int) for size in kernel_shape[2:]):
+    if auto in ("NOTSET", "VALID"):
+        pads = node.attributes.get_ints("pads", ()) if auto == "NOTSET" else ()
+        return list(pads or [0] * (2 * spatial))
+    kernel = scope.shape(node.inputs[1]) if node.op_type == "Conv" else None
+    if kernel is None or not all(isinstance(size, int) for size in kernel[2:]):
         raise NotApplicable(f"how much auto_pad={auto} pads is unknown")
-    begins, ends = [], []
     strides = node.attributes.get_ints("strides", ()) or [1] * spatial
-    dilations = node.attributes.get_ints("dilations", ()) or [1] * spatial
-    for axis in range(spatial):
-        reach = (int(kernel_shape[2 + axis]) - 1) * dilations[axis] + 1  # type: ignore[arg-type]
-        size = shape[2 + axis] if shape is not None else None
-        if strides[axis] == 1:
-            total = reach - 1
-        elif isinstance(size, int):
-            total = max((-(-size // strides[axis]) - 1) * strides[axis] + reach - size, 0)
-        else:
-            reason = f"how much auto_pad={auto} pads depends on the size of the input, which is unknown"
-            raise NotApplicable(reason)
-        less, more = total // 2, total - total // 2
-        begins.append(less if auto == "SAME_UPPER" else more)
-        ends.append(more if auto == "SAME_UPPER" else less)
-    return begins + ends
+    known = [*(scope.shape(node.inputs[0]) or [None] * rank)][2:]
+    sizes = [1 if stride == 1 else size for size, stride in zip(known, strides, strict=True)]  # then it does not matter
+    if not all(isinstance(size, int) for size in sizes):
+        raise NotApplicable(f"how much auto_pad={auto} pads depends on the size of the input, which is unknown")
+    axes = windows(node, sizes, kernel.numpy()[2:])
+    return [axis.begin for axis in axes] + [axis.end for axis in axes]
 
 
 def _check_padding(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequence[int], edit: Edit) -> None:
     """Raise NotApplicable if the operator with all ``pads`` differs from that with its ``own`` after the Pad."""
     scope = edit.scope
-    value = _value_of(pad, scope)
+    value = _number(pad, 2, "value", 0.0, scope)
     if value is None:
         raise NotApplicable("the value of the Pad is not constant")
     if node.op_type == "Conv":
@@ -151,7 +141,7 @@ def _check_padding(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequen
         return
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         raise NotApplicable("the indices of MaxPool are used, which count the padding")
-    if value == float("-inf") or _is_lowest(value, pad, scope) or (value == 0 and _is_never_negative(pad, edit)):
+    if value == -math.inf or _is_lowest(value, pad, scope) or (value == 0 and _is_never_negative(pad, edit)):
         return
     raise NotApplicable(f"the Pad pads with {value:g}, MaxPool with −∞, and the input may be smaller")
 
@@ -163,16 +153,6 @@ def _check_average(node: ir.Node, value: float, own: Sequence[int], scope: Scope
         raise NotApplicable("before opset 7, AveragePool does not count its padding")
     if any(own) and not node.attributes.get_int("count_include_pad", 0):
         raise NotApplicable("AveragePool does not count its own padding")
-
-
-def _value_of(pad: ir.Node, scope: Scope) -> float | None:
-    """Return the value of a Pad; None if it is not constant."""
-    if "value" in pad.attributes:
-        return float(pad.attributes["value"].as_float())
-    if given(pad, 2) is None:
-        return 0.0
-    tensor = scope.constant(pad.inputs[2])
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
 def _is_lowest(value: float, pad: ir.Node, scope: Scope) -> bool:
@@ -191,16 +171,15 @@ def _is_never_negative(pad: ir.Node, edit: Edit) -> bool:
         return dtype is not None and (dtype.is_floating_point() or not dtype.is_signed())
     if node.op_type != "Clip":
         return True
-    low, high = (_limit(node, name, index, edit.scope) for index, name in enumerate(("min", "max"), 1))
+    low, high = _number(node, 1, "min", -math.inf, edit.scope), _number(node, 2, "max", math.inf, edit.scope)
     return low is not None and low >= 0 and high is not None and high >= 0
 
 
-def _limit(clip: ir.Node, name: str, index: int, scope: Scope) -> float | None:
-    """Return a limit of a Clip, −∞ or ∞ if there is none; None if it is not constant."""
-    if name in clip.attributes:
-        return clip.attributes[name].as_float()
-    value = given(clip, index)
-    if value is None:
-        return float("-inf" if name == "min" else "inf")
-    tensor = scope.constant(value)
+def _number(node: ir.Node, index: int, name: str, default: float, scope: Scope) -> float | None:
+    """Return a number that is an input or, in older opsets, an attribute; None if it is not constant."""
+    if name in node.attributes:
+        return node.attributes[name].as_float()
+    if given(node, index) is None:
+        return default
+    tensor = scope.constant(node.inputs[index])
     return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None

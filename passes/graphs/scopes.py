@@ -9,7 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
+from passes.graphs.traversal import graphs_within, with_nested
 
 DISPUTED = "onnx_bridge.disputed"
 """Marks, in ``meta``, a value whose script-declared type or shape inference could not confirm: passes do not use it."""
@@ -88,12 +88,7 @@ class Scope:
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the graph and all its subgraphs."""
-        graphs = [self.graph]
-        for graph in graphs:  # grows meanwhile
-            yield graph
-            for node in graph:
-                if has_subgraphs(node):
-                    graphs += subgraphs(node)
+        return graphs_within(self.graph)
 
     def is_parameter(self, value: ir.Value) -> bool:
         """Return whether a value is an initializer that callers cannot override.

@@ -27,6 +27,16 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+def graphs_within(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """Yield a graph and all its subgraphs, outer ones first."""
+    graphs = [graph]
+    for outer in graphs:  # grows meanwhile
+        yield outer
+        for node in outer:
+            if has_subgraphs(node):
+                graphs += subgraphs(node)
+
+
 def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     """Yield nodes, each followed by the nodes of its subgraphs."""
     for node in nodes:

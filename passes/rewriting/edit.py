@@ -103,17 +103,6 @@ class Edit(Expressions):
         """Let the replacement cover ``nodes`` as well; the driver removes those that nothing else uses."""
         self.absorbed += nodes
 
-    def op(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, Attribute] | None = None,
-        *,
-        domain: str = "",
-    ) -> ir.Value:
-        """Return the first output of a new node; see `node`."""
-        return self.node(op_type, inputs, attributes, domain=domain).outputs[0]
-
     def node(
         self,
         op_type: str,

@@ -19,6 +19,17 @@ class Expressions(ABC):
     """Builds expressions; each method returns the output of the last node that it adds."""
 
     @abstractmethod
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Attribute] | None = None,
+        *,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """Add a node, and return it."""
+
     def op(
         self,
         op_type: str,
@@ -28,6 +39,7 @@ class Expressions(ABC):
         domain: str = "",
     ) -> ir.Value:
         """Add a node, and return its first output."""
+        return self.node(op_type, inputs, attributes, domain=domain).outputs[0]
 
     @abstractmethod
     def constant(self, array: Array | np.generic | ir.TensorProtocol, name: str | None = None) -> ir.Value:

@@ -21,9 +21,8 @@ def _outcome(outcome: Outcome, verbose: bool) -> RenderableType:
             why = job.reason or job.check or "; ".join(job.notes)
             level = job.proof.level.value if job.proof else "–"
             table.add_row(job.name, f"{job.status}{stage}", level, why, str(job.log or "–"))
-    counts = Counter(job.status for job in outcome.jobs)
-    summary = ", ".join(f"{count} {status}" for status, count in counts.items())
-    if counts["skipped"]:
+    summary = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())
+    if outcome.counts["skipped"]:
         summary += " (failed in an earlier run; --retry tries again)"
     proven = Counter(job.proof.level.value for job in outcome.jobs if job.proof)
     if proven:
