@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.migraphx.program import STORAGE, TYPES, DynamicDimension, OnnxOptions, Shape, Tensor
+from onnx_bridge.migraphx.program import COMPILE_OPTIONS, STORAGE, TYPES, DynamicDimension, OnnxOptions, Shape, Tensor
 
 LIBRARY = "libmigraphx_c.so.3"
 """Its file name: the soname of the interface that is bound here."""
@@ -140,16 +140,14 @@ class CProgram:
         shapes = self._library.create("shapes", "program_get_output_shapes", self._handle)
         return [_shape(self._library, shape) for shape in self._library.elements("shapes", shapes)]
 
-    def compile(
-        self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
-    ) -> None:
+    def compile(self, target: str, **options: bool) -> None:
         library = self._library
-        options = library.create("compile_options", "compile_options_create")
-        library.call("compile_options_set_offload_copy", options, c_bool(offload_copy))
-        library.call("compile_options_set_fast_math", options, c_bool(fast_math))
-        library.call("compile_options_set_exhaustive_tune_flag", options, c_bool(exhaustive_tune))
+        handle = library.create("compile_options", "compile_options_create")
+        for name, value in (COMPILE_OPTIONS | options).items():
+            suffix = "_flag" if name == "exhaustive_tune" else ""
+            library.call(f"compile_options_set_{name}{suffix}", handle, c_bool(value))
         self._parameters = {}
-        library.call("program_compile", self._handle, _target(library, target), options)
+        library.call("program_compile", self._handle, _target(library, target), handle)
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         library = self._library
@@ -162,26 +160,17 @@ class CProgram:
         options = self._library.create("file_options", "file_options_create")
         self._library.call("save", self._handle, os.fsencode(path), options)
 
-    def quantize(
-        self,
-        precision: str,
-        target: str = "ref",
-        calibration: Sequence[Mapping[str, Tensor]] = (),
-        names: Sequence[str] = (),
-    ) -> None:
+    def quantize(self, precision: str, target: str = "ref", calibration: Sequence[Mapping[str, Tensor]] = ()) -> None:
         library = self._library
         shapes = self.get_parameter_shapes()
         self._parameters = {}
         if precision in ("fp16", "bf16"):
             chosen = library.create("quantize_op_names", "quantize_op_names_create")
-            for name in names or ("all",):
-                library.call("quantize_op_names_add", chosen, name.encode())
+            library.call("quantize_op_names_add", chosen, b"all")
             library.call(f"quantize_{precision}_with_op_names", self._handle, chosen)
             return
         kind = f"quantize_{precision}_options"
         options = library.create(kind, f"{kind}_create")
-        for name in names:
-            library.call(f"{kind}_add_op_name", options, name.encode())
         samples = [_parameters(library, sample, shapes) for sample in calibration]
         for sample, _keep in samples:
             library.call(f"{kind}_add_calibration_data", options, sample)

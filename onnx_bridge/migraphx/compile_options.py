@@ -175,8 +175,6 @@ class CompileOptions:
         return cls(compiled, environment, dict(given or {}), tuning)
 
 
-NO_OPTIONS = CompileOptions()
-
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 

@@ -7,6 +7,7 @@ loads one of them (`worker`).
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,6 +155,10 @@ class OnnxOptions:
     use_debug_symbols: bool = False
 
 
+COMPILE_OPTIONS = {"offload_copy": True, "fast_math": True, "exhaustive_tune": False}
+"""The options of `Program.compile` with their defaults."""
+
+
 class Program(Protocol):
     """One MIGraphX program: parsed, then perhaps quantized, compiled, run and saved.
 
@@ -169,16 +174,14 @@ class Program(Protocol):
     def get_output_shapes(self) -> list[Shape]:
         """Return the outputs' shapes, in the order of the model; scalars have the shape (1,)."""
 
-    def compile(
-        self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
-    ) -> None:
+    def compile(self, target: str, **options: bool) -> None:
         """Compile for ``target``, ``ref`` or ``gpu``.
 
         Args:
             target: what to compile for.
-            offload_copy: copy inputs and outputs between host and device within ``run``.
-            fast_math: allow faster approximations of functions such as exp and GELU.
-            exhaustive_tune: measure every known kernel instead of guessing.
+            options: ``offload_copy`` copies inputs and outputs between host and device within ``run``, ``fast_math``
+                allows faster approximations of functions such as exp and GELU, and ``exhaustive_tune`` measures every
+                known kernel instead of guessing; defaults: `COMPILE_OPTIONS`.
         """
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
@@ -192,21 +195,25 @@ class Program(Protocol):
     def save(self, path: Path) -> None:
         """Write the program in MIGraphX's msgpack format (``.mxr``)."""
 
-    def quantize(
-        self,
-        precision: str,
-        target: str = "ref",
-        calibration: Sequence[Mapping[str, Tensor]] = (),
-        names: Sequence[str] = (),
-    ) -> None:
+    def quantize(self, precision: str, target: str = "ref", calibration: Sequence[Mapping[str, Tensor]] = ()) -> None:
         """Convert operators to ``fp16`` or ``bf16``, or quantize them to ``int8`` or ``fp8``; before compiling.
 
         Args:
             precision: one of the four.
             target: the target on which the ranges for ``int8`` and ``fp8`` are measured.
             calibration: the samples for that, inputs by name.
-            names: MIGraphX's names of the operators; default: all that it can; not for ``fp8``.
         """
+
+
+def reloaded(program: Program, library: Library) -> Program:
+    """Return a program as ``library`` reads what ``program`` saves."""
+    file = os.memfd_create("onnx-bridge-program", os.MFD_CLOEXEC)
+    try:
+        path = Path(f"/proc/self/fd/{file}")
+        program.save(path)
+        return library.load(path)
+    finally:
+        os.close(file)
 
 
 class Library(Protocol):

@@ -16,8 +16,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, CProgram, MissingFeature, read_tensor
-from onnx_bridge.migraphx.program import ML_DTYPES, DynamicDimension, OnnxOptions, Shape, Tensor
+from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, MissingFeature, read_tensor
+from onnx_bridge.migraphx.program import (
+    COMPILE_OPTIONS,
+    ML_DTYPES,
+    DynamicDimension,
+    OnnxOptions,
+    Program,
+    Shape,
+    Tensor,
+    reloaded,
+)
 
 _FEATURES = {
     "debug_symbols": ("parse_onnx", "use_debug_symbols"),
@@ -128,15 +137,8 @@ class ModuleProgram:
     def get_output_shapes(self) -> list[Shape]:
         return [shape_of(shape) for shape in self._program.get_output_shapes()]
 
-    def compile(
-        self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
-    ) -> None:
-        self._program.compile(
-            self._library.module.get_target(target),
-            offload_copy=offload_copy,
-            fast_math=fast_math,
-            exhaustive_tune=exhaustive_tune,
-        )
+    def compile(self, target: str, **options: bool) -> None:
+        self._program.compile(self._library.module.get_target(target), **COMPILE_OPTIONS | options)
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         for name, tensor in parameters.items():
@@ -151,35 +153,20 @@ class ModuleProgram:
         ]
 
     @functools.cached_property
-    def _by_c_library(self) -> CProgram | None:
+    def _by_c_library(self) -> Program | None:
         """The compiled program, handed to the C library."""
-        if self._library.c_library is None:
-            return None
-        file = os.memfd_create("onnx-bridge-program", os.MFD_CLOEXEC)
-        try:
-            path = Path(f"/proc/self/fd/{file}")
-            self.save(path)
-            return self._library.c_library.load(path)
-        finally:
-            os.close(file)
+        return None if self._library.c_library is None else reloaded(self, self._library.c_library)
 
     def save(self, path: Path) -> None:
         self._library.module.save(self._program, str(path), format="msgpack")
 
-    def quantize(
-        self,
-        precision: str,
-        target: str = "ref",
-        calibration: Sequence[Mapping[str, Tensor]] = (),
-        names: Sequence[str] = (),
-    ) -> None:
+    def quantize(self, precision: str, target: str = "ref", calibration: Sequence[Mapping[str, Tensor]] = ()) -> None:
         library, function = self._library, f"quantize_{precision}"
         if precision in ("fp16", "bf16"):
-            library.call(function, self._program, ins_names=list(names or ("all",)))
+            library.call(function, self._program, ins_names=["all"])
             return
         samples = [self._arguments(sample) for sample in calibration]
-        chosen = {"ins_names": set(names)} if names else {}
-        library.call(function, self._program, library.module.get_target(target), calibration=samples, **chosen)
+        library.call(function, self._program, library.module.get_target(target), calibration=samples)
 
     def _arguments(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the tensors as MIGraphX's arguments, which point into them: they must outlive these."""

@@ -44,10 +44,7 @@ class RemoteProgram:
     def get_output_shapes(self) -> list[Shape]:
         return list(self._outputs)
 
-    def compile(
-        self, target: str, *, offload_copy: bool = True, fast_math: bool = True, exhaustive_tune: bool = False
-    ) -> None:
-        options = {"offload_copy": offload_copy, "fast_math": fast_math, "exhaustive_tune": exhaustive_tune}
+    def compile(self, target: str, **options: bool) -> None:
         self._describe(self._request("compile", target=target, options=options)[0])
 
     def run_gpu_passes(self, library: Path, count: int, *, fast_math: bool = True) -> list[dict[str, Any]]:
@@ -69,14 +66,8 @@ class RemoteProgram:
     def save(self, path: Path) -> None:
         self._request("save", path=str(path.absolute()))
 
-    def quantize(
-        self,
-        precision: str,
-        target: str = "ref",
-        calibration: Sequence[Mapping[str, Tensor]] = (),
-        names: Sequence[str] = (),
-    ) -> None:
-        arguments = {"precision": precision, "target": target, "names": list(names)}
+    def quantize(self, precision: str, target: str = "ref", calibration: Sequence[Mapping[str, Tensor]] = ()) -> None:
+        arguments = {"precision": precision, "target": target}
         tensors = {
             f"{index}:{name}": tensor for index, sample in enumerate(calibration) for name, tensor in sample.items()
         }

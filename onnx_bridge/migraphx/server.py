@@ -21,7 +21,7 @@ import msgspec
 from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
 from onnx_bridge.migraphx.forked import run_in_forks
 from onnx_bridge.migraphx.printed_error import PrintedError
-from onnx_bridge.migraphx.program import Library, OnnxOptions, Program
+from onnx_bridge.migraphx.program import Library, OnnxOptions, Program, reloaded
 from onnx_bridge.migraphx.protocol import TensorMessage, Tensors, pack, unpack
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
@@ -139,7 +139,7 @@ class Server:
                 _run_gpu_passes(program, passes)
             program.compile(probe["target"])
             if probe["reload"]:
-                program = self._reloaded(program)
+                program = reloaded(program, self._library)
             outputs = {
                 f"{number}:{index}": output
                 for number, sample in enumerate(samples)
@@ -149,15 +149,6 @@ class Server:
 
         os.ftruncate(2, 0)
         return _result_or_error(work)
-
-    def _reloaded(self, program: Program) -> Program:
-        file = os.memfd_create("program")
-        try:
-            path = Path(f"/proc/self/fd/{file}")
-            program.save(path)
-            return self._library.load(path)
-        finally:
-            os.close(file)
 
     def _keep(self, program: Program) -> TensorMessage:
         number, self._next = self._next, self._next + 1
