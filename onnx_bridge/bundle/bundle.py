@@ -27,13 +27,12 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.files.archive import is_packed
 from onnx_bridge.bundle.files.pack import unpacked
 from onnx_bridge.bundle.manifest.axes import label
-from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.padding import Padding
-from onnx_bridge.bundle.program import Program, tensor_specs
+from onnx_bridge.bundle.program import Program, Runnable
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.worker import Worker
@@ -72,7 +71,7 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
     return path.suffix == ".mxr" or is_packed(path) or (path.is_dir() and manifest_path(path).exists())
 
 
-class Bundle:
+class Bundle(Runnable):
     """A converted model: call it with named arrays to run it.
 
     Args:
@@ -104,6 +103,7 @@ class Bundle:
             what = "the bundle does not exist" if not self.path.exists() else "this is not a bundle: it has no manifest"
             raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
         self.manifest = Manifest.read(where)
+        super().__init__(self.manifest, where.parent)
         limits = Limits.of(timeout, memory)
         self.programs = [Program(self.path, self.manifest, info, runtime, limits) for info in self.manifest.programs]
         self._choice: list[str] = []
@@ -115,24 +115,9 @@ class Bundle:
             self.decoder.check()
 
     @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs of the model."""
-        return self.manifest.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs of the model."""
-        return self.manifest.outputs
-
-    @property
     def proof(self) -> BundleProof:
         """The extent to which the numbers of all programs are known."""
         return self.manifest.proof
-
-    @functools.cached_property
-    def specs(self) -> list[samplers.TensorSpec]:
-        """The inputs, for `onnx_bridge.samples.inputs`."""
-        return tensor_specs(self.inputs)
 
     @property
     def program(self) -> Program:
@@ -154,12 +139,6 @@ class Bundle:
         if self.manifest.decoder is None:
             raise InputError("this is not a decoder", where=str(self.path), hint="`convert --as decoder` makes one")
         return Decoder(self.path, self.manifest.decoder, self.programs)
-
-    @property
-    def model_path(self) -> Path | None:
-        """The cleaned ONNX; None if only the program was kept."""
-        model = self.manifest.model
-        return Path(os.path.normpath(manifest_path(self.path).parent / model[0].file)) if model else None
 
     @property
     def wholly_on_migraphx(self) -> bool:

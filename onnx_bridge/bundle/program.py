@@ -25,7 +25,40 @@ from onnx_bridge.samples import inputs as samplers
 from passes.isolation.limits import Limits, limited
 
 
-class Program:
+class Runnable:
+    """What is called with named arrays: a bundle, or one of its programs.
+
+    Args:
+        entry: what the manifest says of it.
+        folder: the folder of the manifest.
+    """
+
+    def __init__(self, entry: Manifest | ProgramInfo, folder: Path) -> None:
+        self._entry, self._folder = entry, folder
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs, in the order of the model; those of a program have fixed sizes."""
+        return self._entry.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs, in the order of the model; those of a program have fixed sizes."""
+        return self._entry.outputs
+
+    @functools.cached_property
+    def specs(self) -> list[samplers.TensorSpec]:
+        """The inputs, for `onnx_bridge.samples.inputs`."""
+        return [samplers.TensorSpec(info.name, info.numpy, info.shape, kind=Kind(info.kind)) for info in self.inputs]
+
+    @property
+    def model_path(self) -> Path | None:
+        """The cleaned ONNX; None if only the programs were kept."""
+        model = self._entry.model
+        return Path(os.path.normpath(self._folder / model[0].file)) if model else None
+
+
+class Program(Runnable):
     """A program, whose partitions are loaded by the first call (`open` does it at once).
 
     Its device partitions live in a worker process, which programs share; they are loaded again after the process ended.
@@ -40,56 +73,27 @@ class Program:
 
     Attributes:
         path: the folder in which it is a bundle of its own; the bundle's path if there is no such folder.
+        loaded: the partitions in execution order; none before they are loaded.
+        worker: the process that it lives in; None before it is loaded, or if it has no device partition.
         notes: sentences on how it was loaded.
     """
 
     def __init__(
         self, bundle: Path, manifest: Manifest, info: ProgramInfo, runtime: str | None, limits: Limits
     ) -> None:
+        super().__init__(info, manifest_path(bundle).parent)
         self.path = bundle / info.folder if info.folder else bundle
         self.manifest, self.info = manifest, info
         self.runtime_name, self.limits = runtime, limits
         self.notes: list[str] = []
-        self._folder = manifest_path(bundle).parent
-        self._partitions: list[LoadedPartition] = []
+        self.loaded: tuple[LoadedPartition, ...] = ()
         self._hosts: dict[int, HostPartition] = {}
-        self._worker: Worker | None = None
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Its inputs, with fixed sizes."""
-        return self.info.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Its outputs, with fixed sizes."""
-        return self.info.outputs
-
-    @functools.cached_property
-    def specs(self) -> list[samplers.TensorSpec]:
-        """The inputs, for `onnx_bridge.samples.inputs`."""
-        return tensor_specs(self.inputs)
-
-    @property
-    def worker(self) -> Worker | None:
-        """The process that it lives in; None before it is loaded, or if it has no device partition."""
-        return self._worker
-
-    @property
-    def loaded(self) -> tuple[LoadedPartition, ...]:
-        """The partitions in execution order; none before they are loaded."""
-        return tuple(self._partitions)
+        self.worker: Worker | None = None
 
     @property
     def files(self) -> list[Path]:
         """Every ``.mxr`` of it."""
         return [self._folder / program.file for program in self.info.programs]
-
-    @property
-    def model_path(self) -> Path | None:
-        """The cleaned ONNX; None if only the ``.mxr`` was kept."""
-        model = self.info.model
-        return Path(os.path.normpath(self._folder / model[0].file)) if model else None
 
     def open(self, worker: Worker | None = None) -> None:
         """Load the partitions, into a worker that programs share by default; raises like `onnx_bridge.load`."""
@@ -97,29 +101,16 @@ class Program:
         if self.info.programs:
             runtime = worker.runtime if worker else runtimes.find(self.runtime_name)
             require_compatible(self.manifest, runtime, self.path)
-            self._worker = worker or workers.shared(runtime, self.info.environment)
+            self.worker = worker or workers.shared(runtime, self.info.environment)
         self.notes = []
         cleaned = CutModel(self.model_path)
-        with limited(self.limits), self._worker.limited(self.limits) if self._worker else contextlib.nullcontext():
-            self._partitions = [self._load(*partition, cleaned) for partition in enumerate(self.info.partitions)]
+        with limited(self.limits), self.worker.limited(self.limits) if self.worker else contextlib.nullcontext():
+            self.loaded = tuple(self._load(*partition, cleaned) for partition in enumerate(self.info.partitions))
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
-        """Run the program.
-
-        Args:
-            arrays: an array for each input, by name, in the program's shapes and dtypes. Strings are an array of
-                objects or of numpy's string dtype, a sequence is a list of arrays, an empty optional is None.
-
-        Returns:
-            The outputs by name, in the same form.
-
-        Raises:
-            InputError: an array is missing, unknown, or of another shape or dtype, or ONNX Runtime refuses it.
-            RuntimeFailure: MIGraphX failed, or its process ended.
-            NativeFailure: ONNX Runtime exceeded a limit, or has crashed.
-        """
+        """Run the program on arrays of its shapes; arguments, outputs and errors are those of `Bundle`."""
         sample = samplers.validate(arrays, self.specs)
-        if not self._partitions:
+        if not self.loaded:
             self.open()
         try:
             return self._run(sample)
@@ -129,7 +120,7 @@ class Program:
 
     def close(self) -> None:
         """Release all that was loaded; the next call loads it again."""
-        self._partitions, self._hosts, self._worker = [], {}, None
+        self.loaded, self._hosts, self.worker = (), {}, None
 
     def _load(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.program is None:
@@ -139,25 +130,25 @@ class Program:
         return self._load_device(index, info, cleaned)
 
     def _load_device(self, index: int, info: PartitionInfo, cleaned: CutModel) -> DevicePartition:
-        assert self._worker is not None
+        assert self.worker is not None
         assert info.program is not None
         try:
-            program = self._worker.load(self._folder / info.program.file)
+            program = self.worker.load(self._folder / info.program.file)
         except MigraphxError as error:
             if self.model_path is None:
                 raise
             self._check_file(*self.info.model, what="model")
             # some operators (ref::quant_dot in 2.14) can be saved and not read back
             with self.part(info, cleaned) as path:
-                program = parse(self._worker, path, {tensor.name: tensor.sizes for tensor in info.inputs})
+                program = parse(self.worker, path, {tensor.name: tensor.sizes for tensor in info.inputs})
             quantize_again(program, index, self.manifest, self._folder / self.info.folder)
             target = self.manifest.target
-            options = CompileOptions.of(self.manifest.request.options, self._worker.runtime, target)
+            options = CompileOptions.of(self.manifest.request.options, self.worker.runtime, target)
             program.compile(target, **options.compile)
             self.notes.append(
                 f"MIGraphX cannot read its program back ({error.what}): compiled again from the cleaned model"
             )
-        return DevicePartition(info, program, self._worker, self.limits)
+        return DevicePartition(info, program, self.worker, self.limits)
 
     def part(self, info: PartitionInfo, cleaned: CutModel) -> contextlib.AbstractContextManager[Path]:
         """Return a partition of the cleaned model as a file."""
@@ -169,9 +160,9 @@ class Program:
     def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         wanted = [info.name for info in self.outputs]
         values = dict(sample)
-        for index, partition in enumerate(self._partitions, 1):
+        for index, partition in enumerate(self.loaded, 1):
             values |= partition.run(values)
-            if later := self._partitions[index:]:
+            if later := self.loaded[index:]:
                 kept = {tensor.name for partition in later for tensor in partition.info.inputs}.union(wanted)
                 values = {name: value for name, value in values.items() if name in kept}
         return {name: values[name] for name in wanted}
@@ -191,8 +182,3 @@ class Program:
             else:
                 continue
             raise InputError(problem, where=str(self._folder / info.file), hint="convert again")
-
-
-def tensor_specs(tensors: tuple[TensorInfo, ...]) -> list[samplers.TensorSpec]:
-    """Return tensors of a manifest for `onnx_bridge.samples.inputs`."""
-    return [samplers.TensorSpec(tensor.name, tensor.numpy, tensor.shape, kind=Kind(tensor.kind)) for tensor in tensors]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest, made_again
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
@@ -19,7 +18,7 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
             f"the program was compiled by MIGraphX {compiled_by}, and the one here is {runtime.version} "
             f"({runtime.path})",
             where=str(bundle),
-            hint=f"{_again(manifest)}, or choose a runtime with ONNX_BRIDGE_RUNTIME",
+            hint=f"{made_again(manifest.source['path'])}, or choose a runtime with ONNX_BRIDGE_RUNTIME",
         )
     if manifest.target == "gpu":
         resolve_target("gpu", runtime)
@@ -30,12 +29,6 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
                 where=str(bundle),
                 hint="convert again on this machine",
             )
-
-
-def _again(manifest: Manifest) -> str:
-    """Return how to make a bundle again."""
-    source = manifest.source.get("path")
-    return f"make it again: onnx-bridge convert {shlex.quote(source)}" if source else "convert the model again"
 
 
 def _release(version: str) -> str:

@@ -28,21 +28,6 @@ SHARED = "../"
 
 
 @dataclass(frozen=True)
-class _Source:
-    """The members of a recorded source that are read."""
-
-    path: str | None
-
-
-@dataclass(frozen=True)
-class _Versions:
-    """The versions that are always read."""
-
-    migraphx: str
-    onnx_bridge: str
-
-
-@dataclass(frozen=True)
 class _Skip:
     """The members of a reason for which a pass left nodes alone that are read."""
 
@@ -232,7 +217,11 @@ class Manifest(JsonRecord):
             raise InputError(f"the manifest cannot be read: {error}", where=where, hint="convert again") from None
         if format_ != FORMAT:
             what = f"the bundle has format {format_}, and this version of onnx-bridge reads format {FORMAT} alone"
-            raise InputError(what, where=where, hint=_again(values, where))
+            place = Path(where)
+            out = place.parent if place.name == "manifest.json" else where.replace(".manifest.json", ".mxr")
+            source = values.get("source")
+            path = source.get("path") if isinstance(source, dict) else None
+            raise InputError(what, where=where, hint=made_again(path, f" -o {shlex.quote(str(out))}"))
         try:
             known = {field.name for field in dataclasses.fields(cls)}
             if unknown := values.keys() - known - {"format", "share", CHECKSUM}:
@@ -252,8 +241,8 @@ class Manifest(JsonRecord):
         if not self.programs:
             raise ValueError("the bundle has no programs")
         self._check_programs()
-        read_as(_Source, self.source)
-        read_as(_Versions, self.versions)
+        if missing := {"path"} - self.source.keys() | {"migraphx", "onnx_bridge"} - self.versions.keys():
+            raise ValueError(f"its source or its versions miss {', '.join(sorted(missing))}")
 
     def _check_programs(self) -> None:
         chosen = [program for program in self.programs if program.dims or not self.dims]
@@ -280,12 +269,8 @@ def _names(tensors: Iterable[TensorInfo]) -> set[str]:
     return {tensor.name for tensor in tensors}
 
 
-def _again(values: dict[str, Any], where: str) -> str:
-    """Return how to make a bundle again whose manifest is of another format."""
-    source = values.get("source")
-    path = source.get("path") if isinstance(source, dict) else None
-    if not isinstance(path, str):
+def made_again(source: object, options: str = "") -> str:
+    """Return how to make a bundle again, if the path of its model is known."""
+    if not isinstance(source, str):
         return "convert the model again"
-    place = Path(where)
-    out = str(place.parent) if place.name == "manifest.json" else str(place).replace(".manifest.json", ".mxr")
-    return f"make it again: onnx-bridge convert {shlex.quote(path)} -o {shlex.quote(out)}"
+    return f"make it again: onnx-bridge convert {shlex.quote(source)}{options}"
