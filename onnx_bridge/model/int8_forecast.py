@@ -24,8 +24,8 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.model.io import loaded
-from passes.graphs.int8_kernels import PRODUCTS, Kernel, forecast_kernel
-from passes.graphs.matching import is_plain
+from passes.graphs.int8_kernels import LOOKED_THROUGH, PRODUCTS, Kernel, forecast_kernel
+from passes.graphs.matching import is_op, is_plain, origin, takers
 from passes.graphs.quantization import Parameters, parameters, plain, same_parameters
 from passes.graphs.scopes import Scope, name_nodes
 from passes.operators import is_dequantize, is_quantize
@@ -140,13 +140,7 @@ def _product(node: ir.Node, scope: Scope) -> Product:
 
 def _is_dequantized(value: ir.Value | None) -> bool:
     """Return whether a value comes from DequantizeLinear, possibly through operators that only rearrange it."""
-    while value is not None and (node := value.producer()) is not None:
-        if is_dequantize(node):
-            return True
-        if node.domain != "" or node.op_type not in _REARRANGING or not node.inputs:
-            return False
-        value = node.inputs[0]
-    return False
+    return is_dequantize(origin(value, lambda node: is_op(node, *_REARRANGING)))
 
 
 _REARRANGING = {"Cast", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
@@ -173,28 +167,14 @@ def _lost_saturations(scope: Scope) -> list[LostSaturation]:
 
 def _quantizer(node: ir.Node, scope: Scope) -> ir.Node | None:
     """Return the QuantizeLinear that a DequantizeLinear is deleted with."""
-    value = node.inputs[0]
-    while value is not None and (producer := value.producer()) is not None:
-        if is_quantize(producer):
-            return producer
-        if not plain(producer, scope, *_DELETED_BETWEEN):
-            return None
-        value = producer.inputs[0]
-    return None
+    before = origin(node.inputs[0], lambda between: plain(between, scope, *_DELETED_BETWEEN))
+    return before if is_quantize(before) else None
 
 
 def _is_still_used(node: ir.Node, scope: Scope) -> bool:
     """Return whether the dequantized values are used by anything but 8-bit kernels, which take the integers."""
-    pending = [node.outputs[0]]
-    while pending:
-        value = pending.pop()
-        if value.is_graph_output():
+    for value, user in takers(node.outputs[0], lambda user: plain(user, scope, *LOOKED_THROUGH)):
+        takes = user is not None and plain(user, scope, "Conv", "Gemm", "MatMul") and value in user.inputs[:2]
+        if user is None or not takes or forecast_kernel(user, scope).reason is not None:
             return True
-        for user in value.consumers():
-            if plain(user, scope, "Transpose", "Reshape", "Expand", "Cast", "Identity"):
-                pending.extend(user.outputs)
-            else:
-                takes = plain(user, scope, "Conv", "Gemm", "MatMul") and value in user.inputs[:2]
-                if not takes or forecast_kernel(user, scope).reason is not None:
-                    return True
     return False

@@ -6,7 +6,7 @@ nodes of the same graph only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -54,6 +54,34 @@ def consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
 def sole_consumer(value: ir.Value, scope: Scope, *operators: str) -> ir.Node | None:
     """Return the `consumer` of ``value``, if there is no other use of it."""
     return consumer(value, scope, *operators) if len(value.uses()) == 1 and not value.is_graph_output() else None
+
+
+def origin(value: ir.Value | None, through: Callable[[ir.Node], bool]) -> ir.Node | None:
+    """Return the node that a value comes from, behind those that it passes ``through`` by their first inputs."""
+    node = value.producer() if value is not None else None
+    while node is not None and through(node):
+        value = node.inputs[0] if node.inputs else None
+        node = value.producer() if value is not None else None
+    return node
+
+
+def takers(value: ir.Value, through: Callable[[ir.Node], bool]) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+    """Yield what takes a value, itself or behind nodes that it passes ``through``.
+
+    Yields:
+        The value as it is taken, and the node that takes it; None for a graph output, and if nothing takes it.
+    """
+    pending, seen = [value], {value}
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output() or not value.uses():
+            yield value, None
+        for node in value.consumers():
+            if through(node):
+                pending.extend(output for output in node.outputs if output not in seen)
+                seen.update(node.outputs)
+            else:
+                yield value, node
 
 
 def nodes_between(last: ir.Node, ends: Collection[ir.Value]) -> tuple[ir.Node, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from passes.graphs.int8_kernels import LOOKED_THROUGH
+from passes.graphs.matching import takers
 from passes.graphs.quantization import Array, plain
 from passes.graphs.scopes import Scope
 from passes.operators import STANDARD_DOMAINS
@@ -19,21 +20,8 @@ def producer(node: ir.Node, op_type: str, edit: Edit) -> ir.Node | None:
 
 
 def consumers(value: ir.Value, scope: Scope) -> Iterator[tuple[ir.Value, ir.Node | None]]:
-    """Yield what takes a dequantized value, directly or through the operators that MIGraphX looks through.
-
-    Yields:
-        The value as it is taken, and the node that takes it; None for a graph output, and if nothing takes it.
-    """
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if value.is_graph_output() or not value.uses():
-            yield value, None
-        for node in value.consumers():
-            if plain(node, scope, *LOOKED_THROUGH):
-                pending.extend(node.outputs)
-            else:
-                yield value, node
+    """Yield the `takers` of a dequantized value, through the operators that MIGraphX looks through."""
+    return takers(value, lambda node: plain(node, scope, *LOOKED_THROUGH))
 
 
 def clip(edit: Edit, x: ir.Value, low: Array, high: Array) -> ir.Value:

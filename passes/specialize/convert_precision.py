@@ -25,10 +25,12 @@ import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
 from passes.graphs import lineage
+from passes.graphs.matching import origin
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
+from passes.specialize.schemas import formal
 
 FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 """The formats by their usual names."""
@@ -267,22 +269,14 @@ def _is_used(value: ir.Value) -> bool:
 
 def _is_dequantized(value: ir.Value | None) -> bool:
     """Return whether a value is dequantized, directly or before being rearranged."""
-    while value is not None and (producer := value.producer()) is not None:
-        if producer.op_type == "DequantizeLinear":
-            return True
-        if producer.op_type not in _MOVING:
-            return False
-        value = producer.inputs[0]
-    return False
+    node = origin(value, lambda node: node.op_type in _MOVING)
+    return node is not None and node.op_type == "DequantizeLinear"
 
 
 def _kind(formals: Iterable[Any], index: int) -> str:
     """Return the type variable or type of a parameter, the last of which may be variadic; empty if there is none."""
-    listed = list(formals)
-    if index < len(listed):
-        return str(listed[index].type_str)
-    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return str(listed[-1].type_str) if listed and listed[-1].option == variadic else ""
+    parameter = formal(list(formals), index)
+    return "" if parameter is None else str(parameter.type_str)
 
 
 def _chunks(array: np.ndarray[Any, Any]) -> Iterable[np.ndarray[Any, Any]]:

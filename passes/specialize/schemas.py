@@ -151,7 +151,7 @@ def _fits(
     if len(names) < least:
         return False
     for index, name in enumerate(names):
-        before, after = _formal(old, index), _formal(new, index)
+        before, after = formal(old, index), formal(new, index)
         if before is None or after is None:
             return False
         variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
@@ -162,9 +162,10 @@ def _fits(
     return True
 
 
-def _formal(
+def formal(
     formals: Sequence[onnx.defs.OpSchema.FormalParameter], index: int
 ) -> onnx.defs.OpSchema.FormalParameter | None:
+    """Return the parameter that an input or output belongs to, the last of which may be variadic; None if none."""
     if index < len(formals):
         return formals[index]
     last = formals[-1] if formals else None

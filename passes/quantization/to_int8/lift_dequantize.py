@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.graphs.int8_kernels import PRODUCTS, forecast_kernel
+from passes.graphs.matching import origin
 from passes.graphs.quantization import parameters, plain
 from passes.graphs.scopes import Scope
 from passes.operators import DEQUANTIZE, is_quantize
@@ -35,7 +36,8 @@ def lift_dequantize(node: ir.Node, edit: Edit) -> Replacement:
     moving = edit.producer(node, 0, *_REARRANGING)
     if moving is None or (moving.op_type == "Pad" and len(moving.inputs) < 2):  # a Pad of an old opset
         return None
-    if not _is_between(moving, scope) or _takes_integers(node.outputs[0], scope):
+    before = origin(moving.outputs[0], lambda between: plain(between, scope, *_REARRANGING))
+    if not is_quantize(before) or _takes_integers(node.outputs[0], scope):
         return None
     quantization = parameters(node, scope)
     if isinstance(quantization, str):
@@ -56,14 +58,6 @@ def lift_dequantize(node: ir.Node, edit: Edit) -> Replacement:
         inputs = [x, moving.inputs[1], edit.constant(np.asarray(number)), *moving.inputs[3:]]
     moved = edit.node(moving.op_type, inputs, moving.attributes, outputs=len(moving.outputs))
     return moved.outputs[moving.outputs.index(edit.input(node))]
-
-
-def _is_between(node: ir.Node | None, scope: Scope) -> bool:
-    """Return whether only such operators are between a QuantizeLinear and ``node``."""
-    while node is not None and plain(node, scope, *_REARRANGING):
-        value = node.inputs[0]
-        node = value.producer() if value is not None else None
-    return is_quantize(node)
 
 
 def _takes_integers(value: ir.Value, scope: Scope) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from passes.graphs.matching import is_op, takers
 from passes.graphs.quantization import Array, aligned, parameters, plain
 from passes.graphs.scopes import Scope
 from passes.graphs.value_ranges import value_range
@@ -88,12 +89,4 @@ def _is_clipped(value: ir.Value | None, low: Array, high: Array, scope: Scope) -
 
 def reaches_dequantize(value: ir.Value) -> bool:
     """Return whether integers are dequantized, directly or after being rearranged."""
-    pending, seen = [value], {value}
-    while pending:
-        for node in pending.pop().consumers():
-            if is_dequantize(node):
-                return True
-            if node.domain == "" and node.op_type in _THROUGH:
-                pending.extend(output for output in node.outputs if output not in seen)
-                seen.update(node.outputs)
-    return False
+    return any(is_dequantize(node) for _, node in takers(value, lambda node: is_op(node, *_THROUGH)))

@@ -21,9 +21,10 @@ from typing import Literal
 import onnx_ir as ir
 
 from passes.evaluation.folding import Folder, Refusal
+from passes.graphs.matching import is_op, takers
 from passes.graphs.quantization import aligned, parameters, same_parameters
 from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
-from passes.graphs.traversal import subgraphs
+from passes.graphs.traversal import has_subgraphs
 from passes.operators import DEQUANTIZE, QUANTIZE
 from passes.quantization.rewriting import clip, producer
 from passes.rewriting.base import Context, Exactness, Pass, Result, Skip
@@ -119,18 +120,8 @@ def _is_qdq(node: ir.Node) -> bool:
 
 def _may_be_integer_operand(value: ir.Value) -> bool:
     """Return whether a constant reaches an operator that may take it as integers, or an unknown operator."""
-    pending, seen = [value], set[ir.Value]()
-    while pending:
-        value = pending.pop()
-        if value.is_graph_output():
-            return True
-        for node in value.consumers():
-            if node.domain != "" or node.op_type in _INT8 or any(True for _ in subgraphs(node)):
-                return True
-            if node.op_type in _REARRANGING:
-                pending.extend(output for output in node.outputs if output not in seen)
-                seen.update(node.outputs)
-    return False
+    users = (node for _, node in takers(value, lambda node: is_op(node, *_REARRANGING)))
+    return any(node is None or node.domain != "" or node.op_type in _INT8 or has_subgraphs(node) for node in users)
 
 
 @rewrite(*DEQUANTIZE, exactness=Exactness.QUANTIZATION_STEP, absorbs=QUANTIZE)
