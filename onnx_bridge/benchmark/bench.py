@@ -123,10 +123,10 @@ class _Benchmark:
             if sample is None or not opened:
                 raise next(iter(self.unavailable.values()))
             what = "measuring" if batch is None else f"measuring batch {batch}"
-            found = measure([(engine.call, sample) for engine, _ in opened], rounds, tell=self.tell, what=what)
+            measured = measure([(engine.call, sample) for engine, _ in opened], rounds, tell=self.tell, what=what)
         self.rows += [
             replace(row, latencies=series.latencies, together=series.together)
-            for (_, row), series in zip(opened, found, strict=True)
+            for (_, row), series in zip(opened, measured, strict=True)
         ]
 
     def result(self) -> BenchResult:

@@ -125,7 +125,7 @@ class BenchResult(JsonRecord):
         return ratios
 
     def knees(self) -> dict[tuple[str, str, str], tuple[int, int]]:
-        """By engine, target and precision: the batch size with the best throughput, and the knee."""
+        """Return the batch size with the best throughput, and the knee, by engine, target and precision."""
         sizes: dict[tuple[str, str, str], dict[int, float]] = {}
         for row in self.rows:
             if row.batch is not None:

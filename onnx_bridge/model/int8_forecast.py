@@ -1,7 +1,7 @@
 """Forecast of the GPU kernels that a model's convolutions and matrix products will run as.
 
-    found = onnx_bridge.forecast("model.onnx")
-    print(found.summary())
+    kernels = onnx_bridge.forecast("model.onnx")
+    print(kernels.summary())
 
 For each Conv, ConvTranspose, Gemm and MatMul: an int8 or fp8 kernel, one with 4-bit weights, or a float kernel, and the
 first condition of an 8-bit kernel that it fails (`passes.graphs.int8_kernels`). And for each QuantizeLinear that

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree as xml
 
 from onnx_bridge.core.files.atomic_write import write_text
@@ -24,17 +24,9 @@ def write_junit(path: str | os.PathLike[str], report: CheckReport) -> None:
 
     A leg that could not be run is an error, and so is one that compared nothing.
     """
-    suites = []
-    for leg in report.legs or (Leg("check"),):
-        suite = xml.Element("testsuite", name=_text(f"{report.model}: {leg.name}"))
-        properties = xml.SubElement(suite, "properties")
-        about = {**report.versions, **({} if report.seed is None else {"seed": str(report.seed)})}
-        for name, value in about.items():
-            xml.SubElement(properties, "property", name=_text(name), value=_text(value))
-        for case in _cases(report, leg):
-            suite.append(case)
-        suites.append(suite)
-    _write_suites(path, suites)
+    about = {**report.versions, **({} if report.seed is None else {"seed": report.seed})}
+    legs = report.legs or (Leg("check"),)
+    _write_suites(path, [_suite(report.model, leg.name, _cases(report, leg), about) for leg in legs])
 
 
 def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -> None:
@@ -42,23 +34,34 @@ def write_accuracy_junit(path: str | os.PathLike[str], report: AccuracyReport) -
 
     Raises InputError if the file cannot be written.
     """
-    suites = []
-    for side in dict.fromkeys((*(score.side for score in report.scores), *report.failures)):
-        suite = xml.Element("testsuite", name=_text(f"{report.model}: {side}"))
-        for score in report.scores:
-            if score.side != side:
-                continue
-            name = _text(f"{score.output} {score.metric}")
-            case = xml.SubElement(suite, "testcase", classname=_text(f"{report.model}.{side}"), name=name)
-            if not score.passed:
-                message = _text(f"{score.shown}, below {score.least:g}")
-                xml.SubElement(case, "failure", message=message, type="minimum")
-        if side in report.failures:
-            failure = report.failures[side]
-            case = xml.SubElement(suite, "testcase", classname=_text(f"{report.model}.{side}"), name=failure.step)
-            xml.SubElement(case, "error", message=_text(failure), type=failure.kind.value)
-        suites.append(suite)
-    _write_suites(path, suites)
+    sides = dict.fromkeys((*(score.side for score in report.scores), *report.failures))
+    _write_suites(path, [_suite(report.model, side, _scores(report, side)) for side in sides])
+
+
+def _suite(
+    model: str, name: str, cases: Iterable[xml.Element], about: Mapping[str, object] | None = None
+) -> xml.Element:
+    suite = xml.Element("testsuite", name=_text(f"{model}: {name}"))
+    if about is not None:
+        properties = xml.SubElement(suite, "properties")
+        for key, value in about.items():
+            xml.SubElement(properties, "property", name=_text(key), value=_text(value))
+    for case in cases:
+        case.set("classname", _text(f"{model}.{name}"))
+        suite.append(case)
+    return suite
+
+
+def _scores(report: AccuracyReport, side: str) -> Iterator[xml.Element]:
+    for score in (score for score in report.scores if score.side == side):
+        case = xml.Element("testcase", name=_text(f"{score.output} {score.metric}"))
+        if not score.passed:
+            xml.SubElement(case, "failure", message=_text(f"{score.shown}, below {score.least:g}"), type="minimum")
+        yield case
+    if (failure := report.failures.get(side)) is not None:
+        case = xml.Element("testcase", name=failure.step)
+        xml.SubElement(case, "error", message=_text(failure), type=failure.kind.value)
+        yield case
 
 
 def _write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -> None:
@@ -73,10 +76,9 @@ def _write_suites(path: str | os.PathLike[str], suites: Sequence[xml.Element]) -
 
 
 def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
-    place = _text(f"{report.model}.{leg.name}")
     for sample, comparison in enumerate(leg.comparisons):
         for output in comparison.outputs:
-            case = xml.Element("testcase", classname=place, name=_text(f"{output.name} [sample {sample}]"))
+            case = xml.Element("testcase", name=_text(f"{output.name} [sample {sample}]"))
             if output.undetermined is not None:
                 xml.SubElement(case, "skipped", message=_text(f"not determined: {output.undetermined}"))
             elif output.reason is not None:
@@ -87,7 +89,7 @@ def _cases(report: CheckReport, leg: Leg) -> Iterator[xml.Element]:
     problem = leg.error or (None if compared else "nothing was compared")
     if problem is not None:
         failed = leg.failure
-        case = xml.Element("testcase", classname=place, name=failed.step if failed else "run")
+        case = xml.Element("testcase", name=failed.step if failed else "run")
         kind = failed.kind.value if failed else "error"
         lines = [problem] if failed is None else [problem, report.blame, failed.printed]
         xml.SubElement(case, "error", message=_text(problem), type=kind).text = _text("\n".join(filter(None, lines)))
@@ -106,5 +108,5 @@ def _count(element: xml.Element, suites: Sequence[xml.Element]) -> None:
 
 
 def _text(text: object) -> str:
-    """Text without the characters that XML cannot hold."""
+    """Return a text without the characters that XML cannot hold."""
     return _FORBIDDEN.sub("�", str(text))

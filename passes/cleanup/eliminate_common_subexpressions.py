@@ -36,7 +36,7 @@ class EliminateCommonSubexpressions(Pass):
     declares = False
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Process each graph in topological order, so that equal consumers of merged nodes are found as well."""
+        """Process each graph in topological order, so that equal consumers of merged nodes are merged as well."""
         result = Result(model)
         for scope in map(name_nodes, scopes(model)):
             for graph in list(scope.graphs()):

@@ -52,7 +52,7 @@ class ShareConstants(Pass):
 
 
 def _groups(scope: Scope) -> Iterator[list[ir.Value]]:
-    """Initializers with equal contents, those of outer graphs first."""
+    """Yield initializers with equal contents, those of outer graphs first."""
     annotated = _annotated(scope)
     kinds: dict[object, list[tuple[ir.Value, ir.TensorProtocol]]] = {}
     for graph in scope.graphs():

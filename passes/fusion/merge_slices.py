@@ -76,7 +76,7 @@ def _bounds(node: ir.Node, shape: ir.Shape | None, scope: Scope) -> _Bounds:
         axes = [axis % len(shape) for axis in axes]
     if len({*axes}) < len(axes):
         raise NotApplicable(f"{node.name} slices an axis twice")
-    return {axis: slice(*each) for axis, *each in zip(axes, starts, ends, steps, strict=True)}
+    return {axis: slice(*bounds) for axis, *bounds in zip(axes, starts, ends, steps, strict=True)}
 
 
 def _has(node: ir.Node, index: int, name: str) -> bool:

@@ -72,11 +72,11 @@ class ConvertPrecision(Pass):
         half = _Half(scope, FORMATS[self.to])
         chosen: dict[ir.Node, _Converted] = {}
         for node in model.graph:
-            found = self._converted(node, scope, half)
-            if isinstance(found, Skip):
-                result.skips.append(found)
-            elif found is not None and context.budget.take():
-                chosen[node] = found
+            converted = self._converted(node, scope, half)
+            if isinstance(converted, Skip):
+                result.skips.append(converted)
+            elif converted is not None and context.budget.take():
+                chosen[node] = converted
         for node in chosen:
             result.rewrites.append(Rewrite((str(node.name),), (str(node.name),), f"computes in {self.to}"))
         half.apply(chosen, self.name)

@@ -134,12 +134,12 @@ def _parse(text: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.TensorPr
         ValueError: it does not match the dtype.
     """
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except RecursionError:
         raise ValueError("its lists are nested too deeply") from None
     except ValueError:
-        found = text
-    cells = np.array(found, object)
+        parsed = text
+    cells = np.array(parsed, object)
     leaves = list(cells.ravel())
     if any(isinstance(leaf, list) for leaf in leaves):
         raise ValueError("its lists have different lengths")

@@ -109,8 +109,8 @@ class FreezeShapes(Pass):
                 sizes.setdefault(symbol, self.default)
         known = dict(sizes)
         for symbol in symbols:
-            if (found := _evaluated(symbol, known)) is not None:
-                _set(sizes, symbol, found, f"{symbol} evaluates to {found}")
+            if (implied := _evaluated(symbol, known)) is not None:
+                _set(sizes, symbol, implied, f"{symbol} evaluates to {implied}")
             elif self.default is not None:
                 sizes.setdefault(symbol, self.default)
         return sizes
@@ -162,7 +162,7 @@ def _set(sizes: dict[str, int], name: str, size: int, source: str) -> None:
 
 
 def _evaluated(symbol: str, sizes: Mapping[str, int]) -> int | None:
-    """The value of an expression; None for a plain symbol, and for an expression with symbols of unknown size."""
+    """Return the value of an expression; None for a plain symbol, and if a size in it is unknown."""
     names = symbols(symbol)
     return None if names == {symbol} else evaluate(symbol, {name: sizes[name] for name in names & sizes.keys()})
 

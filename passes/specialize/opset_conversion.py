@@ -91,8 +91,8 @@ class Converter:
         key = model.SerializeToString(deterministic=True)
         if key not in self._known:
             self._known[key] = self._travel(model)
-        found = self._known[key]
-        return self._build(node, found) if found is not None else None
+        graph = self._known[key]
+        return self._build(node, graph) if graph is not None else None
 
     def _isolate(self, node: ir.Node) -> onnx.ModelProto:
         """Return a model of the node alone, with canonical names."""
@@ -157,7 +157,7 @@ class Converter:
             raise UnconvertibleError("the size of its output is computed otherwise there")
 
     def _check_control(self, node: ir.Node) -> None:
-        """Control flow has the same meaning in all opsets, for more types; its bodies are converted separately."""
+        """Check the types of control flow, which means the same in all opsets; its bodies are converted separately."""
         if node.op_type == "Scan" and min(self.source, self.target) < 9:
             raise UnconvertibleError("Scan of opset 8 has other inputs than later ones")
         for value in (*_inputs(node), *node.outputs):
@@ -182,12 +182,12 @@ class Converter:
             _text(kind) in parameter.types for parameter in (*schema.inputs, *schema.outputs)
         )
 
-    def _build(self, node: ir.Node, found: onnx.GraphProto) -> Converted:
+    def _build(self, node: ir.Node, graph: onnx.GraphProto) -> Converted:
         names = self.scope.names
         values: dict[str, ir.Value | None] = {"": None}
         values.update((f"i{index}", value) for index, value in enumerate(_inputs(node)))
         constants: list[ir.Value] = []
-        for proto in found.initializer:
+        for proto in graph.initializer:
             if proto.name not in values:
                 tensor = ir.serde.deserialize_tensor(proto)
                 kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
@@ -195,7 +195,7 @@ class Converter:
                 constants.append(ir.Value(name=name, type=kind, shape=shape, const_value=tensor))
                 values[proto.name] = constants[-1]
         nodes = []
-        for proto_node in found.node:
+        for proto_node in graph.node:
             base = f"{node.name}/{proto_node.op_type}"
             outputs = [ir.Value(name=names.value(f"{base}_output") if name else "") for name in proto_node.output]
             values.update(zip(proto_node.output, outputs, strict=True))
@@ -279,7 +279,7 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
 
 
 def _without(model: onnx.ModelProto, source: int, target: int, obstacle: str) -> onnx.ModelProto:
-    """The same nodes without attributes that are redundant in the next opset; ``obstacle`` is the converter's error."""
+    """Remove what the next opset implies; raises ``obstacle``, the error of the converter, if that is not all."""
     for node in model.graph.node:
         if schemas.is_redefined(node.op_type, source, target):
             dropped = schemas.removable_attributes(node, source, target)
@@ -296,7 +296,7 @@ def _drop(node: onnx.NodeProto, names: list[str]) -> None:
 
 
 def _check_axis(node: onnx.NodeProto, graph: onnx.GraphProto, source: int) -> None:
-    """Before opset 13 a softmax covers all axes from ``axis`` on; the converter respects that only when upgrading."""
+    """Raise UnconvertibleError if a softmax covers several axes, which the converter respects only when upgrading."""
     if source == 12 and node.op_type != "Hardmax":
         return
     kind = next((info.type.tensor_type for info in graph.input if info.name == node.input[0]), None)

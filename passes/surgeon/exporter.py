@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.core.errors import InputError
+from passes.graphs.replacement import inherit
 from passes.graphs.scopes import nodes_of
 from passes.surgeon.attributes import attribute_of, unchanged
 from passes.surgeon.changes import Changes
@@ -80,9 +81,8 @@ class Exporter:
         overload = before.overload if before is not None else ""
         exported = ir.Function(function.domain, function.name, overload, graph=exported_graph, attributes=attributes)
         if before is not None and count == self.changes.count() and before.identifier() == exported.identifier():
-            same = [attribute.value for attribute in attributes] == [
-                attribute.value for attribute in before.attributes.values()
-            ]
+            old_attributes = before.attributes.values()
+            same = [new.value for new in attributes] == [old.value for old in old_attributes]
             if same and len(before.graph) == len(exported_graph):
                 return before
         self.changes.other.append(f"function {function.domain}::{function.name}")
@@ -191,10 +191,7 @@ class Exporter:
         """Register a value by its name, with the metadata of the value that it was."""
         values[str(value.name)] = value
         if before is not None:
-            value.doc_string = before.doc_string
-            value.metadata_props.update(before.metadata_props)
-            for key, note in before.meta.items():
-                value.meta[key] = note
+            inherit(value, before)
             self._now[before] = value
             self.changes.was[value] = before
             if value.name != before.name:
@@ -261,8 +258,7 @@ class Exporter:
             changes.kept.add(before)
             if before.device_configurations:
                 self._on_devices.append((node, before))
-            for key, note in before.meta.items():
-                node.meta[key] = note
+            node.meta.update(before.meta)
         if before is None or not same:
             changes.new[node] = before
         elif [was.get(value) if value else None for value in node.inputs] != list(before.inputs) or [
@@ -328,9 +324,7 @@ class Exporter:
         tag: GraphTag | None = tag_of(graph)
         imports = {domain.domain: domain.version for domain in graph.import_domains or ()}
         standard = "ai.onnx" if "ai.onnx" in imports else ""
-        if (
-            tag is None or graph.opset != tag.opset or standard not in imports
-        ):  # graphsurgeon ignores a changed graph.opset
+        if tag is None or graph.opset != tag.opset or standard not in imports:  # graphsurgeon ignores a changed opset
             imports[standard] = graph.opset
         for node in ir.traversal.RecursiveGraphIterator(exported):
             imports.setdefault(node.domain or standard, 1)

@@ -195,7 +195,7 @@ class _Packed:
 
     def __init__(self, path: Path, countdown: ByteCountdown) -> None:
         self._path = path
-        self._found: dict[str, FileInfo] = {}
+        self._files: dict[str, FileInfo] = {}
         self._manifests: dict[str, bytes] = {}
         self.damage: str | None = None
         try:
@@ -210,7 +210,7 @@ class _Packed:
                         countdown.count(len(chunk))
                         if entry.name.endswith("manifest.json"):
                             parts.append(chunk)
-                    self._found[entry.name] = FileInfo(entry.name, size, digest.hexdigest())
+                    self._files[entry.name] = FileInfo(entry.name, size, digest.hexdigest())
                     if parts:
                         self._manifests[entry.name] = b"".join(parts)
         except InputError as error:
@@ -220,7 +220,7 @@ class _Packed:
         return self._manifests.get(name)
 
     def problem(self, name: str, info: FileInfo) -> str | None:
-        there = self._found.get(name)
+        there = self._files.get(name)
         if there is None:
             return "it is missing"
         if there.bytes != info.bytes:
@@ -228,10 +228,10 @@ class _Packed:
         return None if there.sha256 == info.sha256 else "its content was changed (SHA-256)"
 
     def names(self) -> set[str]:
-        return set(self._found)
+        return set(self._files)
 
     def size(self, name: str) -> int:
-        return self._found[name].bytes if name in self._found else 0
+        return self._files[name].bytes if name in self._files else 0
 
     def place(self, name: str) -> Path:
         return self._path

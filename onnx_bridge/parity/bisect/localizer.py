@@ -297,7 +297,7 @@ class FaultLocalizer:
         return symptom
 
     def _samples(self, request: ParityRequest) -> list[Sample]:
-        """Samples in the shapes of the cleaned model, with the values of frozen inputs."""
+        """Return samples in the shapes of the cleaned model, with the values of frozen inputs."""
         samples = samples_for(request, samplers.specs(self.cleaned), self.model)
         if not samples:
             raise InputError("no sample was given", where="inputs", hint="give one at least")

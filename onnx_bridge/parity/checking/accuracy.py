@@ -120,7 +120,7 @@ class Scores:
         if not self._kinds:
             raise InputError("no metric was asked for", where="metric", hint="for example --metric top1,cosine")
         self._least, self._reference = least, reference
-        self._found: dict[tuple[str, str, str], Metric] = {}
+        self._scores: dict[tuple[str, str, str], Metric] = {}
 
     def add(self, side: str, actual: Mapping[str, Value], expected: Mapping[str, Value], label: Array | None) -> None:
         """Add the outputs of one sample.
@@ -147,13 +147,13 @@ class Scores:
                     what = f"the shape is {shape} on {side}, and {list(array.shape)} in the reference"
                     raise InputError(what, where=f"output {name!r}")
                 if side != self._reference or given is not None:
-                    self._found.setdefault((side, name, metric), kind()).add(outputs[name], array, given)
+                    self._scores.setdefault((side, name, metric), kind()).add(outputs[name], array, given)
                 given = None
 
     def result(self) -> tuple[Score, ...]:
         """Return the scores of each side, output and metric; raises InputError if a metric applies to no output."""
         for name in self._kinds:
-            if all(metric != name for _, _, metric in self._found):
+            if all(metric != name for _, _, metric in self._scores):
                 what = "the metric applies to no output of the model"
                 raise InputError(
                     what, where=f"metric {name}", hint="`onnx_bridge.reference.comparison.dataset_metrics` defines it"
@@ -168,7 +168,7 @@ class Scores:
                 "labels" if score.labelled else "reference",
                 self._least_of(side, name),
             )
-            for (side, output, name), score in self._found.items()
+            for (side, output, name), score in self._scores.items()
             if side != self._reference or score.labelled
         )
 

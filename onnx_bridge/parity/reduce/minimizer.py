@@ -100,7 +100,7 @@ class Minimizer:
         countdown = Countdown(self.tell, "smaller sizes", len(sizes), step_name="size")
         for size in sizes:
             for smaller in sorted({1, 2, size // 2} - {size}):
-                attempts = (self.attempt(*each, reproduction.symptom) for each in _resized(reproduction, size, smaller))
+                attempts = (self.attempt(*part, reproduction.symptom) for part in _resized(reproduction, size, smaller))
                 resized = next(filter(None, attempts), None)
                 if resized is not None:
                     reproduction = resized

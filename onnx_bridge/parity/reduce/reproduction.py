@@ -160,7 +160,7 @@ def _commands(reproduction: Reproduction, environment: Environment) -> list[str]
 
 
 def _script(reproduction: Reproduction, environment: Environment) -> list[str]:
-    """Three lines of Python for MIGraphX's own module, which has no strings."""
+    """Return three lines of Python for MIGraphX's own module, which has no strings."""
     target, precision = environment.target, environment.precision
     quantize = f"migraphx.quantize_{precision}(program); " if precision in ("fp16", "bf16") else ""
     if precision in ("int8", "fp8"):

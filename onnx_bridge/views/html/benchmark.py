@@ -63,7 +63,7 @@ def _latencies(bench: BenchResult) -> Chart:
 
 
 def _throughputs(bench: BenchResult) -> list[Chart]:
-    """Throughput over batch size; nothing if there are fewer than two sizes."""
+    """Return the throughput over batch size; nothing if there are fewer than two sizes."""
     sizes: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in bench.rows:
         if row.batch is not None:

@@ -119,7 +119,7 @@ def _component(start: ir.Node, scope: Scope) -> _Component | str:
                 component.moving[node] = None
                 moved = range(len(node.inputs)) if node.op_type in _OF_ALL_INPUTS else [0]
                 pending += _operands(component, node, moved, scope)
-                pending += [each for each in node.outputs if each.name]
+                pending += [output for output in node.outputs if output.name]
     return _unknown_zero_point(component, scope) or component
 
 
