@@ -18,6 +18,7 @@ from onnx_bridge.model.storage import MappedTensor, MessageTensor
 from passes.graphs import byte_strings
 from passes.graphs.limits import check_limits
 from passes.graphs.scopes import scopes
+from passes.rewriting.old_signatures import raise_opset
 from passes.shapes.declarations import forget_impossible_sizes
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # it would print names of the file as they are
@@ -38,7 +39,7 @@ def build_model(file: ModelFile) -> ir.Model:
 
     Raises:
         InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of
-            `passes.graphs.limits`.
+            `passes.graphs.limits`, or a node of an opset before 7 has no equivalent in it.
     """
     try:
         model: ir.Model = ir.from_proto(file.proto)
@@ -69,6 +70,7 @@ def build_model(file: ModelFile) -> ir.Model:
     forget_impossible_sizes(model)
     if file.unsorted:
         _sort(model, file.path)
+    raise_opset(model, str(file.path))
     return model
 
 

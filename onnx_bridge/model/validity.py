@@ -53,7 +53,7 @@ def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
         (schema.min_output, schema.max_output),
         tuple(index for index, formal in enumerate(schema.inputs) if formal.option == _Option.Single),
         next((index for index, value in enumerate(schema.inputs) if value.option == _Option.Variadic), sys.maxsize),
-        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+        tuple(name for name, formal in schema.attributes.items() if formal.required and name != "consumed_inputs"),
     )
 
 

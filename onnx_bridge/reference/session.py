@@ -153,10 +153,8 @@ class Session:
                 raise explained(error, _in_memory(model)) from error
             if isinstance(model, bytes) or error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
-            supported = _supported(model.clone() if isinstance(model, ir.Model) else _in_memory(model), error)
-            if supported is None:
-                raise
-            return self._load(supported, custom_op_libraries)
+            loaded = models.owned(model if isinstance(model, ir.Model) else _in_memory(model))
+            return self._load(_supported(loaded, error) or loaded, custom_op_libraries)
 
     def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
         """Compute AMD Quark's operators without their library."""

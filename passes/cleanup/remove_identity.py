@@ -39,10 +39,7 @@ def _one_input(node: ir.Node, scope: Scope) -> bool:
 
 
 def _dropout(node: ir.Node, scope: Scope) -> bool:
-    opset = scope.opset()
-    if opset < 7:
-        return _int(node, "is_test", 0) != 0
-    if opset < 12 or given(node, 2) is None:
+    if scope.opset() < 12 or given(node, 2) is None:
         return True
     training = scope.constant(node.inputs[2])
     return training is not None and not training.numpy().item()
@@ -109,7 +106,7 @@ def _expand(node: ir.Node, scope: Scope) -> bool:
 
 def _tile(node: ir.Node, scope: Scope) -> bool:
     repeats = _operand(node, scope, 1, "repeats")
-    return repeats is not None and scope.opset() >= 6 and all(count == 1 for count in repeats)
+    return repeats is not None and all(count == 1 for count in repeats)
 
 
 def _flatten(node: ir.Node, scope: Scope) -> bool:

@@ -71,8 +71,6 @@ def fold_batch_norm(node: ir.Node, edit: Edit) -> Replacement:
 def _check_inference(node: ir.Node, scope: Scope) -> None:
     """Raise NotApplicable unless a BatchNormalization uses the given statistics, one per channel."""
     opset = scope.opset()
-    if opset < 7 and node.attributes.get_int("is_test", 0) == 0:
-        raise NotApplicable("the node is in training mode (is_test=0)")
     if opset >= 14 and node.attributes.get_int("training_mode", 0) != 0:
         raise NotApplicable("the node is in training mode (training_mode=1)")
     if len(node.outputs) > 1:
@@ -83,8 +81,6 @@ def _check_inference(node: ir.Node, scope: Scope) -> None:
 
 def _check_product(linear: ir.Node, scope: Scope) -> None:
     """Raise NotApplicable if the columns of a matrix product are not the channels, or it cannot have a bias."""
-    if linear.op_type in ("Gemm", "MatMul") and scope.opset() < 7:
-        raise NotApplicable(f"before opset 7, {linear.op_type} does not broadcast")
     if linear.op_type == "MatMul":
         shapes = [scope.shape(value) for value in linear.inputs]
         if any(shape is None or len(shape) != 2 for shape in shapes):

@@ -72,7 +72,7 @@ def _pads_of(pad: ir.Node, rank: int, scope: Scope) -> list[int]:
     mode = pad.attributes.get_string("mode", "constant")
     if mode != "constant":
         raise NotApplicable(f"the Pad has mode {mode}")
-    pads = operand(pad, 1, "pads" if scope.opset() > 1 else "paddings", scope)
+    pads = operand(pad, 1, "pads", scope)
     if pads is None:
         raise NotApplicable("the pads are not constant")
     axes: list[int] | None = list(range(rank))
@@ -149,8 +149,6 @@ def _check_padding(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequen
 def _check_average(node: ir.Node, value: float, own: Sequence[int], scope: Scope) -> None:
     if value != 0:
         raise NotApplicable(f"the Pad pads with {value:g}, AveragePool with 0")
-    if scope.opset() < 7:
-        raise NotApplicable("before opset 7, AveragePool does not count its padding")
     if any(own) and not node.attributes.get_int("count_include_pad", 0):
         raise NotApplicable("AveragePool does not count its own padding")
 

@@ -52,8 +52,7 @@ class _Linear:
     between: tuple[ir.Node, ...] = ()
 
 
-# before opset 7, a bias is not broadcast
-@rewrite("MatMul", exactness=Exactness.ROUNDING, since_opset=7, absorbs=("Add", "MatMul", "Reshape"))
+@rewrite("MatMul", exactness=Exactness.ROUNDING, absorbs=("Add", "MatMul", "Reshape"))
 def fuse_gemm(node: ir.Node, edit: Edit) -> Replacement:
     """Fuse a matrix product and its bias into a Gemm, if that leaves fewer nodes."""
     linear = _linear(node, edit.scope)

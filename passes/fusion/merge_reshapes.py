@@ -95,8 +95,6 @@ def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scop
     Raises:
         NotApplicable: no shape does so, or it is not known.
     """
-    if scope.opset() < 5:
-        raise NotApplicable("Reshape takes its shape as an attribute before opset 5")
     given: list[int] | None = None
     if node.op_type == "Reshape" and node.inputs[1] is not None:
         given = ints(scope.constant(node.inputs[1]))

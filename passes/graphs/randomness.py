@@ -32,10 +32,7 @@ def is_random(node: ir.Node, scope: Scope) -> bool:
         return _may_drop(node, scope, *FUSED_DROPOUTS[node.op_type][1:])
     if node.domain != "" or node.op_type != "Dropout":
         return False
-    opset = scope.opset()
-    if opset < 7:
-        return not node.attributes.get_int("is_test", 0) and node.attributes.get_float("ratio", 0.5) != 0
-    return opset >= 12 and _may_drop(node, scope, 1, 2)
+    return scope.opset() >= 12 and _may_drop(node, scope, 1, 2)
 
 
 def _may_drop(node: ir.Node, scope: Scope, *indices: int) -> bool:

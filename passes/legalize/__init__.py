@@ -38,7 +38,6 @@ _BY_SUBPACKAGE = (
     "math.integers",
     "math.linear_algebra",
     "math.losses",
-    "math.old_broadcast",
     "math.reductions",
     "nn.convolution",  # before tensor.pad: explicit attributes cost nothing, separating a Pad does
     "tensor.gathering",

@@ -17,6 +17,7 @@ from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import scopes
 from passes.rewriting import spec
 from passes.rewriting.base import Context, Exactness, Pass, Result
+from passes.rewriting.old_signatures import raise_opset
 from passes.rewriting.onnx_ir_passes import adapt
 from passes.shapes.declarations import settle
 
@@ -129,6 +130,7 @@ class Pipeline:
             PassError: a pass is defective.
         """
         check_limits(model)
+        raise_opset(model)
         context = context or Context()
         steps: list[Step] = []
         unchanged_by: list[Pass] = []  # idempotent passes that have run since the model last changed

@@ -26,6 +26,7 @@ from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
 from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
+from passes.rewriting.old_signatures import LOWEST
 from passes.shapes.inference import infer
 
 EVERY_INPUT = range(sys.maxsize)
@@ -64,7 +65,7 @@ class NodeRewrite(Pass):
     declares: ClassVar[bool] = False
     operators: ClassVar[frozenset[tuple[str, str]]]
     absorbs: ClassVar[frozenset[tuple[str, str]] | None] = None
-    since_opset: ClassVar[int] = 1
+    since_opset: ClassVar[int] = LOWEST
     needs_shape: ClassVar[Container[int]] = ()
     needs_dtype: ClassVar[Container[int]] = ()
     tensors_only: ClassVar[bool] = True
@@ -223,7 +224,7 @@ def rewrite(  # noqa: PLR0913
     *operators: Operator,
     exactness: Exactness = Exactness.BITWISE,
     absorbs: Iterable[Operator] | None = None,
-    since_opset: int = 1,
+    since_opset: int = LOWEST,
     needs_shape: Container[int] = (),
     needs_dtype: Container[int] = (),
     tensors_only: bool = True,

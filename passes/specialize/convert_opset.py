@@ -19,8 +19,9 @@ import onnx_ir as ir
 from passes.core.errors import InputError
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite
+from passes.rewriting.old_signatures import LOWEST
 from passes.shapes.inference import infer_node
-from passes.specialize.opset_conversion import LOWEST, Converted, Converter, UnconvertibleError, stays
+from passes.specialize.opset_conversion import Converted, Converter, UnconvertibleError, stays
 
 
 @dataclass(frozen=True)

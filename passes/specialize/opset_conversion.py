@@ -25,9 +25,6 @@ from passes.shapes.onnx_inference import infer_shapes
 from passes.shapes.skeleton import SMALL
 from passes.specialize import schemas
 
-LOWEST = 7
-"""The oldest opset: ONNX Runtime does not run earlier ones, so that conversions could not be verified."""
-
 _CONTROL = {"If", "Loop", "Scan"}
 _SOFTMAX = {"Softmax", "LogSoftmax", "Hardmax"}
 _UNTYPED = "the types of its inputs are not known, which infer-shapes might find"

@@ -40,7 +40,6 @@ def flatten_softmax(node: ir.Node, edit: Edit) -> Replacement:
     "Softplus",
     "LogSoftmax",
     exactness=Exactness.ROUNDING,
-    since_opset=7,  # broadcasting
     needs_dtype=(0,),
 )
 def stabilize_activation(node: ir.Node, edit: Edit) -> Replacement:

@@ -28,8 +28,6 @@ def remove_dropout(node: ir.Node, edit: Edit) -> Replacement:
     """Replace a Dropout in inference mode, or of ratio 0, by its input and a constant mask."""
     scope, ratio, training = edit.scope, given(node, 1), given(node, 2)
     opset = scope.opset()
-    if opset < 7 and not node.attributes.get_int("is_test", 0):
-        return Skip(_RANDOM)
     if training is not None and constant_integer(training, scope) != 0:
         if constant_integer(training, scope) is None:
             return Skip(not_constant(training, "training_mode"))

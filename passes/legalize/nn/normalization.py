@@ -28,7 +28,6 @@ from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 @rewrite(
     "BatchNormalization",
     exactness=Exactness.ROUNDING,
-    since_opset=7,  # broadcasting
     needs_shape=(0,),
     needs_dtype=EVERY_INPUT,
 )
@@ -67,7 +66,6 @@ def decompose_batch_normalization(node: ir.Node, edit: Edit) -> Replacement:
     "LayerNormalization",
     "RMSNormalization",
     exactness=Exactness.ROUNDING,
-    since_opset=7,
     needs_shape=(0,),
     needs_dtype=EVERY_INPUT,
 )
@@ -98,7 +96,7 @@ def decompose_layer_normalization(node: ir.Node, edit: Edit) -> Replacement:
     return outputs[: len(node.outputs)]
 
 
-@rewrite("LRN", exactness=Exactness.ROUNDING, since_opset=7, needs_shape=(0,), needs_dtype=(0,))
+@rewrite("LRN", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
 def decompose_local_response_normalization(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose LRN; its sums over channels become a product with a constant matrix.
 

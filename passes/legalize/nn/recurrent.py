@@ -100,7 +100,6 @@ def _kind(node: ir.Node) -> str:
 @rewrite(
     *_GATES,
     exactness=Exactness.ROUNDING,
-    since_opset=7,  # in older ones the operators have other attributes
     needs_shape=(0, 2),
     needs_dtype=(0,),
 )

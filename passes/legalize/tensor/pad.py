@@ -101,7 +101,7 @@ class _Padding:
         if shape is None:
             raise NotApplicable(UNKNOWN_SHAPE)
         if scope.opset() < 11:
-            pads: list[int] | None = list(pad.attributes.get_ints("pads" if scope.opset() > 1 else "paddings", []))
+            pads: list[int] | None = list(pad.attributes.get_ints("pads", []))
         else:
             pads = edit.integers(pad, 1, "the operand pads")
         rank = len(shape)

@@ -58,8 +58,6 @@ def _is_unambiguous(node: ir.Node, before: tuple[int, ...] | None, after: tuple[
     """Return whether a node with a constant operand is as `reshape_by_output` writes it, or correct as it is."""
     if node.op_type != "Reshape":
         return node.op_type == "Squeeze" or before != () or after is None or len(after) < 2
-    if scope.opset() < 5:
-        return True
     tensor = scope.constant(node.inputs[1])
     return after is None or (after != () and tensor is not None and tuple(tensor.numpy().tolist()) == after)
 

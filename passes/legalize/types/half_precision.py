@@ -31,7 +31,7 @@ Det Einsum Gemm MatMul Mean Sum RNN GRU LSTM
 def widen_half_floats(node: ir.Node, edit: Edit) -> Replacement:
     """Compute in float32 for float16 and bfloat16 inputs."""
     scope = edit.scope
-    if scope.opset() < 6 or not any(scope.dtype(value) in HALVES for value in node.inputs):
+    if not any(scope.dtype(value) in HALVES for value in node.inputs):
         return None
     if any(value.name and scope.dtype(value) is None for value in node.outputs):
         return Skip("the dtype of an output is unknown")

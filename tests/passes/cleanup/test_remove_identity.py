@@ -241,14 +241,6 @@ class TestDropout:
         source = model("(float[2] x, bool t) => (y) { a = Abs(x) b = Dropout(a, r, t) y = Exp(b) }", r=np.float32(0.5))
         assert not remove_identity.run(source, Context()).rewrites
 
-    @pytest.mark.parametrize(("test", "nothing"), [(1, True), (0, False)])
-    def test_before_opset_7(self, test: int, nothing: bool) -> None:
-        source = ir.from_onnx_text(
-            f"""<ir_version: 3, opset_import: ["": 6]> g (float[2] x) => (float[2] y) {{
-                a = Abs(x) b = Dropout <is_test = {test}> (a) y = Exp(b) }}"""
-        )
-        assert bool(remove_identity.run(source, Context()).rewrites) == nothing
-
 
 def test_sequences() -> None:
     source = model(

@@ -148,11 +148,6 @@ class TestFolds:
         apply(fold_batch_norm, m)
         assert operators(m) == ["Conv"]
 
-    def test_inference_before_opset_7(self) -> None:
-        m = model(CONV.replace("<", "<is_test = 1, ", 1), opset=6, w=weight(6, 4, 3, 3), **statistics(6))
-        fold_batch_norm.run(m, Context())
-        assert operators(m) == ["Conv"]
-
 
 class TestSkips:
     @pytest.mark.parametrize(
@@ -161,7 +156,6 @@ class TestSkips:
             (15, "training_mode = 1", "y, m2, v2", "the node is in training mode (training_mode=1)"),
             (9, "momentum = 0.9", "y, m2, v2, m3, v3", "the node has more than one output, as in training"),
             (8, "spatial = 0", "y", "the node has statistics for every element, not for every channel (spatial=0)"),
-            (6, "momentum = 0.9", "y", "the node is in training mode (is_test=0)"),
         ],
     )
     def test_training(self, opset: int, attributes: str, outputs: str, reason: str) -> None:

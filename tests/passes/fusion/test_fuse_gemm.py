@@ -238,10 +238,6 @@ class TestSkips:
         m = model("(float[3,2] x) => (float[] y) { y = local.f(x) }", functions=functions)
         assert "number of dimensions" in reasons(apply(fuse_gemm, m))[0]
 
-    def test_before_opset_7(self) -> None:
-        m = model("(float[3,4] x) => (float[] y) { m = MatMul(x, w) y = Add<broadcast=1>(m, b) }", w=W, b=B, opset=6)
-        assert not fuse_gemm.run(m, Context()).rewrites
-
     def test_the_budget(self) -> None:
         body = " ".join(f"m{i} = MatMul(x, w) y{i} = Add(m{i}, b)" for i in range(3))
         m = model(f"(float[3,4] x) => (float[] y0, float[] y1, float[] y2) {{ {body} }}", w=W, b=B)

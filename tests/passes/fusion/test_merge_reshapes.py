@@ -246,10 +246,6 @@ class TestSkips:
         )
         assert not apply(merge_reshapes, m).rewrites
 
-    def test_before_opset_5(self) -> None:
-        m = model("(float[2,3] x) => (float[] y) { a = Unsqueeze<axes=[0]>(x) y = Unsqueeze<axes=[0]>(a) }", opset=4)
-        assert "before opset 5" in reasons(merge_reshapes.run(m, Context()))[0]
-
     def test_the_budget(self) -> None:
         body = " ".join(f"a{i} = Flatten(x) b{i} = Reshape(a{i}, s) y{i} = Neg(b{i})" for i in range(3))
         m = model(f"(float[2,3,4] x) => (float[] y0, float[] y1, float[] y2) {{ {body} }}", s=shape(4, 6))

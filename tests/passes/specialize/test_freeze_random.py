@@ -121,8 +121,6 @@ class TestSkips:
         assert skipped(text) == ["training_mode is not constant: freeze training"]
 
     def test_old_opsets(self) -> None:
-        (reason,) = skipped("(float[4] x) => (float[4] y) { y = Dropout(x) }", opset=6)
-        assert "needs opset 12, and the model has 6" in reason
         (reason,) = skipped("(float[2,4] x) => (int32[2,1] y) { y = Multinomial(x) }", opset=9)
         assert "needs opset 11, and the model has 9" in reason
 

@@ -35,7 +35,6 @@ class TestDropout:
         random = "the node is in training mode, which is random"
         assert skipped(remove_dropout, case("Dropout", [x, ratio, training], constants=[1, 2])) == [random]
         assert skipped(remove_dropout, case("Dropout", [x, None, training], constants=[2])) == [random]
-        assert skipped(remove_dropout, case("Dropout", [x], opset=6)) == [random]
         reason = "{} is not constant: freeze it with --freeze {}=VALUE"
         assert skipped(remove_dropout, case("Dropout", [x, ratio, training])) == [reason.format("training_mode", "x2")]
         source = case("Dropout", [x, ratio, training], constants=[2])
