@@ -2,7 +2,7 @@
 
 Quantizers quantize every operator that they support. Operators that are folded before cost neither a quantization step
 nor a kernel: BatchNormalization is folded into its convolution, and constants are folded. Nodes get names, and
-functions are inlined, so that nodes can be excluded by name.
+functions are inlined, so that nodes can be excluded by name. While a quantizer has the model, names are neutral.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import onnx_ir as ir
 from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
+from onnx_bridge.quantization.neutral_names import NeutralNames
 from onnx_bridge.requests.schemes import Scheme
 from passes.graphs import lineage
 from passes.graphs.quantization import quantized_node
-from passes.graphs.scopes import name_nodes, scopes, weight_bytes
+from passes.graphs.scopes import name_nodes, scopes, values_of, weight_bytes
 
 _FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
+_HALF = 19
+"""The opset since which QuantizeLinear takes float16."""
 _LARGE = 1 << 30
 """Bytes of weights beyond which external data is used: protobuf files are limited to 2 GiB."""
 
@@ -32,7 +35,7 @@ _LARGE = 1 << 30
 class Source:
     """A float model in a temporary folder: its file, and the ``target`` file that the quantizer writes.
 
-    ``excluded`` names the nodes that stay in float; ``large`` says whether external data is used.
+    ``excluded`` names the nodes that stay in float, as the file does; ``large`` says whether external data is used.
     """
 
     path: Path
@@ -40,20 +43,39 @@ class Source:
     excluded: tuple[str, ...]
     large: bool
 
+
+@dataclass(frozen=True)
+class Prepared:
+    """The model that a quantizer gets: its file, its graph, and what the neutral names of both stand for."""
+
+    source: Source
+    graph: ir.Graph
+    names: NeutralNames
+
     def result(self, by: str) -> ir.Model:
-        """Return the model of the named quantizer, without unused opset imports; raises InputError if it wrote none."""
-        if not self.target.is_file():  # quantizers only log some failures
-            raise InputError(f"{by} wrote no model, and raised no error", where=str(self.path.name))
-        model = models.load(self.target)
+        """Return the model that a quantizer has written, without unused opset imports.
+
+        Raises:
+            InputError: the quantizer, which is named ``by``, wrote none, or one that is invalid or has other outputs.
+        """
+        if not self.source.target.is_file():  # quantizers only log some failures
+            raise InputError(f"{by} wrote no model, and raised no error")
+        try:
+            model = models.load(self.source.target)
+        except InputError as error:
+            raise InputError(f"{by} wrote an invalid model: {self.names.original(error.what)}") from error
         used = {node.domain for graph in _graphs(model) for node in graph.all_nodes()}
         for domain in set(model.opset_imports) - used - {""}:
             del model.opset_imports[domain]
         model.graph.sort()
+        if [value.name for value in model.graph.outputs] != [value.name for value in self.graph.outputs]:
+            raise InputError(f"{by} wrote a model with other outputs")
+        self.names.restore(model)
         return model
 
 
 @contextmanager
-def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Source]:
+def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Prepared]:
     """Write the file that a quantizer reads; ``exclude`` names nodes, or operators, that stay in float.
 
     Raises:
@@ -63,19 +85,20 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
     model = model.clone()  # whose nodes are named
     names = _excluded(model, exclude)
     opset = model.opset_imports.get("", 0)
-    raised = f"convert-opset{{to={scheme.opset}}}," if opset < scheme.opset else ""
+    half = any(value.dtype == ir.DataType.FLOAT16 for value in values_of(model))
+    lowest = max(scheme.opset, _HALF) if half else scheme.opset
+    raised = f"convert-opset{{to={lowest}}}," if opset < lowest else ""
     ready = clean(model, pipeline=f"{raised}{_FOLD},infer-shapes").model
-    kept = tuple(
-        str(node.name)
-        for graph in _graphs(ready)
-        for node in graph.all_nodes()
-        if node.name in names or not names.isdisjoint(lineage.origin(node))
-    )
+    kept = [
+        node for node in ready.graph.all_nodes() if node.name in names or not names.isdisjoint(lineage.origin(node))
+    ]
+    neutral = NeutralNames(ready)
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / "float.onnx"
         large = weight_bytes(ready) > _LARGE
         models.save(ready, path)
-        yield Source(path, Path(folder) / "quantized.onnx", kept, large)
+        excluded = tuple(str(node.name) for node in kept)
+        yield Prepared(Source(path, Path(folder) / "quantized.onnx", excluded, large), ready.graph, neutral)
 
 
 def refuse_quantized(model: ir.Model) -> None:

@@ -5,23 +5,86 @@ Quantizers run the model on its calibration data, so they have a process with li
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
-from onnx_bridge.quantization.prepare import Source, prepared
-from onnx_bridge.quantization.quantized import Quantized, deviations, require_quantized, saved, versioned
+from onnx_bridge.quantization.neutral_names import NeutralNames
+from onnx_bridge.quantization.prepare import Prepared, Source, prepared
+from onnx_bridge.quantization.quantized import Deviation, Quantized, deviations, require_quantized, saved, versioned
 from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.samples.inputs import Sample, specs
+from passes.graphs.quantization import is_quantized
 from passes.isolation import limits, value_messages, worker
 
 _LIBRARIES = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}
+_FEW = 16
+"""The most nodes of wrong operators that are tried one by one, if other nodes can be quantized."""
+_NAMED = 3
+"""The most nodes that a note names."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A quantization of a prepared model without the nodes of some names, which is checked against the original."""
+
+    request: QuantizeRequest
+    prepared: Prepared
+    original: Reference
+    samples: Sequence[Sample]
+    progress: Progress
+
+    def __call__(self, excluded: Sequence[str]) -> tuple[ir.Model, tuple[Deviation, ...], tuple[str, ...]]:
+        """Return the quantized model, how far its outputs are from the original's, and sentences for the user.
+
+        Raises:
+            InputError: the quantizer fails, or what it writes is invalid, cannot run, or has outputs of other shapes.
+            NativeFailure: a limit was exceeded, or the quantizer has crashed.
+        """
+        library = _LIBRARIES[self.request.with_]
+        source = replace(self.prepared.source, excluded=tuple(excluded))
+        source.target.unlink(missing_ok=True)
+        names = self.prepared.names
+        samples = [{names.inputs[name]: array for name, array in as_arrays(sample).items()} for sample in self.samples]
+        notes = _quantize_file(self.request, source, samples, names)
+        quantized = self.prepared.result(library)
+        self.progress("compare with the float model")
+        try:
+            reference = Reference(quantized)
+        except InputError as error:
+            raise InputError(f"{library} wrote a model that ONNX Runtime refuses: {error.what}") from error
+        return quantized, deviations(reference.run, self.original.run, self.samples), (*notes, *reference.notes)
+
+    def culprits(self) -> list[ir.Node]:
+        """Return a minimal set of nodes without which the attempt succeeds; none if it fails without all of them.
+
+        Operators are searched first; their nodes one by one if they are few, or if all that can be quantized are such.
+        """
+
+        def succeeds(nodes: Sequence[ir.Node], *, quantized: bool = False) -> bool:
+            with contextlib.suppress(InputError):
+                model, *_ = self([*self.prepared.source.excluded, *(str(node.name) for node in nodes)])
+                return not quantized or is_quantized(model)
+            return False
+
+        def of(operators: Sequence[str]) -> list[ir.Node]:
+            return [node for node in nodes if node.op_type in operators]
+
+        nodes = list(self.prepared.graph)
+        if not succeeds(nodes):
+            return []
+        wrong = of(minimal_subset(sorted({node.op_type for node in nodes}), lambda kinds: succeeds(of(kinds))))
+        few = len(wrong) <= _FEW or not succeeds(wrong, quantized=True)
+        return minimal_subset(wrong, succeeds) if few else wrong
 
 
 def quantize_graph(
@@ -29,36 +92,47 @@ def quantize_graph(
 ) -> Quantized:
     """Quantize a graph in float, which is not changed; raises like `onnx_bridge.quantize`.
 
-    ``own`` samples come with the model, for calibration if none are given.
+    Nodes that the quantizer makes a wrong model of stay in float. ``own`` samples come with the model, for calibration
+    if none are given.
     """
     scheme = request.format
-    with prepared(model, scheme, request.exclude) as source:
+    with prepared(model, scheme, request.exclude) as ready:
         data = calibration_samples(scheme, request.calibration, specs(model), own)
-        samples = [as_arrays(sample) for sample in data.samples]
-        on = f" on {len(samples)} samples" if scheme.calibrated else ""
+        on = f" on {len(data.samples)} samples" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
-        notes = _quantize_file(request, source, samples)
-        quantized = source.result(_LIBRARIES[request.with_])
+        attempt, excluded = _Attempt(request, ready, Reference(model), data.samples, progress), ready.source.excluded
+        left: tuple[str, ...] = ()
+        try:
+            quantized, compared, notes = attempt(excluded)
+        except InputError as error:
+            progress("search what cannot be quantized")
+            nodes = attempt.culprits()
+            excluded = (*excluded, *(str(node.name) for node in nodes))
+            quantized, compared, notes = attempt(excluded) if nodes else (model, (), ())
+            if not is_quantized(quantized):
+                raise
+            names = ", ".join(f"{node.op_type} {ready.names.original(str(node.name))}" for node in nodes[:_NAMED])
+            more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
+            left = (f"{names}{more} stayed in float, because quantization fails with it: {error.what}",)
         require_quantized(quantized, scheme)
-        progress("compare with the float model")
-        reference, original = Reference(quantized), Reference(model)
-        compared = deviations(reference.run, original.run, data.samples)
         quantized = saved(quantized, request.out, progress)
     return Quantized(
         model=quantized,
         quantizer=versioned(*_NAMES[request.with_]),
         scheme=scheme.name,
         per_channel=request.per_channel,
-        excluded=source.excluded,
+        excluded=tuple(ready.names.original(name) for name in excluded),
         calibration=data.source,
         samples=len(data.samples),
         deviations=compared,
-        notes=(*data.notes, *notes, *reference.notes),
+        notes=(*data.notes, *left, *notes),
         path=request.out,
     )
 
 
-def _quantize_file(request: QuantizeRequest, source: Source, samples: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
+def _quantize_file(
+    request: QuantizeRequest, source: Source, samples: Sequence[Mapping[str, Array]], names: NeutralNames
+) -> tuple[str, ...]:
     """Quantize a file in a quantizer's process; return sentences for the user. Raises InputError or NativeFailure."""
     entries, arrays = value_messages.pack(samples)
     message = {
@@ -75,5 +149,5 @@ def _quantize_file(request: QuantizeRequest, source: Source, samples: Sequence[M
     server, library = "onnx_bridge.quantization.server", _LIBRARIES[request.with_]
     (answer, _), _ = worker.shared("quantizers").call(server, message, arrays, limits=bounds, library=library)
     if "error" in answer:
-        raise InputError(**answer["error"])
+        raise InputError(**answer["error"] | {"what": names.original(answer["error"]["what"])})
     return tuple(answer["notes"])

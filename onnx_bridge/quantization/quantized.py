@@ -58,7 +58,7 @@ class Quantized:
         quantizer: the name and version of the quantizer.
         scheme: the name of the scheme.
         per_channel: whether weights have a scale for each output channel.
-        excluded: what the user excluded, and stayed in float.
+        excluded: the nodes that stayed in float: those that the user excluded, and those that the quantizer fails on.
         calibration: the source of the samples.
         samples: the number of samples.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
