@@ -64,10 +64,11 @@ class Converted(Event, frozen=True, tag="converted"):
 
 
 class Checked(Event, frozen=True, tag="checked"):
-    """The bundle was compared with the reference."""
+    """The bundle was compared with the reference; ``in_doubt`` if anything lacked time or memory meanwhile."""
 
     passed: bool
     summary: str
+    in_doubt: bool = False
 
 
 class Finished(Event, frozen=True, tag="finished"):

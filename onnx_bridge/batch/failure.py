@@ -6,9 +6,10 @@ import errno
 import signal
 from dataclasses import dataclass, replace
 
-from onnx_bridge.core.errors import BridgeError, ProgramLost, Unreachable, WorkerCrashed
+from onnx_bridge.core.errors import BridgeError, OutOfMemory, ProgramLost, Unreachable, WorkerCrashed, WorkerTimeout
 from onnx_bridge.core.progress import Stage
 from passes.isolation.failure import NativeFailure
+from passes.isolation.process import Reason
 
 _TRANSIENT = {
     errno.ENOSPC,
@@ -77,10 +78,20 @@ def is_transient(error: BaseException) -> bool:
             return True
         if isinstance(cause, (ProgramLost, MemoryError, Unreachable)):
             return True
-        if isinstance(cause, (WorkerCrashed, NativeFailure)) and cause.signal is signal.SIGKILL:
+        if isinstance(cause, WorkerCrashed) and cause.signal is signal.SIGKILL:
+            return True
+        if isinstance(cause, NativeFailure) and cause.reason in (Reason.KILLED, Reason.START):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def exceeded_limit(error: BaseException) -> str | None:
+    """Return the limit that was exceeded, ``timeout`` or ``memory``, if that is what the error says."""
+    reason = error.reason if isinstance(error, NativeFailure) else None
+    if isinstance(error, WorkerTimeout) or reason is Reason.TIMEOUT:
+        return "timeout"
+    return "memory" if isinstance(error, OutOfMemory) or reason is Reason.MEMORY else None
 
 
 def lost(kind: str, what: str, stage: str = Stage.LOAD) -> Failure:

@@ -134,7 +134,7 @@ class RunHistory:
                 self._done.setdefault(entry.key, []).append(entry.job)
             case JobFailed() if entry.key and not entry.error.transient:
                 self._failed[entry.key] = entry
-            case BundleChecked():
+            case BundleChecked() if entry.key:
                 self._checked[entry.key] = entry
 
     def names(self) -> dict[str, str]:

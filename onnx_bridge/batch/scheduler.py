@@ -227,8 +227,8 @@ class Scheduler:
                 self._observer.stage(job.name, stage, detail)
             case Converted():
                 self._on_converted(job, event)
-            case Checked(passed, summary):
-                check = BundleChecked(job.name, job.check_key or "", passed, summary)
+            case Checked(passed, summary, in_doubt):
+                check = BundleChecked(job.name, "" if in_doubt else job.check_key or "", passed, summary)
                 self._history.add(check)
                 job.status = "checked" if job.status == "kept" else job.status
                 self._succeed(job, check)

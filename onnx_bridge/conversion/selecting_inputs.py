@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
-from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.errors import InputError, PassError
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest, DoctorRequest
 from passes.graphs.scopes import Scope
 
@@ -31,7 +31,7 @@ def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -
     cleaning = CleanRequest("infer-shapes", dims=dims, shapes=request.shapes, freeze=request.freeze, default_dim=1)
     try:
         sized = rewrite(model.clone(), cleaning).model
-    except BridgeError:  # which the conversion reports
+    except (InputError, PassError):  # which the conversion reports
         return []
     names = selecting(sized)
     return names if len(names) <= _MOST else []

@@ -6,6 +6,7 @@ import enum
 import signal as signals
 from typing import ClassVar
 
+from passes.core.doubts import Doubts
 from passes.core.errors import BridgeError as BridgeError
 from passes.core.errors import InputError as InputError
 from passes.core.errors import PassError as PassError
@@ -83,16 +84,22 @@ class MigraphxError(RuntimeFailure):
     """MIGraphX rejected a request, and its worker is still usable; ``what`` is its own message."""
 
 
-class OutOfMemory(RuntimeFailure):
+class _OverLimit(RuntimeFailure):
+    """A request that was stopped, which is no fact about a model: it counts among the `passes.core.doubts.Doubts`."""
+
+    page = "concepts/limits.md"
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, output: str = "") -> None:
+        super().__init__(what, where=where, hint=hint, output=output)
+        Doubts.add()
+
+
+class OutOfMemory(_OverLimit):
     """The request needed more memory than its limit, or than the machine has."""
 
-    page = "concepts/limits.md"
 
-
-class WorkerTimeout(RuntimeFailure):
+class WorkerTimeout(_OverLimit):
     """The request timed out; its worker was killed."""
-
-    page = "concepts/limits.md"
 
 
 class WorkerCrashed(RuntimeFailure):
@@ -112,6 +119,8 @@ class WorkerCrashed(RuntimeFailure):
         last = output.strip().splitlines()[-1:]
         last_output = f"; last output: {last[0].strip()}" if last else ""
         super().__init__(f"MIGraphX's process {how} during {doing}{last_output}", output=output)
+        if self.signal is signals.SIGKILL:
+            Doubts.add()
 
 
 class ProgramLost(RuntimeFailure):

@@ -40,7 +40,7 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
     Returns:
         For each group what its tasks returned, in order. If the fork ended before all were done, the last answer is
         that of the task that it was running: ``{"died": returncode, "printed": text}``, the code as
-        `subprocess.Popen.returncode`, or ``{"timeout": seconds}``.
+        `subprocess.Popen.returncode`, or ``{"timeout": seconds, "idle": whether it computed for less than these}``.
     """
     gc.freeze()  # or the first collection in a fork would copy every page
     waiting = [_Fork(tasks, timeout) for tasks in groups]
@@ -94,7 +94,8 @@ class _Fork:
         """Take the next answer, if it is ready, or that there is none."""
         if not ready:
             if not self._is_computing():
-                self.answers.append(({"timeout": self._timeout}, {}))
+                idle = _computed(self._child) - self._begun < self._timeout
+                self.answers.append(({"timeout": self._timeout, "idle": idle}, {}))
                 self.end()
             return
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE, Kind
+from passes.core.doubts import Doubts, cached
 
 _PRIVATE_LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 _LOADER = "ld-linux-x86-64.so.2"
@@ -127,10 +127,13 @@ class SearchPlaces:
         return [Path(path) for path in re.findall(rf"{re.escape(LIBRARY)} .*=> (.+)", listed)]
 
 
-@functools.lru_cache(maxsize=8)
+@cached(8)
 def _listed(program: str, cache: Path, _changed: int) -> str:
     """Return the output of ldconfig for a cache."""
-    return subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False).stdout
+    done = subprocess.run([program, "-p", "-C", str(cache)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        Doubts.add()
+    return done.stdout
 
 
 @dataclass(frozen=True)

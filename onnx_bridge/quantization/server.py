@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import onnxruntime_quantizer, quark
 from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.requests.schemes import scheme_of
 from passes.isolation import value_messages
+from passes.isolation.failure import NO_MEMORY
 from passes.isolation.messages import Message
 
 _QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark.quantize}
@@ -27,7 +28,6 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
         return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}
     except InputError as error:
         cause = error.__cause__
-        reason = OnnxRuntimeError(str(cause), where="").reason
-        if isinstance(cause, MemoryError) or reason is Reason.OUT_OF_MEMORY:
+        if isinstance(cause, MemoryError) or re.search(NO_MEMORY, str(cause)):
             raise MemoryError from None
         return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}

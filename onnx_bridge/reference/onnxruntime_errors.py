@@ -14,7 +14,6 @@ class Reason(enum.Enum):
     """The reasons for which ONNX Runtime does not run a model or a sample."""
 
     UNKNOWN_OPERATOR = enum.auto()
-    OUT_OF_MEMORY = enum.auto()
     NO_KERNEL = enum.auto()
     """Its CPU provider has no kernel for an operator with these dtypes."""
     NEWER_IR_VERSION = enum.auto()
@@ -90,7 +89,12 @@ class OnnxRuntimeError(InputError):
             message: the message; its error codes and source locations are left out.
             where: the model or library.
             unknown: the node without an operator, which is told instead of the message.
+
+        Raises:
+            MemoryError: the message says that there was no memory, which is no refusal.
         """
+        if re.search(NO_MEMORY, message):
+            raise MemoryError(message)
         self.message = message
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
         text = re.sub(r"^Load model from .*? failed: ?", "", text, flags=re.DOTALL)
@@ -136,7 +140,6 @@ _NAMED = (
     re.compile(r"in node \((?P<node>.*?)\)"),
 )
 _REASONS = {
-    Reason.OUT_OF_MEMORY: (NO_MEMORY, None),
     Reason.UNKNOWN_OPERATOR: ("No Op registered|is not a registered function/op", None),
     Reason.NO_KERNEL: (
         "NOT_IMPLEMENTED|Failed to find kernel|Could not find an implementation",

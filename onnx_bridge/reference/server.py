@@ -19,7 +19,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.evaluations import Values
-from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.quark import library as quark_library
 from onnx_bridge.reference.session import Session
 from passes.graphs.byte_strings import from_proto
@@ -51,8 +51,6 @@ def answer(request: dict[str, Any], arrays: Values) -> Message:
     try:
         return actions[request["do"]](request, arrays)
     except OnnxRuntimeError as error:
-        if error.reason is Reason.OUT_OF_MEMORY:
-            raise MemoryError from None
         unknown = None if error.unknown is None else asdict(error.unknown)
         return {"error": {"message": error.message, "where": error.where, "unknown": unknown}}, {}
     except InputError as error:
@@ -165,6 +163,8 @@ def _evaluate_by_onnx(model: bytes, samples: Sequence[Values]) -> list[Values | 
         for sample in samples:
             arrays = _numeric(dict(zip(evaluator.output_names, evaluator.run(None, dict(sample)), strict=True)))
             computed.append(None if arrays is None else _as_declared(arrays, proto))
+    except MemoryError:
+        raise
     except Exception:  # it raises whatever numpy and its own operators raise
         computed += [None] * (len(samples) - len(computed))
     return computed

@@ -37,6 +37,7 @@ from onnx_bridge.search.pareto import Candidate, Trial, winner
 from onnx_bridge.search.trials import Trials
 from onnx_bridge.search.tuning import Tuning
 from onnx_bridge.search.tuning_journal import Journal
+from passes.core.doubts import Doubts
 
 if TYPE_CHECKING:
     from onnx_bridge.requests.keywords import TuneOptions
@@ -198,8 +199,9 @@ class _Search:
 
     def _run(self, candidate: Candidate) -> Trial:
         self.tell(TimedProgress(f"trial {len(self.done) + 1}: {candidate.name}", max(self._left(), 0.0)))
-        trial = self.trials.run(candidate)
-        self.journal.add(trial)
+        doubts, trial = Doubts(), self.trials.run(candidate)
+        if not doubts:
+            self.journal.add(trial)
         if not self.done and self._left() < 0:
             what = f"the budget of {self.budget:g} s is too short for one trial, which took {trial.seconds:.3g} s"
             raise InputError(what, where="budget", hint="give a larger one; the trial is in the journal")
@@ -211,8 +213,9 @@ class _Search:
             return ()
         nodes = self.journal.float32_nodes(candidate)
         if nodes is None and self._longest * 2 <= self._left():
-            nodes = self.trials.float32_nodes(candidate, self.tell)
-            self.journal.add_float32_nodes(candidate, nodes)
+            doubts, nodes = Doubts(), self.trials.float32_nodes(candidate, self.tell)
+            if not doubts:
+                self.journal.add_float32_nodes(candidate, nodes)
         return nodes or ()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from onnx_bridge.migraphx.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
@@ -51,8 +52,14 @@ def answer_of(
         outputs: MIGraphX's outputs, as ``sample:output``.
         stands_in: whether the probe ran on another target than the model will.
     """
-    # the system kills processes when memory is short
-    return Answer(_verdict(request, reply, outputs, stands_in), transient=reply.get("died") == -signal.SIGKILL)
+    return Answer(_verdict(request, reply, outputs, stands_in), request.in_doubt or _is_transient(reply))
+
+
+def _is_transient(reply: Mapping[str, Any]) -> bool:
+    """Return whether MIGraphX lacked memory, or the processor: the system kills processes when memory is short."""
+    printed = PrintedError.parse(reply.get("printed", ""))
+    lacked_memory = reply.get("error", {}).get("out_of_memory", False) or printed.out_of_memory
+    return lacked_memory or reply.get("died") == -signal.SIGKILL or reply.get("idle", False)
 
 
 def _verdict(

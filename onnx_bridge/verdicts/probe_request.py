@@ -19,6 +19,7 @@ from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.verdicts.probe_samples import samples
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.traversal import has_subgraphs
+from passes.isolation.failure import NativeFailure
 from passes.probing.probe import Probe
 from passes.rewriting.base import Obstacle, Unproven
 
@@ -43,6 +44,7 @@ class ProbeRequest:
         samples: inputs to run it on.
         expected: the right outputs for each sample.
         unproven: why it is not run, or why its run proves too little; None if it proves all.
+        in_doubt: whether the reference did not answer, which it may do the next time.
     """
 
     probe: Probe
@@ -51,6 +53,7 @@ class ProbeRequest:
     samples: list[Values] = field(default_factory=list)
     expected: list[Values] = field(default_factory=list)
     unproven: Unproven | None = None
+    in_doubt: bool = False
 
     @property
     def reload(self) -> bool:
@@ -99,13 +102,16 @@ def prepare(
     elif unfed:
         request.unproven = Unproven(Obstacle.DTYPE, unfed[0].name.lower())
     else:
-        if not _expect_original(request, proto, by_onnx):
-            given = samples(from_proto(proto), probe.input_ranges, edge_cases=edge_cases)
-            _expect(request, given, evaluations.evaluate(request.model, given))
-            if probe.replaces is not None:
-                request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
-        if not request.samples:
-            request.unproven = Unproven(Obstacle.REFERENCE)
+        try:
+            if not _expect_original(request, proto, by_onnx):
+                given = samples(from_proto(proto), probe.input_ranges, edge_cases=edge_cases)
+                _expect(request, given, evaluations.evaluate(request.model, given))
+                if probe.replaces is not None:
+                    request.unproven = Unproven(Obstacle.REFERENCE, f"{probe.replaces.problem or 'what it replaces'}")
+            if not request.samples:
+                request.unproven = Unproven(Obstacle.REFERENCE)
+        except NativeFailure as failure:
+            request.unproven, request.in_doubt = Unproven(Obstacle.REFERENCE, failure.what), True
     return request
 
 

@@ -23,6 +23,7 @@ from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
+from passes.core.doubts import Doubts
 from passes.graphs.traversal import with_nested
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
@@ -195,7 +196,9 @@ class ProbedRuntime:
     def _store(self, answers: Mapping[Probe, Answer]) -> None:
         lasting: dict[str, CachedVerdict] = {}
         for probe, answer in answers.items():
-            if not answer.transient:
+            if answer.transient:
+                Doubts.add()
+            else:
                 lasting[probe.signature] = CachedVerdict(answer.verdict, self.budget, answer.by_constants)
                 if answer.by_constants or probe.signature in self._by_constants:
                     lasting[_own_signature(probe)] = CachedVerdict(answer.verdict, self.budget)

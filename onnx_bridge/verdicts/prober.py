@@ -28,7 +28,7 @@ from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
 from onnx_bridge.verdicts.run_time import longest_seconds
 from passes.isolation.limits import Limits
 from passes.probing.probe import Probe
-from passes.rewriting.base import Obstacle, Status
+from passes.rewriting.base import Obstacle, Proof, Status
 
 _T = TypeVar("_T")
 
@@ -126,7 +126,8 @@ class Prober:
         first = bisect_first(range(1, len(groups) + 1), fails)
         answer, group = answers[first], groups[first - 1]
         message = f"rehearsed as gpu, after {group}: {answer.verdict.message}"
-        return replace(answer, verdict=replace(answer.verdict, message=message, group=group))
+        transient = any(answer.transient for answer in answers.values())
+        return replace(answer, verdict=replace(answer.verdict, message=message, group=group), transient=transient)
 
     def _certain(self, requests: Sequence[ProbeRequest], groups: int = 0) -> dict[Probe, Answer]:
         """Return answers after some groups of passes of the gpu target, with failures confirmed by asking alone."""
@@ -160,7 +161,10 @@ class Prober:
         replacements = [request for request in requests if request.probe.replaces is not None and _runs(request)]
         wrong = [request.probe for request in replacements if answers[request.probe].verdict.status is Status.WRONG]
         second = self._alone([prepare(probe, run=True, by_onnx=True) for probe in wrong], groups)
-        answers |= {probe: answer for probe, answer in second.items() if answer.verdict.status is Status.OK}
+        for probe, answer in second.items():
+            if answer.verdict.proof is Proof.RUN and answer.verdict.status is Status.OK:
+                answers[probe] = answer
+            answers[probe] = replace(answers[probe], transient=answers[probe].transient or answer.transient)
         return {
             probe: replace(answer, by_constants=answer.verdict.status is Status.WRONG and not probe.has_all_data)
             for probe, answer in answers.items()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import onnxruntime as ort
 
 from passes.evaluation.constant_session import unreleased_opsets
+from passes.isolation.failure import NO_MEMORY
 from passes.isolation.messages import Array, Message
 
 
@@ -19,6 +21,8 @@ def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     try:
         with unreleased_opsets():
             session = ort.InferenceSession(arrays["model"].tobytes(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # ONNX Runtime's exceptions have no common base class
+    except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        if re.search(NO_MEMORY, str(error)):
+            raise MemoryError from None
         return {"outputs": []}, {}
     return {"outputs": [[output.name, output.type, list(output.shape or ())] for output in session.get_outputs()]}, {}

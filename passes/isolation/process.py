@@ -45,6 +45,10 @@ class Reason(enum.Enum):
     DIED = "died"
     TIMEOUT = "timeout"
     MEMORY = "memory"
+    KILLED = "killed"
+    """A signal from elsewhere has ended it: the system does so when memory is short."""
+    START = "start"
+    """It could not be started, or nothing could be sent to it."""
 
 
 class ChildFailure(Exception):

@@ -14,7 +14,7 @@ from typing import Any
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits
 from passes.isolation.messages import Array, FileRange, Message
-from passes.isolation.process import Child, ChildFailure
+from passes.isolation.process import Child, ChildFailure, Reason
 from passes.isolation.respawning import RespawningChild
 
 _START_SECONDS = 120.0
@@ -67,19 +67,29 @@ class Worker:
         """
         with self._child.lock:
             self._first = module
-            child = self._child.launch()
-            if process is not None and child is not process:
-                raise Lost
-            imported = self._child.generation, module
             try:
-                if imported not in self._imported:
-                    self._child.exchange({"module": module}, {}, Limits(_START_SECONDS))
-                    self._imported.add(imported)
+                child = self._started(module)
+                if process is not None and child is not process:
+                    raise Lost
                 message = {"module": module, "request": request}
                 answer, results = self._child.exchange(message, arrays or {}, limits)
             except ChildFailure as failure:
                 raise NativeFailure(library, limits, failure) from None
+            except OSError as error:  # no process, or no room for what is sent to it
+                raise NativeFailure(library, limits, ChildFailure(Reason.START, str(error))) from error
             return (answer, results), child
+
+    def _started(self, module: str) -> Child:
+        """Return the process, which has imported a module."""
+        child = self._child.launch()
+        imported = self._child.generation, module
+        if imported not in self._imported:
+            try:
+                self._child.exchange({"module": module}, {}, Limits(_START_SECONDS))
+            except ChildFailure as failure:
+                raise ChildFailure(Reason.START, failure.output or failure.reason.value) from None
+            self._imported.add(imported)
+        return child
 
     def close(self) -> None:
         """End the process; the next request starts another."""

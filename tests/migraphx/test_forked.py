@@ -69,7 +69,7 @@ def test_a_death_ends_its_own_fork_only() -> None:
 @pytest.mark.parametrize("at_a_time", [1, 2])
 def test_time_is_that_of_each_task(at_a_time: int) -> None:
     first, second = run_in_forks([[answering(0), dying(sleep), answering(1)], [answering(2)]], 2.0, at_a_time)
-    assert numbers(first) == [0, {"timeout": 2.0}]
+    assert numbers(first) == [0, {"timeout": 2.0, "idle": True}]
     assert numbers(second) == [2]
 
 

@@ -22,7 +22,7 @@ import msgspec
 import passes
 from onnx_bridge.batch import transfer
 from onnx_bridge.batch.events import Checked, Converted, Event, Failed, Finished, StageBegun, Task
-from onnx_bridge.batch.failure import Failure
+from onnx_bridge.batch.failure import Failure, exceeded_limit
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion import convert as conversion
@@ -32,6 +32,7 @@ from onnx_bridge.core.files.locations import parse_location
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.parity.checking import check as parity
 from onnx_bridge.requests.batch import JobRequest
+from passes.core.doubts import Doubts
 from passes.core.text import printable
 from passes.isolation import messages
 
@@ -50,7 +51,7 @@ class _Attempt:
         self._task, self._emit = task, emit
         self._request = JobRequest.from_json(task.request)
         self._source = Path(task.source)
-        self._started = time.perf_counter()
+        self._started, self._doubts = time.perf_counter(), Doubts()
         self.stage = Stage.LOAD
 
     def run(self) -> None:
@@ -73,6 +74,9 @@ class _Attempt:
             if not isinstance(error, Exception):
                 raise
             failure = self._with_original_path(Failure.of(error, self.stage))
+            limit = exceeded_limit(error)
+            if self._doubts and (limit is None or getattr(self._request.conversion, limit) is None):
+                failure = failure.as_transient()
             self._emit(Failed(failure))
 
     def _convert(self, out: Path) -> None:
@@ -94,7 +98,7 @@ class _Attempt:
         report = parity.run(out, request, lambda message: self._progress(str(message)))
         print(json.dumps(report.to_json()), flush=True)
         report.raise_failure()
-        self._emit(Checked(report.passed, report.summary))
+        self._emit(Checked(report.passed, report.summary, bool(self._doubts)))
 
     def _progress(self, message: str) -> None:
         if isinstance(message, Stage):

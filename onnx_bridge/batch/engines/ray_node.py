@@ -28,18 +28,20 @@ from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.locations import RemotePath, parse_location
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
+from passes.core.doubts import Doubts, cached
 
 _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that Ray sets to nothing for a task that requests none of the GPUs that it counts itself."""
 
 
-@functools.cache
+@cached()
 def facts() -> dict[str, Any]:
     """Return what of this node influences bundles, as JSON values; ``problem`` says why it can make none."""
     code = code_digest()
     try:
         return {"code": code, "machine": msgspec.to_builtins(Machine.here(runtimes.find())), "problem": None}
     except BridgeError as error:
+        Doubts.add()  # the node may have what it lacks the next time
         return {"code": code, "machine": None, "problem": str(error)}
 
 

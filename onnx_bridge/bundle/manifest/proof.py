@@ -24,6 +24,7 @@ class BundleProof:
         unproven: why the bundle was not compared at real size; empty if it was.
         nodes: the number of its nodes on MIGraphX that are proven by themselves, by level.
         comparable: whether the reference runs the model, to the extent that it was asked to.
+        in_doubt: whether anything in the conversion lacked time or memory, and may be better the next time.
     """
 
     level: Proof = Proof.NONE
@@ -34,6 +35,7 @@ class BundleProof:
     unproven: str = ""
     nodes: ProofCounts = field(default_factory=ProofCounts)
     comparable: bool = True
+    in_doubt: bool = False
 
     @property
     def label(self) -> str:
@@ -54,6 +56,8 @@ class BundleProof:
 
     def satisfies(self, asked: str, wanted: str) -> bool:
         """Return whether a bundle converted with ``prove=asked`` suffices for a conversion with ``wanted``."""
+        if self.in_doubt:
+            return False
         match wanted:
             case "never":
                 return True
@@ -83,4 +87,5 @@ def together(proofs: Mapping[str, BundleProof]) -> BundleProof:
         "; ".join(reasons),
         sum((proof.nodes for proof in proofs.values()), ProofCounts()),
         all(proof.comparable for proof in proofs.values()),
+        any(proof.in_doubt for proof in proofs.values()),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -28,6 +28,7 @@ from onnx_bridge.conversion.programs.instances import (
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
+from passes.core.doubts import Doubts
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Several(ABC):
 
     def run(self, progress: Progress) -> Bundle:
         """Convert, and replace an earlier bundle in the folder; errors are those of `onnx_bridge.convert`."""
+        doubts = Doubts()
         check_place(self.given, self.out, self.folders)
         with bucket_staging(self.out, self.folders, f"{self.source.name}.onnx.data") as folder:
             resolved = self.resolve(folder, progress)
@@ -106,6 +108,7 @@ class Several(ABC):
             manifest, manifests = common_manifest(self.source, self.request, self.key, programs, folder)
             converted = Converted(resolved, folder, cleaned, manifests[: len(resolved.instances)])
             manifest = self.prove(self.describe(manifest, converted), converted, progress)
-            write_manifest(manifest, folder)
+            proof = replace(manifest.proof, in_doubt=manifest.proof.in_doubt or bool(doubts))
+            write_manifest(replace(manifest, proof=proof), folder)
         request = self.request
         return Bundle(self.out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)

@@ -46,8 +46,8 @@ def describe(compiled: Compiled) -> Manifest:
     plan, model, calibration = cleaned.plan, cleaned.model, compiled.calibration
     plan.stopwatch.progress(Stage.FINISH)
     key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
-    # the cleaned model cannot be reused if its products were quantized, or without a key
-    reusable = plan.cleaning_key if key and not cleaned.products else None
+    # the cleaned model cannot be reused if its products were quantized, without a key, or if it may be better next time
+    reusable = plan.cleaning_key if key and not cleaned.products and not plan.doubts else None
     inputs = tuple(map(TensorInfo.of, required_inputs(model)))
     classes = classes_of(model.metadata_props)
     infos = _outputs(model.graph.outputs, partitioned)

@@ -65,13 +65,13 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
         RuntimeFailure: MIGraphX fails on a sample that the reference takes.
     """
     plan = compiled.cleaned.plan
-    nodes = compiled.partitioned.proofs
-    if plan.request.prove == "never":
-        return replace(manifest, proof=BundleProof(unproven="a comparison was not asked for", nodes=nodes))
-    started = time.perf_counter()
-    with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
-        proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
-    return replace(manifest, proof=replace(proof, seconds=round(time.perf_counter() - started, 4), nodes=nodes))
+    proof, started = BundleProof(unproven="a comparison was not asked for"), time.perf_counter()
+    if plan.request.prove != "never":
+        with plan.stopwatch(Stage.PROVE), tempfile.TemporaryDirectory(prefix="proof-", dir=plan.folder) as scratch:
+            proof = _Prover(compiled, manifest, samples, Path(scratch)).proof()
+        proof = replace(proof, seconds=round(time.perf_counter() - started, 4))
+    proof = replace(proof, nodes=compiled.partitioned.proofs, in_doubt=bool(plan.doubts))
+    return replace(manifest, proof=proof)
 
 
 @dataclass(frozen=True)

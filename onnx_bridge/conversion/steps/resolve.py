@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import evaluations
 from onnx_bridge.requests.conversion import ConvertRequest
+from passes.core.doubts import Doubts
 from passes.isolation.limits import Limits
 from passes.rewriting.pipeline import Pipeline
 
@@ -51,6 +52,7 @@ class Plan:
         ladder: the attempts after MIGraphX crashes, hangs or runs out of memory.
         stopwatch: announces and times the stages.
         background: a thread for hashing.
+        doubts: whether anything has failed since for the state of the machine.
     """
 
     request: ConvertRequest
@@ -68,6 +70,7 @@ class Plan:
     ladder: Ladder
     stopwatch: Stopwatch
     background: Background
+    doubts: Doubts = field(default_factory=Doubts)
 
     @property
     def program_only(self) -> bool:
@@ -93,7 +96,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
         InputError: the model or the request is wrong, or ``out`` cannot be written.
         RuntimeNotFound: there is no MIGraphX for the target, or the gpu target cannot be rehearsed here.
     """
-    runtime = runtimes.find(request.runtime)
+    doubts, runtime = Doubts(), runtimes.find(request.runtime)
     target = resolve_target(request.target, runtime)
     passes = rehearsal(runtime) if request.rehearse else None
     precision = Precision(request.precision, request.keep_fp32, request.calibration)
@@ -136,4 +139,5 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
             ladder=ladder,
             stopwatch=Stopwatch(progress),
             background=background,
+            doubts=doubts,
         )

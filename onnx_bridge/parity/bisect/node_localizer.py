@@ -19,6 +19,7 @@ from onnx_bridge.parity.submodels.submodels import Submodel, SubmodelExtractor
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector
 from onnx_bridge.reference.comparison.compare import compare
+from passes.core.doubts import Doubts
 from passes.graphs.traversal import ancestors_of_last
 
 _MAX_EXCLUDED = 8
@@ -39,16 +40,18 @@ class NodeLocalizer:
     def shows(self, nodes: Sequence[ir.Node]) -> Symptom | bool | None:
         """Return the symptom of the submodel of these nodes; False without one, None if it differs or cannot be cut."""
         key = tuple(nodes)
-        if key not in self._known:
-            submodels = self.extractor.extract(key)
-            symptom = self.detector.detect(submodels)
-            if symptom is not None and symptom.matches(self.symptom):
-                self._known[key] = symptom
-            else:
-                self._known[key] = False if submodels and symptom is None else None
-            if self._countdown is not None:
-                self._countdown.step()
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        doubts, submodels = Doubts(), self.extractor.extract(key)
+        symptom = self.detector.detect(submodels)
+        if self._countdown is not None:
+            self._countdown.step()
+        shown: Symptom | bool | None = False if submodels and symptom is None else None
+        if symptom is not None and symptom.matches(self.symptom):
+            shown = symptom
+        if not doubts or shown:
+            self._known[key] = shown
+        return shown
 
     def localize(self, tell: Progress) -> tuple[list[ir.Node], Symptom | None]:
         """Return the shortest run of nodes that shows the symptom, and its symptom; all nodes and None if none does.

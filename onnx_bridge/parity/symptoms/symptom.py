@@ -30,7 +30,7 @@ class SymptomKind(enum.Enum):
     def of(cls, error: BridgeError) -> SymptomKind:
         """Return the kind of a failure; a failure of no known type is a rejection."""
         if isinstance(error, NativeFailure):
-            return {Reason.DIED: cls.CRASHES, Reason.TIMEOUT: cls.TIMEOUT, Reason.MEMORY: cls.MEMORY}[error.reason]
+            return {Reason.TIMEOUT: cls.TIMEOUT, Reason.MEMORY: cls.MEMORY}.get(error.reason, cls.CRASHES)
         return next((kind for error_type, kind in KIND_OF.items() if isinstance(error, error_type)), cls.REJECTED)
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import importlib.util
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.reference.quark.build import held_lock
+from passes.core.doubts import Doubts, cached
 
 _FIND = """
 from onnx_bridge.core.errors import InputError
@@ -33,7 +33,7 @@ _TIMEOUT = 600.0
 _NEEDED = ("libc10.so", "libtorch_cpu.so")
 
 
-@functools.cache
+@cached()
 def library() -> Path | None:
     """Return the library's file; None if Quark is not installed or cannot compile it.
 
@@ -46,14 +46,15 @@ def library() -> Path | None:
         return None
     with contextlib.suppress(metadata.PackageNotFoundError):
         version += f"-torch-{metadata.version('torch')}"
-    cached = cache_dir() / f"quark-{version}"
+    noted = cache_dir() / f"quark-{version}"
     with contextlib.suppress(OSError):
-        if (path := Path(cached.read_text())).is_file():
+        if (path := Path(noted.read_text())).is_file():
             return path
     located = _locate()
     if located is not None:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        cached.write_text(str(located))
+        with contextlib.suppress(OSError):
+            noted.parent.mkdir(parents=True, exist_ok=True)
+            noted.write_text(str(located))
     return located
 
 
@@ -64,7 +65,10 @@ def _locate() -> Path | None:
             [sys.executable, "-c", _FIND], capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired:
+        Doubts.add()
         return None
+    if done.returncode < 0:
+        Doubts.add()
     words = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
     if "locked" in words:
         raise held_lock(Path(words["locked"]))

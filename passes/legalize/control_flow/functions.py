@@ -25,6 +25,7 @@ from passes.cleanup.inline_constant_if import InlineConstantIf
 from passes.cleanup.inline_functions import InlineFunctions
 from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import remove_identity
+from passes.core.doubts import cached
 from passes.core.errors import InputError
 from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
@@ -149,7 +150,7 @@ def _info(value: ir.Value, name: str, scope: Scope) -> onnx.ValueInfoProto:
     return ir.serde.serialize_value(ir.Value(name=name, type=kind, shape=scope.shape(value)))
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def expand(isolated: bytes, opset: int) -> bytes | None:
     """Return the body of a node for an opset, with constants folded.
 
