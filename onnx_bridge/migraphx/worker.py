@@ -254,14 +254,14 @@ class _Limited(contextlib.AbstractContextManager[Worker]):
         self._worker._limited.limits = self._before
 
 
-_shared: dict[tuple[str, tuple[tuple[str, str], ...]], Worker] = {}
+_shared: dict[tuple[str, Path, tuple[tuple[str, str], ...]], Worker] = {}
 _shared_lock = threading.Lock()
 os.register_at_fork(after_in_child=_shared.clear)
 
 
 def shared(runtime: Runtime, environment: Mapping[str, str] | None = None) -> Worker:
     """Return the worker of this process for a runtime and an environment; most requests take less than its start."""
-    key = (runtime.identity, tuple(sorted((environment or {}).items())))
+    key = (runtime.identity, runtime.path, tuple(sorted((environment or {}).items())))
     with _shared_lock:
         if key not in _shared:
             _shared[key] = Worker(runtime, environment)

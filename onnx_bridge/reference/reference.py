@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.known_digests import State, file_state
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import Span
@@ -35,6 +36,9 @@ SECONDS = 600.0
 
 _ASKED_BYTES = 1 << 26
 """The most bytes of weights of a model that is loaded only to know whether ONNX Runtime takes it: 50 ms."""
+
+_CHANGING = 4
+"""The parts of the state of a file that change with its content: a new link to it changes the rest, too."""
 
 _dropped: list[tuple[int, int]] = []
 """Sessions that nothing refers to any more, after the id of their process, which is told with the next request."""
@@ -72,6 +76,7 @@ class Reference:
         self._source = models.session_source(model) if isinstance(model, ir.Model) else model
         self._libraries = [str(path) for path in custom_op_libraries]
         self._quark: dict[str, Any] = {}
+        self._state: State | None = None
         try:
             described = self._open()
         except OnnxRuntimeError as error:
@@ -119,7 +124,12 @@ class Reference:
         request: dict[str, Any] = {"do": "open", "where": self._where, "libraries": self._libraries, **self._quark}
         arrays: dict[str, Array | FileRange] = {}
         if isinstance(self._source, Path):
-            request["path"] = str(self._source.absolute())
+            request["path"] = path = str(self._source.absolute())
+            state = file_state(path)
+            if self._state not in (None, state and state[:_CHANGING]):
+                what, hint = "the file was changed while it was in use", "repeat the command"
+                raise InputError(what, where=self._where, hint=hint)
+            self._state = state and state[:_CHANGING]
         elif isinstance(self._source, bytes):
             arrays["model"] = value_messages.from_bytes(self._source)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from abc import abstractmethod
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,12 +86,24 @@ def _named_nodes(model: ir.Model) -> dict[str, ir.Node]:
 
 def _structure(model: ir.Model) -> list[Any]:
     """Return all that an edit of the graphs changes, without tensors' elements; equal until something is edited."""
-    structure: list[Hashable] = []
+    structure: list[object] = []
     for scope in scopes(model):
         for graph in scope.graphs():
             structure.append((*graph.inputs, None, *graph.outputs, None, *graph.initializers.values()))
-            structure += [(value, id(value.const_value)) for value in graph.initializers.values()]
+            structure += [(value, _Same(value.const_value)) for value in graph.initializers.values()]
             for node in graph:
                 structure.append((node, node.domain, node.op_type, *node.inputs, None, *node.outputs))
-                structure.append(tuple(map(id, node.attributes.values())))
+                structure.append(tuple(map(_Same, node.attributes.values())))
     return structure
+
+
+class _Same:
+    """An object that is held, so that no other gets its id, and equals itself alone."""
+
+    def __init__(self, held: object) -> None:
+        self._held = held
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._held is other._held
+
+    __hash__ = None  # type: ignore[assignment]

@@ -154,7 +154,7 @@ def _guarded(operation: Operation, where: str) -> Operation:
 def _load(path: Path) -> ModuleType:
     """Load a script, once while it does not change, since it may register passes."""
     state = path.stat()
-    name = f"surgeon:{path.resolve()}:{state.st_mtime_ns}:{state.st_size}"
+    name = f"surgeon:{path.resolve()}:{state.st_mtime_ns}:{state.st_ctime_ns}:{state.st_size}"
     if name in sys.modules:
         return sys.modules[name]
     try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -18,6 +22,7 @@ from torch.testing import assert_close
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.requests.lowering import BackendRequest
+from onnx_bridge.torch.compile import compile_backend
 from onnx_bridge.torch.compile.compile_backend import CompiledGraph, compile_graph
 from passes.cleanup.remove_dead import RemoveDead
 from passes.rewriting.base import Proof, Result, Rewrite
@@ -61,6 +66,62 @@ def compiler(runtime: Runtime, cache: Path) -> Iterator[Compiler]:
     with torch.no_grad():
         yield Compiler({"target": "ref", "runtime": str(runtime.path), "cache": cache, "strict": True})
     torch._dynamo.reset()
+
+
+class Plans:
+    """A graph of a weight, an input and a number, whose programs are the numbers that they were made of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def obtain(module: Any, *_: Any) -> SimpleNamespace:
+            return SimpleNamespace(programs=(float(module.owned_0[0]), *module._constants.values()))
+
+        monkeypatch.setattr(compile_backend, "obtain_programs", obtain)
+        graph = torch.fx.symbolic_trace(lambda weight, x, number: weight * x * number)
+        values = (nn.Parameter(torch.ones(256)), torch.ones(256), 1.0)
+        for node, value in zip(graph.graph.find_nodes(op="placeholder"), values, strict=True):
+            node.meta["example_value"] = value
+        self._graph = CompiledGraph(graph, BackendRequest.of({"programs": 20}))
+
+    def program(self, weight: torch.Tensor, number: Any = 1.0) -> Any:
+        return self._graph._plan([weight, torch.ones(256), number]).programs
+
+
+def test_weights_in_the_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is made where another was freed, or given other memory, does not get the other's program."""
+    plans = Plans(monkeypatch)
+    assert [plans.program(nn.Parameter(torch.full((256,), float(n))))[0] for n in range(16)] == list(range(16))
+    weight = nn.Parameter(torch.zeros(256))
+    for number in range(16):
+        weight.data = torch.full((256,), float(number))
+        assert plans.program(weight)[0] == number
+        with torch.no_grad():
+            weight.mul_(2.0)
+        assert plans.program(weight)[0] == 2 * number
+
+
+def test_weights_are_held_no_longer_than_their_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = Plans(monkeypatch)
+    freed: list[int] = []
+    for number in range(3):
+        array = np.zeros(256, np.float32)
+        weakref.finalize(array, freed.append, number)
+        plans.program(nn.Parameter(torch.from_numpy(array)))
+        del array
+    gc.collect()
+    assert freed == [0, 1]
+
+
+def test_numbers_that_are_equal_and_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, weight = Plans(monkeypatch), nn.Parameter(torch.ones(256))
+    signs = [np.signbit(plans.program(weight, zero)[1]) for zero in (0.0, -0.0, np.float32(0.0), np.float32(-0.0))]
+    assert signs == [False, True, False, True]
+    assert [type(plans.program(weight, one)[1]) for one in (1, True, 1.0, np.float32(1))] == [
+        int,
+        bool,
+        float,
+        np.float32,
+    ]
+    assert plans.program(weight, float("nan")) is plans.program(weight, float("nan"))
 
 
 class Branching(nn.Module):

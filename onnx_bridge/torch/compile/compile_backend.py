@@ -8,7 +8,9 @@ to check that padding is harmless; a dimension whose padding changes an output i
 lowered runs in PyTorch, as without the backend, and one warning says why.
 
 In-place writes to weights make new programs, by PyTorch's version counters. Writes that these do not count, through
-``.data`` or NumPy, are not noticed: call ``torch.compiler.reset()`` after them.
+``.data`` or NumPy, or to tensors of inference mode, are not noticed: call ``torch.compiler.reset()`` after them. A
+graph holds the memory of the weights that its programs were made of until it is called with others, or is dropped
+itself; otherwise other weights could be in the same place.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -108,15 +111,16 @@ class CompiledGraph:
         self._plans: dict[Any, _Plan] = {}
         self._programs: dict[Any, Programs] = {}
         self._weights: tuple[Any, ...] = ()
+        self._held: list[torch.Tensor] = []
 
     def _plan(self, args: Sequence[Any]) -> _Plan:
         owned = self._signature.owned
-        weights = tuple((args[index].data_ptr(), write_count(args[index])) for index in owned)
+        weights = tuple(map(_state, held := [args[index] for index in owned]))
         if weights != self._weights:  # written to, or replaced
             self._reset()
-            self._weights = weights
+            self._weights, self._held = weights, [tensor.detach() for tensor in held]
         free = [value for index, value in enumerate(args) if index not in owned]
-        key = tuple((value.dtype, value.shape, value.device) if is_tensor(value) else value for value in free)
+        key = tuple((v.dtype, v.shape, v.device) if is_tensor(v) else _number(v) for v in free)
         if key not in self._plans:
             # the trial runs must not advance the user's random state
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=()):
@@ -129,7 +133,7 @@ class CompiledGraph:
         sizes = self._padded_sizes(call)
         shapes, constants = call.shapes(sizes), call.constants(sizes)
         dtypes = tuple(tensor.dtype for tensor in call.inputs.values())
-        key = tuple(shapes.items()), dtypes, tuple(constants.items())
+        key = tuple(shapes.items()), dtypes, tuple((index, _number(value)) for index, value in constants.items())
         if key not in self._programs:
             if len(self._programs) >= self._options.programs:
                 what = f"the graph was called with too many sizes: it has {len(self._programs)} programs"
@@ -166,6 +170,16 @@ class CompiledGraph:
                 computed[str(index)] = padding.cut(tensor, value.shape, {}, {})
         tensors = without_gradients(computed, filter(is_tensor, args))
         return plan.outcome.assemble({int(index): tensor for index, tensor in tensors.items()}, args)
+
+
+def _state(weight: torch.Tensor) -> tuple[Any, ...]:
+    """Return what differs from another weight, and after a write, as long as the memory of the weight is held."""
+    return weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), write_count(weight)
+
+
+def _number(value: Any) -> Any:
+    """Return a constant as a part of a key, in which 0.0 is not -0.0, 1 is not True, and NaN is NaN."""
+    return (type(value), repr(value)) if isinstance(value, (int, float, complex, np.generic)) else value
 
 
 def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

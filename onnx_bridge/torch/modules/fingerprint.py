@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.files.digest import file_digest
+from onnx_bridge.core.files.known_digests import known_digest
 from onnx_bridge.torch.modules.tensors import to_array
 
-_file_digest = functools.cache(file_digest)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.layout)
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -160,4 +159,4 @@ def _source(kind: type) -> str | None:
         return "compiled"
     except OSError:  # typed into an interpreter
         return None
-    return None if file is None or not Path(file).is_file() else _file_digest(Path(file))
+    return None if file is None or not Path(file).is_file() else known_digest(Path(file))
