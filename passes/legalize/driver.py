@@ -16,7 +16,7 @@ Skips: nodes for which no rule succeeds, with the runtime's message and the reas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -58,12 +58,13 @@ def legalize(model: ir.Model, context: Context) -> Result:
     legalizer = _Legalizer(NodeVerdicts(context.target, scope), scope, context, result)
     for _ in range(_MAX_ROUNDS):
         before = len(result.rewrites)
-        skips = list(legalizer.legalize_nodes(list(model.graph)))
+        result.skips = list(legalizer.legalize_nodes(list(model.graph)))
         if len(result.rewrites) == before or context.budget.left == 0:
-            result.skips = skips
             break
         for cleanup in _CLEANUP:
             result.rewrites += cleanup.run(model, context).rewrites
+    left = {node.name for node in scope.nodes()}
+    result.skips = [skip for skip in result.skips if skip.node in left]
     return result
 
 
@@ -81,14 +82,20 @@ class _Replacement:
     rules: list[str]
     verdict: Verdict | None = None
 
+    def add_rules(self, names: Iterable[str]) -> None:
+        self.rules = list(dict.fromkeys((*self.rules, *names)))
+
 
 @dataclass
 class _Legalizer:
+    """Legalizes the nodes of a scope, those of the graph or those of the subgraphs of a ``proposal``."""
+
     verdicts: NodeVerdicts
     scope: Scope
     context: Context
     result: Result
     is_witness: bool = False
+    proposal: Proposal | None = None
 
     def legalize_nodes(self, nodes: Sequence[ir.Node]) -> Iterator[Skip]:
         """Legalize the nodes of one graph; yields a Skip for each failing node that is left."""
@@ -126,7 +133,7 @@ class _Legalizer:
             replacement.proposal.discard()
 
     def _commit(self, replacement: _Replacement, verdict: Verdict) -> None:
-        rewrite = replacement.proposal.commit(f"{RULE}{replacement.rules[0]}")
+        rewrite = replacement.proposal.commit(f"{RULE}{replacement.rules[0]}", self.proposal)
         infer_after([value for value in replacement.proposal.outputs if value is not None], self.scope)
         for node in replacement.proposal.nodes:
             node.meta[PROVEN] = replacement.verdict
@@ -147,6 +154,7 @@ class _Legalizer:
         ``outer`` outputs of the proposal that the node is in count as used.
         """
         reasons = []
+        node.metadata_props.pop(UNSOLVED, None)
         for rule in rules().get((node.domain, node.op_type), ()):
             link = (rule.name, node.op_type)
             if link in chain or len(chain) >= _MAX_DEPTH:
@@ -211,8 +219,18 @@ class _Legalizer:
             if keep_random and is_random(node, self.scope):
                 continue
             if has_subgraphs(node):
+                # what is rewritten there is a part of the proposal: no rewrite of its own, and none if it is discarded
+                nested = _Legalizer(
+                    self.verdicts,
+                    self.scope,
+                    Context(self.context.target),
+                    Result(self.scope.model),
+                    self.is_witness,
+                    proposal,
+                )
                 for graph in subgraphs(node):
-                    list(self.legalize_nodes(list(graph)))
+                    list(nested.legalize_nodes(list(graph)))
+                replacement.add_rules(rule for rewrite in nested.result.rewrites for rule in rewrite.rules)
                 if self._failing_verdict(node) is None:
                     continue
             inner = self._find_replacement(node, chain, proposal.outputs)
@@ -220,7 +238,7 @@ class _Legalizer:
                 reason = f"the rewrite needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
                 unresolved = unresolved or reason
                 continue
-            replacement.rules += [name for name in inner.rules if name not in replacement.rules]
+            replacement.add_rules(inner.rules)
             proposal.substitute(node, inner.proposal)
         return unresolved
 

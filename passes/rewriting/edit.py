@@ -219,11 +219,12 @@ class Proposal:
     constants: list[ir.Value] = field(default_factory=list)
     absorbed: Sequence[ir.Node] = ()
 
-    def commit(self, maker: str) -> Rewrite:
+    def commit(self, maker: str, within: Proposal | None = None) -> Rewrite:
         """Insert the replacement into the graph and remove the node.
 
         Args:
             maker: the name of the pass, which is recorded in the new nodes.
+            within: the proposal that the graph is a part of, if it is not yet in the model.
 
         Raises:
             PassError: an output that is used has no replacement.
@@ -245,6 +246,9 @@ class Proposal:
         for value in self.constants:
             assert value.const_value is not None
             if value.uses() or value in self.outputs:
+                if old_format and within is not None:
+                    within.constants.append(value)
+                    continue
                 home.initializers.add(value)
                 if old_format:
                     home.inputs.append(value)

@@ -213,7 +213,7 @@ class NodeRewrite(Pass):
             for neighbour in before:  # a value with one use left may match now
                 work.add(use.node for value in neighbour.outputs if len(uses := value.uses()) == 1 for use in uses)
             work.add(after)
-        result.skips.extend(skips.values())
+        result.skips.extend(skip for node, skip in skips.items() if node.graph is not None)
 
 
 Rule = Callable[[ir.Node, Edit], Replacement]

@@ -89,7 +89,7 @@ class DissolveSequences(Pass):
                 break
             result.rewrites += FoldConstants().run(model, context).rewrites
         walk.clear(model.graph)
-        result.skips += walk.skips.values()
+        result.skips += [skip for node, skip in walk.skips.items() if node.graph is not None]
         return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from passes import legalize
 from passes.graphs import lineage
 from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.traversal import with_nested
 from passes.legalize.legalize import Legalize
 from passes.probing.node_verdicts import PROVEN, NodeVerdicts
-from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Target
+from passes.probing.probe import Probe
+from passes.rewriting.base import Budget, Context, Exactness, Proof, Result, Skip, Status, Target, Verdict
 from passes.rewriting.edit import Edit
 from passes.rewriting.pipeline import Pipeline
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -175,6 +178,100 @@ def test_a_wrong_rule_is_discarded(target: Target, monkeypatch: pytest.MonkeyPat
     assert not result.rewrites
     assert operators(source) == ["Mish"]
     assert "mish-is-tanh: the replacement of Mish fails: the runtime computes it wrongly" in reasons(result)[0]
+
+
+class Refusing:
+    """A runtime that rejects some operators, also in subgraphs, and computes all else right."""
+
+    name, rehearses = "refusing", False
+
+    def __init__(self, *operators: str) -> None:
+        self._operators = set(operators)
+
+    def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
+        names = [{node.op_type for node in with_nested(probe.nodes)} & self._operators for probe in probes]
+        right = Verdict(Status.OK, proof=Proof.RUN)
+        return [Verdict(Status.REJECTED, f"no {', '.join(sorted(own))}") if own else right for own in names]
+
+
+@rewrite("Mish")
+def mish_in_branches(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute it in both branches of an If."""
+
+    def branch() -> ir.Graph:
+        result = ir.Value(name=edit.scope.names.value("inner"), type=node.outputs[0].type, shape=node.outputs[0].shape)
+        inner = ir.node("Celu", [node.inputs[0]], outputs=[result], name=edit.scope.names.node("inner"))
+        return ir.Graph([], [result], nodes=[inner], name="branch")
+
+    condition = edit.constant(np.array(True))
+    return edit.op("If", [condition], {"then_branch": branch(), "else_branch": branch()})
+
+
+@rewrite("Celu")
+def celu_is_a_sum(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute it with a constant."""
+    return edit.op("Add", [node.inputs[0], edit.constant(np.ones(1, np.float32))])
+
+
+@pytest.mark.parametrize("ir_version", [3, 10])
+@pytest.mark.parametrize(
+    ("refused", "rules", "expected"),
+    [
+        (("Mish", "Celu", "If"), ("mish-is-tanh",), ["Tanh"]),
+        (("Mish", "Celu"), ("mish-in-branches", "celu-is-a-sum"), ["Add", "Add", "If"]),
+        (("Mish", "Celu", "Add", "Tanh"), (), ["Mish"]),
+    ],
+    ids=["discarded", "committed", "nothing"],
+)
+def test_a_proposal_is_one_rewrite(
+    refused: Sequence[str],
+    rules: Sequence[str],
+    expected: list[str],
+    ir_version: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is rewritten within it is reported and paid for with it, and not at all if it is discarded."""
+    known: Any = {("", "Mish"): (mish_in_branches, mish_is_tanh), ("", "Celu"): (celu_is_a_sum,)}
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
+    source = model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18)
+    source.ir_version = ir_version
+    budget = Budget(1)
+    result = Legalize().run(source, Context(Refusing(*refused), budget=budget))
+    assert [rewrite.rules for rewrite in result.rewrites] == ([rules] if rules else [])
+    assert budget.left == (0 if rules else 1)
+    assert sorted(node.op_type for node in Scope(source, source.graph).nodes()) == expected
+    assert bool(result.skips) == (not rules)
+    required = [value.name for value in source.graph.inputs if not value.is_initializer()]
+    assert required == ["x"]
+    assert all(value.uses() for value in source.graph.initializers.values())
+
+
+def test_skips_of_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it still rewrites something; and none of nodes that are gone."""
+    known: Any = {("", "Mish"): (mish_is_tanh,)}
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: known)
+    monkeypatch.setattr("passes.legalize.driver._MAX_ROUNDS", 1)
+    source = model("(float[4] x) => (float[4] y, float[4] z) { y = Mish(x) z = Erf(x) }", opset=18)
+    result = Legalize().run(source, Context(Refusing("Mish", "Erf")))
+    assert result.rewrites
+    assert [skip.node for skip in result.skips] == [source.graph[-1].name]
+
+
+@rewrite("Abs", "Neg")
+def negative_magnitude(node: ir.Node, edit: Edit) -> Replacement:
+    """Take what an Abs takes for what follows it, which removes the Abs."""
+    before = edit.producer(node, 0, "Abs") if node.op_type == "Neg" else None
+    if before is None:
+        return Skip("nothing is before it")
+    edit.absorb(before)
+    return edit.op("Sign", before.inputs)
+
+
+def test_no_skips_of_nodes_that_are_gone() -> None:
+    source = model("(float[4] x) => (float[4] y) { a = Abs(x) y = Neg(a) }")
+    result = negative_magnitude.run(source, Context())
+    assert operators(source) == ["Sign"]
+    assert not result.skips
 
 
 def large_transposed_convolution() -> ir.Model:
