@@ -79,7 +79,7 @@ def bucket_samples(
 ) -> list[Sample]:
     """Generate samples of the sizes of a program, with its values of the inputs that select one."""
     symbols = {dim for spec in specs for dim in spec.shape or ()}
-    selecting = {spec.name for spec in specs if spec.dtype == bool} & dims.keys() - symbols
+    selecting = {spec.name for spec in specs if spec.dtype.kind in "biu"} & dims.keys() - symbols
     sizes = {name: size for name, size in dims.items() if name not in selecting}
     generated = samplers.generate(specs, seed=seed, samples=samples, dims=sizes)
     for sample in generated:

@@ -15,7 +15,7 @@ from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.programs.instances import Instance, check_place, content_key
 from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
-from onnx_bridge.conversion.selecting_inputs import VALUES, selecting_inputs
+from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
@@ -65,8 +65,7 @@ class BucketConversion(Several):
         """Find the sizes of all buckets, and try whether padding is harmless; raises InputError, ParityError."""
         source.hash()
         model, key = source.model(), content_key(source, request)
-        selecting = dict.fromkeys(selecting_inputs(model, request), VALUES)
-        request = replace(request, buckets={**selecting, **request.buckets})
+        request = replace(request, buckets={**selecting_inputs(model, request), **request.buckets})
         _check(model, request)
         progress(Stage.LOAD)
         sizes = BucketSizes.of(model, request, lambda shapes: _refused(model, shapes, request))
@@ -109,11 +108,13 @@ class BucketConversion(Several):
 
     def _output(self, value: ir.Value, manifests: Sequence[Manifest]) -> TensorInfo:
         infos = [next(info for info in manifest.outputs if info.name == value.name) for manifest in manifests]
-        observed = [(dims, info.sizes or ()) for dims, info in zip(self.sizes.buckets, infos, strict=True)]
+        observed = zip(self.sizes.buckets, (info.sizes or () for info in infos), strict=True)
         seen = self.tried.shapes.get(str(value.name), ())
+        single = {name for name in selected(self.model, self.request.buckets) if len(self.request.buckets[name]) == 1}
+        points = [({name: dims[name] for name in dims.keys() - single}, shape) for dims, shape in (*observed, *seen)]
         declared = next(output for output in self.model.graph.outputs if output.name == value.name)
         pairs = itertools.zip_longest(self.sizes.axes(value) or (), self.sizes.axes(declared) or ())
-        axes = output_axes([claim if axis is None else axis for axis, claim in pairs], [*observed, *seen])
+        axes = output_axes([claim if axis is None else axis for axis, claim in pairs], points)
         return replace(infos[0], shape=axes)
 
 
@@ -128,7 +129,7 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
 def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> TensorInfo:
     info = next((info for info in infos if info.name == value.name), None)
     if info is None:  # it selects a bucket by its value
-        return TensorInfo(str(value.name), "bool", sizes.axes(value) or ())
+        return replace(TensorInfo.of(value), shape=sizes.axes(value) or ())
     known = sizes.axes(value) or (None,) * len(info.shape or ())
     shape = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
     return replace(info, shape=tuple(shape))
@@ -138,8 +139,9 @@ def _check(model: ir.Model, request: ConvertRequest) -> None:
     """Require that buckets and padding rules fit the model; raises InputError."""
     inputs = [value for value in required_inputs(model) if value.name not in request.freeze]
     selecting = selected(model, request.buckets)
-    for name in selecting:
-        if not request.buckets[name] or not {*request.buckets[name]} <= {*VALUES}:
+    boolean = {str(value.name) for value in inputs if value.dtype == ir.DataType.BOOL}
+    for name in selecting & boolean:
+        if not request.buckets[name] or not {*request.buckets[name]} <= {0, 1}:
             raise InputError("the values of a boolean input are false and true", where=f"bucket {name}")
     symbols = {axis for value in inputs for axis in dims_of(value) or () if isinstance(axis, str)}
     _check_sizes(symbols | selecting, request)

@@ -153,13 +153,19 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
     notes: list[str] = []
     if sizes is not None:
         from onnx_bridge.conversion.sizes.observed_shapes import observe_shapes
+        from onnx_bridge.conversion.sizes.unfit_branches import close_unfit_branches, closed_branches
 
+        close_unfit_branches(model, context)
         notes += [*sizes.notes, *sizes.check(model)]
         observe_shapes(model, context)
     steps += passes.run(model, context, between=verifier)
     cleaned = steps[-1].result.model if steps else model
     if sizes is not None:
+        if close_unfit_branches(cleaned, context):  # of bodies that are main graphs now
+            steps += passes.run(cleaned, context, between=verifier)
+            cleaned = steps[-1].result.model if steps else model
         _check_sizes(cleaned)
+        notes += closed_branches(cleaned)
     if context.contradictions:
         first, *more = context.contradictions.values()
         others = f" (and {len(more)} other values)" if more else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 
 import onnx_ir as ir
 
 from onnx_bridge.core.countdown import Countdown
-from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.reference import Reference
@@ -18,13 +18,16 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.samples.suitable import suitable
 
 
-def samples_for(request: ParityRequest, specs: Sequence[TensorSpec], original: ir.Model) -> list[Sample]:
+def samples_for(
+    request: ParityRequest, specs: Sequence[TensorSpec], original: ir.Model, run: Callable[[Sample], object]
+) -> list[Sample]:
     """Return the samples that a request names, or generated ones.
 
     Args:
         request: the request.
         specs: the inputs, with their shapes.
         original: the model before cleaning, from which the roles of inputs are derived.
+        run: runs the reference; raises InputError for a sample that it does not take.
 
     Raises:
         InputError: given samples cannot be read, are too few, or do not fit.
@@ -32,7 +35,15 @@ def samples_for(request: ParityRequest, specs: Sequence[TensorSpec], original: i
     if request.inputs is not None:
         return files.load(request.inputs, specs, count=request.samples)
     shapes = {spec.name: spec.shape for spec in specs}
-    return suitable(original, shapes, seed=request.seed, samples=request.samples or 1)
+
+    def takes(sample: Sample) -> bool:
+        try:
+            run(sample)
+        except InputError:
+            return False
+        return True
+
+    return suitable(original, shapes, seed=request.seed, samples=request.samples or 1, takes=takes)
 
 
 def versions(migraphx: str) -> dict[str, str]:

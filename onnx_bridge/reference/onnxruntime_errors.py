@@ -78,6 +78,7 @@ class OnnxRuntimeError(InputError):
         operator: the operator of the node that the message names; otherwise None.
         domain: the domain of that operator; None if it is unknown.
         node: the name of that node; None is unknown.
+        inner_node: the name of the node in its subgraphs that the message names last; None if it is unknown.
         newest_ir_version: the newest IR version that it takes, if the model's is newer.
         unknown: the operator that it does not have, if that is the reason; None if it was not looked for.
     """
@@ -114,6 +115,9 @@ class OnnxRuntimeError(InputError):
         self.operator: str | None = fields.get("operator")
         self.domain: str | None = fields.get("domain")
         self.node: str | None = fields.get("node")
+        matches = [match for pattern in _NAMED for match in pattern.finditer(message)]
+        last = max(matches, key=lambda match: match.start(), default=None)
+        self.inner_node: str | None = None if last is None else last.groupdict().get("node")
         newest = re.search(r"max supported IR version: (\d+)", message)
         self.newest_ir_version = int(newest[1]) if newest else None
 

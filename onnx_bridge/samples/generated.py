@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnx_bridge.samples.roles import Bound, Constant, Data, Dim, IntegerRange, Mask, Positions, Role, Uniform
+from onnx_bridge.samples.roles import Bound, Choice, Constant, Data, Dim, IntegerRange, Mask, Positions, Role, Uniform
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -58,6 +58,8 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
         case Constant(value, first):
             values = np.full(math.prod(shape), value)
             values[:1] = value if first is None else first
+        case Choice(numbers):
+            values = np.full(shape, numbers[sum(key[:2]) % len(numbers)])
         case Data():
             values = _data(bits, shape, dtype)
     return values.astype(dtype).reshape(shape)

@@ -74,7 +74,14 @@ class Constant:
     first: int | None = None
 
 
-Role = Data | IntegerRange | Positions | Mask | Uniform | Constant
+@dataclass(frozen=True)
+class Choice:
+    """One of some numbers: that of the seed and the sample, in turn."""
+
+    numbers: tuple[float, ...]
+
+
+Role = Data | IntegerRange | Positions | Mask | Uniform | Constant | Choice
 
 
 def roles(inputs: Sequence[ir.Value]) -> list[Role]:
@@ -126,6 +133,9 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     if integer and re.search(r"(^|_)len(gth)?s?($|_)", name) and len(dims_of(value) or ()) <= 1:
         others = [dims for other in inputs if other is not value and len(dims := dims_of(other) or ()) >= 2]
         return IntegerRange(1, ((others[0][1] if others else 1, 1),))
+    compared = [number for role in evidence if isinstance(role, Choice) for number in role.numbers]
+    if compared and all(dim == 1 for dim in dims_of(value) or ()):
+        return Choice(tuple(dict.fromkeys((*compared, max(compared) + 1))))
     return Data()
 
 
@@ -254,6 +264,18 @@ def _mask(use: _Use) -> Role | None:
     return Mask() if use.node.attributes.get_int("to", 0) == ir.DataType.BOOL else None
 
 
+def _compared(around: bool) -> Callable[[_Use], Role | None]:
+    """Return the role of what is compared with a constant: that number, or numbers ``around`` it."""
+
+    def role(use: _Use) -> Role | None:
+        number = _constant(use.node.inputs[1 - use.index])
+        if number is None:
+            return None
+        return Choice((number + 1 - use.offset, number - 1 - use.offset) if around else (number - use.offset,))
+
+    return role
+
+
 def _always(role: Role) -> Callable[[_Use], Role]:
     return lambda use: role
 
@@ -307,5 +329,11 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     **{(op, 0): _always(Uniform(0.1, 2.0)) for op in ("Log", "Sqrt")},
     **{(op, 0): _always(Uniform(-0.9, 0.9)) for op in ("Acos", "Asin", "Atanh")},
     ("Acosh", 0): _always(Uniform(1.1, 3.0)),
+    **{("Equal", index): _compared(around=False) for index in (0, 1)},
+    **{
+        (op, index): _compared(around=True)
+        for op in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+        for index in (0, 1)
+    },
 }
 """The role of a graph input that reaches this input of an operator, if that is evidence."""

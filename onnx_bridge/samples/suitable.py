@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import Dim
+from onnx_bridge.samples.roles import Choice, Dim
 from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 
+_TRIED = 4
+"""The number of samples that are generated for each, if the reference may refuse some."""
+
 
 def suitable(
-    original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None], *, seed: int = 0, samples: int = 1
+    original: ir.Model,
+    shapes: Mapping[str, Sequence[Dim] | None],
+    *,
+    seed: int = 0,
+    samples: int = 1,
+    takes: Callable[[Sample], bool] | None = None,
 ) -> list[Sample]:
     """Generate samples for the inputs that cleaning left.
 
@@ -24,13 +33,18 @@ def suitable(
         shapes: the shapes of the inputs of the cleaned model, by name; None if the rank is unknown.
         seed: a number of zero or more.
         samples: how many.
+        takes: whether the reference runs a sample: a number that selects a branch may be any of several.
 
     Raises:
         InputError: like `onnx_bridge.samples.inputs.generate`.
     """
     known = {name: shape for name, shape in shapes.items() if shape is not None}
     wanted, dims = samplers.with_shapes([spec for spec in samplers.specs(original) if spec.name in shapes], known)
-    return samplers.generate(wanted, seed=seed, samples=samples, dims=dims)
+    if takes is None or not any(isinstance(spec.role, Choice) for spec in wanted):
+        return samplers.generate(wanted, seed=seed, samples=samples, dims=dims)
+    generated = samplers.generate(wanted, seed=seed, samples=samples * _TRIED, dims=dims)
+    taken = list(itertools.islice(filter(takes, generated), samples))
+    return taken if len(taken) == samples else generated[:samples]
 
 
 def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from passes.shapes.size_expressions import evaluate
 
@@ -23,13 +23,16 @@ def size_of(axis: Axis, dims: Mapping[str, int]) -> int | None:
     return evaluate(axis, dims) if isinstance(axis, str) else axis
 
 
-def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def inside(
+    dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]], exact: Collection[str] = ()
+) -> dict[str, int]:
     """Return the smallest sizes that fall into a bucket.
 
-    They are one more than the sizes of the next smaller bucket; half of the smallest bucket's own sizes.
+    They are one more than the sizes of the next smaller bucket; half of the smallest bucket's own sizes. Those in
+    ``exact``, the values of selecting inputs, stay.
     """
-    smallest = {}
-    for name, size in dims.items():
+    smallest = dict(dims)
+    for name, size in ((name, size) for name, size in dims.items() if name not in exact):
         below = [bucket[name] for bucket in buckets if bucket[name] < size]
         smallest[name] = min(size, max(below) + 1) if below else min(size, max(1, size // 2))
     return smallest
@@ -37,7 +40,7 @@ def inside(dims: Mapping[str, int], buckets: Sequence[Mapping[str, int]]) -> dic
 
 def fitted(points: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Axis:
     """Return what a size is at several points: a number, a symbol, or a sum of symbols and a number; else None."""
-    if len(set(sizes)) == 1 and len(points) > 1:
+    if len(set(sizes)) == 1 and (len(points) > 1 or not points[0]):
         return sizes[0]
     for count in range(1, len(points[0]) + 1):
         sums = {}

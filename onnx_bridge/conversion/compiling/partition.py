@@ -18,6 +18,7 @@ from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.conversion.compiling.compiler import CompilationFailed, Compiler
 from onnx_bridge.conversion.compiling.retry import Ladder
 from onnx_bridge.conversion.selecting_inputs import selecting
+from onnx_bridge.conversion.sizes.buckets import value_text
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.remote_program import RemoteProgram
@@ -299,11 +300,13 @@ def _inputs_to_freeze(model: ir.Model) -> list[str]:
             f"{', '.join(names)}: shapes within the model depend on the values of these inputs, which MIGraphX needs "
             f"as constants; freeze them, as in {example}, or with a sample, --freeze {names[0]}=@SAMPLE.npz"
         )
-    for name in selecting(model):
+    chosen = selecting(model)
+    for value in (value for value in model.graph.inputs if value.name in chosen):
+        texts = [value_text(value, number) for number in chosen[str(value.name)]]
+        frozen = " or ".join(f"--freeze {value.name}={text}" for text in texts)
         notes.append(
-            f"{name} selects between branches with results of different shapes: convert it into a folder, with a "
-            f"program for each of its values (--bucket {name}=false,true), or for one of them, --freeze {name}=true or "
-            f"--freeze {name}=false"
+            f"{value.name} selects between branches: convert it into a folder, with a program for each of its values "
+            f"(--bucket {value.name}={','.join(texts)}), or for one of them, {frozen}"
         )
     return notes
 

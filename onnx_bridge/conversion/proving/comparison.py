@@ -198,9 +198,16 @@ class _Comparison:
         if self.original.samples:
             return self.original.samples
         try:
-            return list(suitable(self.original.model, shapes, samples=SAMPLES))
+            return list(suitable(self.original.model, shapes, samples=SAMPLES, takes=self._takes))
         except InputError as error:
             raise Unprovable(f"no samples can be generated: {error}") from None
+
+    def _takes(self, sample: Sample) -> bool:
+        try:
+            self.reference([sample])
+        except NoReferenceRun:
+            return False
+        return True
 
     def reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
         """Return the outputs of the original; raises Unprovable."""

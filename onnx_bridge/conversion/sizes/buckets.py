@@ -36,8 +36,18 @@ Runs = Callable[[Mapping[str, tuple[int, ...]]], str | None]
 def selected(model: ir.Model, names: Iterable[str]) -> set[str]:
     """Return the names of buckets that are not dimensions but inputs, whose values select a bucket."""
     inputs = required_inputs(model)
-    booleans = {str(value.name) for value in inputs if value.dtype == ir.DataType.BOOL}
-    return booleans.intersection(names).difference(_symbols(inputs))
+    single = {str(value.name) for value in inputs if _may_select(value)}
+    return single.intersection(names).difference(_symbols(inputs))
+
+
+def _may_select(value: ir.Value) -> bool:
+    single = all(dim == 1 for dim in dims_of(value) or ())
+    return value.dtype == ir.DataType.BOOL or (single and value.dtype is not None and value.dtype.is_integer())
+
+
+def value_text(value: ir.Value, number: int) -> str:
+    """Return the value of a selecting input as JSON."""
+    return json.dumps(bool(number) if value.dtype == ir.DataType.BOOL else number)
 
 
 def output_axes(
@@ -111,7 +121,9 @@ class BucketSizes:
             if not is_plain and len(known) == len(sizes) and value.name not in request.freeze:
                 shapes[str(value.name)] = tuple(known.values())
         shapes |= request.shapes
-        freeze = {**request.freeze, **{name: json.dumps(bool(bucket[name])) for name in selected(model, bucket)}}
+        selecting = [value for value in inputs if value.name in selected(model, bucket)]
+        values = {str(value.name): value_text(value, bucket[str(value.name)]) for value in selecting}
+        freeze = {**request.freeze, **values}
         alone = replace(request, buckets={}, ties={}, pad={}, pad_before=())
         budget = request.prove_budget / len(self.buckets)
         return replace(alone, dims=dims, shapes=shapes, freeze=freeze, prove_budget=budget)
@@ -196,7 +208,7 @@ class _Combinations:
 
     def others(self, buckets: Sequence[Sizes], following: Mapping[str, str]) -> tuple[dict[str, int], dict[str, str]]:
         """Return the dimensions of one size, and expressions for those that follow from dimensions of several sizes."""
-        unique = {label(at): at for bucket in buckets for at in (bucket, inside(bucket, buckets))}
+        unique = {label(at): at for bucket in buckets for at in (bucket, inside(bucket, buckets, self._selected))}
         points, known = list(unique.values()), []
         for point in points:
             sizes = self.sizes(point)

@@ -18,7 +18,7 @@ from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.conversion.source import Source
@@ -48,7 +48,8 @@ class Tried:
 def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> Tried:
     """Try all buckets; raises ParityError if padding changes an output."""
     model = source.model()
-    smaller = [bucket for bucket in sizes.buckets if inside(bucket, sizes.buckets) != bucket]
+    exact = selected(model, sizes.buckets[0])
+    smaller = [bucket for bucket in sizes.buckets if inside(bucket, sizes.buckets, exact) != bucket]
     if not smaller:
         return Tried()
     if any(is_random(node, scope) for scope in scopes(model) for node in scope.nodes()):
@@ -172,12 +173,14 @@ class _Trial:
 
     def _points(self, bucket: Sizes) -> Iterator[tuple[Sizes, Sizes]]:
         """Yield small and large sizes to try: the bucket's, or, if these take long, parts of them."""
-        large, small = dict(bucket), inside(bucket, self._sizes.buckets)
+        exact = selected(self._model, bucket)
+        large, small = dict(bucket), inside(bucket, self._sizes.buckets, exact)
+        free = bucket.keys() - exact
         while not self._is_quick(large):
-            if all(size <= 2 for size in large.values()):
+            if all(large[name] <= 2 for name in free):
                 return
-            large = {name: max(min(size, 2), size // 2) for name, size in large.items()}
-            small = {name: max(min(size, 1), small[name] // 2) for name, size in large.items()}
+            large |= {name: max(min(large[name], 2), large[name] // 2) for name in free}
+            small |= {name: max(min(large[name], 1), small[name] // 2) for name in free}
         yield small, large
         yield {name: max(min(size, 1), size - 1) if small[name] < size else size for name, size in large.items()}, large
 

@@ -91,8 +91,8 @@ class FaultLocalizer:
         self.cleaned = self.applications.cleaned.model
         name_nodes(Scope(self.cleaned, self.cleaned.graph))
         self._reference = self.model if reference is None else _loaded(reference)
-        self.samples = self._samples(request)
         session = Reference(self._reference)
+        self.samples = self._samples(request, session)
         self._judge = Judge(self._reference, self.tolerances, session=session)
         given = [_inputs_of(self._reference, sample) for sample in self.samples]
         self.truth = run_samples(session, given, "reference", self.tell)
@@ -296,13 +296,17 @@ class FaultLocalizer:
                 symptom = worse(symptom, Symptom.of_comparison(compared, number))
         return symptom
 
-    def _samples(self, request: ParityRequest) -> list[Sample]:
+    def _samples(self, request: ParityRequest, session: Reference) -> list[Sample]:
         """Return samples in the shapes of the cleaned model, with the values of frozen inputs."""
-        samples = samples_for(request, samplers.specs(self.cleaned), self.model)
+        frozen = frozen_values(self.model, request.conversion.freeze)
+
+        def run(sample: Sample) -> object:
+            return session.run(_inputs_of(self._reference, {**sample, **frozen}))
+
+        samples = samples_for(request, samplers.specs(self.cleaned), self.model, run)
         if not samples:
             raise InputError("no sample was given", where="inputs", hint="give one at least")
         self.notes += files.find_non_finite(samples)
-        frozen = frozen_values(self.model, request.conversion.freeze)
         return [{**sample, **frozen} for sample in samples]
 
 

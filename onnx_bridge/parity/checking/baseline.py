@@ -94,8 +94,8 @@ class Baseline:
         tell("reference")
         reference = Reference(original)
         model = models.load(original)
-        samples = samples_for(request, bundle.specs, model)
         frozen = frozen_values(model, bundle.manifest.request.freeze)
+        samples = samples_for(request, bundle.specs, model, lambda sample: reference.run({**sample, **frozen}))
         original_samples = [{**sample, **frozen} for sample in samples]
         device, cleaning = tolerances_of_bundle(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]

@@ -49,7 +49,9 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
         name = f"bucket {label(info.dims)}{how}"
         tell(name)
-        sizes = {tuple(dims.items()): dims for dims in (info.dims, inside(info.dims, buckets))}.values()
+        sizes = {
+            tuple(dims.items()): dims for dims in (info.dims, inside(info.dims, buckets, bundle.manifest.exact))
+        }.values()
         comparisons = (
             compare(side(sample), reference.run({**sample, **frozen}), allowed)
             for dims in sizes

@@ -1,0 +1,74 @@
+"""Branches of Ifs that are not valid for the sizes of the inputs, and that nobody takes with these sizes.
+
+ONNX Runtime runs such a model, since it checks the branch only when it is taken, but not with the sizes in its file.
+The node that it names then is in the branch in question. If the branch cannot be run either when it is forced to be
+taken, it is closed (`passes.cleanup.close_branches`).
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
+from onnx_bridge.reference.reference import Reference, load_error
+from onnx_bridge.samples import inputs as samplers
+from passes.cleanup.close_branches import CLOSED, close_branch, closed_branch, force_branch, ifs_around, is_if
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import with_nested
+from passes.rewriting.base import Context
+from passes.shapes.declarations import settle
+from passes.shapes.inference import infer
+
+_SEEDS = 4
+"""The number of samples on which a branch must fail: another node may fail before it on one of them."""
+
+
+def close_unfit_branches(model: ir.Model, context: Context) -> bool:
+    """Close the branches that do not fit the sizes of a model, in place; return whether there were any."""
+    changed = False
+    while any(is_if(node) for node in Scope(model, model.graph).nodes()):
+        error = load_error(model)
+        if not isinstance(error, OnnxRuntimeError) or error.reason is not Reason.OTHER:
+            break
+        pair = next((pair for pair in ifs_around(model, error.inner_node) if _fails(model, *pair)), None)
+        if pair is None or closed_branch(pair[0]) or not close_branch(model, *pair, error.what):
+            break
+        changed = True
+    if changed:
+        settle(model, context)
+        infer(model)
+    return changed
+
+
+def closed_branches(model: ir.Model) -> list[str]:
+    """Return notes on the closed branches of a cleaned model; raises InputError if one is always taken."""
+    notes = []
+    for node in with_nested(model.graph):
+        if (why := node.metadata_props.get(CLOSED)) is None:
+            continue
+        if node.graph is model.graph:
+            hint = "give other sizes with --dim NAME=N or --shape NAME:[…], or freeze other values"
+            raise InputError(f"the sizes of the inputs do not fit: {why}", hint=hint)
+        notes.append(f"a run that takes the {node.name} fails: {why}")
+    return notes
+
+
+def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
+    """Return whether ONNX Runtime fails inside of a branch that is taken, without the sizes that are in the model."""
+    loose = model.clone()
+    twins = {str(twin.name): twin for twin in with_nested(loose.graph)}
+    inside = {inner.name for inner in with_nested(node.attributes[branch].as_graph())}
+    for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
+        force_branch(loose, twins[str(outer.name)], taken)
+    for value in (*loose.graph.inputs, *(value for inner in with_nested(loose.graph) for value in inner.outputs)):
+        value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+    for seed in range(_SEEDS):
+        try:
+            Reference(loose).run(*samplers.generate(model, seed=seed))
+        except OnnxRuntimeError as error:
+            if error.inner_node in inside:
+                return True
+        except InputError:  # no sample can be generated
+            return False
+    return False
