@@ -23,7 +23,7 @@ from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import has_subgraphs, with_nested
 from passes.probing.probe import RANGE, Probe
-from passes.probing.shrinking.operands import Dims, Operands, Shrinking
+from passes.probing.shrinking.operands import Dims, Operands
 from passes.probing.shrinking.sampling import sampled, within
 from passes.probing.shrinking.shrink import shrink, shrink_arithmetic
 from passes.probing.shrinking.sizes import ALIKE, Expression, Key, Rule, SizeMap
@@ -71,17 +71,17 @@ class _Blueprint:
         self.axes: dict[ir.Value, list[Expression | None]] = {}
         self.elements: dict[ir.Value, list[Expression]] = {}
         self.limits: dict[ir.Value, list[Expression]] = {}
-        self.shrunk: dict[ir.Node, Shrinking] = {}
+        self.shrunk: dict[ir.Node, Operands] = {}
         every = list(with_nested(self.nodes))
         arithmetic: set[ir.Node] = set()
         for node in every:
             operands = self._operands(node, kinds=len(every) == 1)
             if len(every) > 1 and self._is_arithmetic(node, operands, arithmetic):
                 arithmetic.add(node)
-                shrunk = shrink_arithmetic(operands)
+                shrink_arithmetic(operands)
             else:
-                shrunk = shrink(operands, self.sizes)
-            self._add(node, shrunk)
+                shrink(operands)
+            self._add(node, operands)
 
     def solve(self, least: int, power: int) -> None:
         """Find the sizes; those of inputs with too few elements are larger."""
@@ -106,13 +106,13 @@ class _Blueprint:
         key = None if expression is None else expression.key
         return None if key in self.sizes.definitions else key
 
-    def _add(self, node: ir.Node, shrunk: Shrinking) -> None:
+    def _add(self, node: ir.Node, shrunk: Operands) -> None:
         self.shrunk[node] = shrunk
         for index, value in enumerate(node.inputs):
             if value is not None:
                 self.axes.setdefault(value, shrunk.axes[index])
-                if index in shrunk.elements:
-                    self.elements.setdefault(value, shrunk.elements[index])
+                if index in shrunk.small_elements:
+                    self.elements.setdefault(value, shrunk.small_elements[index])
                 if index in shrunk.limits:
                     self.limits.setdefault(value, shrunk.limits[index])
 
@@ -129,7 +129,7 @@ class _Blueprint:
         tensors = {index: self.constant(value) for index, value in enumerate(node.inputs)}
         known = {index: tensor for index, tensor in tensors.items() if tensor is not None}
         shapes, results = [[self.real(value) for value in values] for values in (node.inputs, node.outputs)]
-        return Operands(node, shapes, results, known, kinds)
+        return Operands(node, shapes, results, known, kinds, self.sizes)
 
     def _is_arithmetic(self, node: ir.Node, operands: Operands, before: set[ir.Node]) -> bool:
         """Return whether a node computes lists of numbers from shapes or constants."""
@@ -252,7 +252,7 @@ class _Copy:
         if any(value.shape is None for node in nodes for value in node.outputs if value.name):
             inference.infer(self._model)
         for node, shrunk in self._blueprint.shrunk.items():
-            for index, axes in shrunk.results.items():
+            for index, axes in shrunk.small_results.items():
                 new = self._values[node.outputs[index]]
                 if new.shape is None:
                     new.shape = ir.Shape([self._blueprint.sizes.evaluate(axis) for axis in axes])

@@ -10,31 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from passes.probing.shrinking.operands import Operands, Shrinking
-from passes.probing.shrinking.sizes import Expression, Key, Rule, SizeMap
+from passes.probing.shrinking.operands import Operands
+from passes.probing.shrinking.sizes import Expression, Rule
 
 _SIMPLE = 16
 """Ratios of sizes with larger denominators than this need not stay."""
 
-ShapeRule = Callable[[Operands, SizeMap, Shrinking], None]
+ShapeRule = Callable[[Operands], None]
 
 
-def _size(size: int, operands: Operands, sizes: SizeMap, kind: str = "") -> Expression:
-    """Return a size that may shrink; 0, 1 and negative numbers stay."""
-    return Expression.number(size) if size < 2 else sizes.require(operands.key(size, kind), Rule())
-
-
-def _set_axis(
-    index: int, axis: int, size: Expression, operands: Operands, sizes: SizeMap, shrinking: Shrinking
-) -> None:
-    """Set the size of an axis of an input; in a probe of several nodes, axes of that size follow."""
-    axes = shrinking.axes.setdefault(index, [None] * operands.rank(index))
-    axes[axis] = size
-    if not operands.kinds:
-        sizes.define(operands.key((operands.shape(index) or ())[axis]), size)
-
-
-def _reshape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _reshape(operands: Operands) -> None:
     """Split the axes before and after into common factors."""
     before, after = operands.shape(0), operands.results[0]
     if before is None or after is None:
@@ -42,24 +27,23 @@ def _reshape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     factors = _common_factors(before, after)
     if factors is None:
         for size in before:
-            sizes.require(operands.key(size), Rule(least=size))
+            operands.require(size, Rule(least=size))
         return
     for side, (shape, parts) in enumerate(zip((before, after), factors, strict=True)):
         for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
             product = Expression.product(*map(operands.key, part))
-            for size in part:
-                sizes.require(operands.key(size), Rule())
+            for factor in part:
+                operands.require(factor)
             if side == 0:
-                _set_axis(0, axis, product if size > 1 else Expression.number(size), operands, sizes, shrinking)
-            elif not operands.kinds:
-                sizes.define(operands.key(size), product)
+                operands.set_axis(0, axis, product if size > 1 else Expression.number(size))
+            operands.define(size, product)
     named = operands.named(1, "shape")
     if named and len(named) == len(after):
         wanted = [
             Expression.product(*map(operands.key, part)) if size > 1 else Expression.number(size)
             for size, part in zip(named, factors[1], strict=True)
         ]
-        shrinking.rename(operands, 1, "shape", wanted)
+        operands.rename(1, "shape", wanted)
 
 
 def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[list[int]], list[list[int]]] | None:
@@ -80,24 +64,23 @@ def _common_factors(before: Sequence[int], after: Sequence[int]) -> tuple[list[l
 def _count(index: int) -> ShapeRule:
     """Return the rule of an operand that is a size, or sizes."""
 
-    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+    def rule(operands: Operands) -> None:
         named = operands.elements(index)
         if named is not None:
-            shrinking.elements[index] = [_size(size, operands, sizes) for size in named]
+            operands.small_elements[index] = [operands.size(size) for size in named]
 
     return rule
 
 
-def _position(value: int, size: int, operands: Operands, sizes: SizeMap, modulus: int = 2) -> Expression:
+def _position(value: int, size: int, operands: Operands, modulus: int = 2) -> Expression:
     """Return a position on an axis, from its start or, if it is negative, from its end."""
     if abs(value) > size or abs(value) < 2:
         return Expression.number(value)
-    key = operands.key(abs(value))
-    sizes.require(key, Rule(modulus=modulus))
-    return Expression.product(key, factor=1 if value > 0 else -1)
+    operands.require(abs(value), Rule(modulus=modulus))
+    return Expression.product(operands.key(abs(value)), factor=1 if value > 0 else -1)
 
 
-def _slice(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _slice(operands: Operands) -> None:
     shape = operands.shape(0)
     if shape is None:
         return
@@ -109,13 +92,13 @@ def _slice(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         for number, value in enumerate(bounds or ()):
             size = shape[axes[number] if axes else number]
             modulus = math.lcm(2, abs(steps[number])) if steps else 2
-            sizes.require(operands.key(size), Rule(modulus=modulus))
-            named.append(_position(value, size, operands, sizes, modulus))
+            operands.require(size, Rule(modulus=modulus))
+            named.append(_position(value, size, operands, modulus))
         if bounds is not None:
-            shrinking.rename(operands, place, attribute, named)
+            operands.rename(place, attribute, named)
 
 
-def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _split(operands: Operands) -> None:
     shape = operands.shape(0)
     if shape is None:
         return
@@ -123,17 +106,18 @@ def _split(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     parts = operands.named(1, "split")
     if not parts:
         count = operands.integer("num_outputs", len(operands.results))
-        sizes.require(operands.key(shape[axis]), Rule(2 * count, math.lcm(2, count)))
+        operands.require(shape[axis], Rule(2 * count, math.lcm(2, count)))
         return
-    named = [_size(part, operands, sizes) for part in parts]
+    named = [operands.size(part) for part in parts]
     keys = [operands.key(part) for part in parts if part > 1]
     ones = sum(part for part in parts if part < 2)
     whole = Expression((*Expression.sum(*keys).terms, (ones, ())) if ones else Expression.sum(*keys).terms)
-    _set_axis(0, axis, whole, operands, sizes, shrinking)
-    shrinking.rename(operands, 1, "split", named)
+    operands.set_axis(0, axis, whole)
+    operands.define(shape[axis], whole)
+    operands.rename(1, "split", named)
 
 
-def _concat(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _concat(operands: Operands) -> None:
     """Let the size of the result follow from its parts."""
     result = operands.results[0]
     if result is None or operands.kinds:
@@ -141,13 +125,12 @@ def _concat(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
     axis = operands.integer("axis") % len(result)
     parts = [shape[axis] for shape in operands.shapes if shape]
     if sum(parts) == result[axis]:
-        keys = [operands.key(part) for part in parts]
-        for key in keys:
-            sizes.require(key, Rule())
-        sizes.define(operands.key(result[axis]), Expression.sum(*keys))
+        for part in parts:
+            operands.require(part)
+        operands.define(result[axis], Expression.sum(*map(operands.key, parts)))
 
 
-def _resize(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _resize(operands: Operands) -> None:
     """Keep simple ratios of sizes; of others, keep which size is larger."""
     before, after = operands.shape(0), operands.results[0]
     if before is None or after is None or len(before) != len(after):
@@ -162,19 +145,17 @@ def _resize(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         if ratio == 1:
             results.append(Expression.product(key))
         elif ratio.denominator <= _SIMPLE and size > 1:
-            sizes.require(key, Rule(modulus=math.lcm(2, ratio.denominator)))
+            operands.require(size, Rule(modulus=math.lcm(2, ratio.denominator)), kind)
             results.append(Expression.product(key, factor=ratio))
-            if not operands.kinds:
-                sizes.define(operands.key(result), results[-1])
+            operands.define(result, results[-1])
         else:
-            results.append(_size(result, operands, sizes, kind))
-        sizes.require(key, Rule())
-        shrinking.axes.setdefault(0, [None] * len(before))[axis] = Expression.product(key)
+            results.append(operands.size(result, kind))
+        operands.set_axis(0, axis, operands.require(size, kind=kind))
     if named is not None and len(named) == len(axes):
-        shrinking.elements[3] = [results[axis] for axis in axes]
+        operands.small_elements[3] = [results[axis] for axis in axes]
 
 
-def _pad(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _pad(operands: Operands) -> None:
     """Keep pads; require sizes larger than what is reflected or removed."""
     shape = operands.shape(0)
     pads = operands.named(1, "pads")
@@ -187,34 +168,34 @@ def _pad(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
         before, after = pads[place], pads[place + len(named)]
         least = max(before, after) + 2 if operands.node.attributes.get_string("mode", "constant") != "constant" else 3
         least = max(least, 3 - min(before, 0) - min(after, 0))
-        sizes.require(operands.key(shape[axis]), Rule(least))
+        operands.require(shape[axis], Rule(least))
 
 
-def _indexed(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _indexed(operands: Operands) -> None:
     """Let constant indices along one axis of the data follow its size."""
     shape = operands.shape(0)
     if shape and 1 in operands.constants:
         size = shape[operands.integer("axis") % len(shape)]
-        shrinking.limits[1] = [_size(size, operands, sizes)]
+        operands.limits[1] = [operands.size(size)]
 
 
-def _indexed_by_tuples(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _indexed_by_tuples(operands: Operands) -> None:
     shape, places = operands.shape(0), operands.shape(1)
     if not places:
         return
-    shrinking.axes.setdefault(1, [None] * len(places))[-1] = Expression.number(places[-1])
+    operands.set_axis(1, -1, Expression.number(places[-1]))
     if shape and 1 in operands.constants:
         first = operands.integer("batch_dims")
-        shrinking.limits[1] = [_size(size, operands, sizes) for size in shape[first : first + places[-1]]]
+        operands.limits[1] = [operands.size(size) for size in shape[first : first + places[-1]]]
 
 
-def _trilu(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _trilu(operands: Operands) -> None:
     shape, diagonal = operands.shape(0), operands.elements(1)
     if shape and diagonal:
-        shrinking.elements[1] = [_position(diagonal[0], max(shape[-2:]), operands, sizes)]
+        operands.small_elements[1] = [_position(diagonal[0], max(shape[-2:]), operands)]
 
 
-def _output_shape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _output_shape(operands: Operands) -> None:
     """Let the output of a transposed convolution differ from the stretched input by the same number."""
     shape, wanted = operands.shape(0), operands.integers("output_shape")
     if shape is None or not wanted:
@@ -225,13 +206,13 @@ def _output_shape(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> N
     for axis, stride, size in zip(spatial, strides, wanted[-len(spatial) :], strict=True):
         key = operands.key(shape[axis], "spatial")
         named.append(Expression(((stride, (key,)), (size - stride * shape[axis], ()))))
-    shrinking.attributes["output_shape"] = [*map(Expression.number, wanted[: -len(spatial)]), *named]
+    operands.attributes["output_shape"] = [*map(Expression.number, wanted[: -len(spatial)]), *named]
 
 
 def _aligned(*indices: int) -> ShapeRule:
     """Align inputs with the result of a convolution, whose window fits as often as in the real one."""
 
-    def rule(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+    def rule(operands: Operands) -> None:
         shape = operands.shape(0)
         for index in indices:
             aligned = operands.shape(index)
@@ -240,47 +221,46 @@ def _aligned(*indices: int) -> ShapeRule:
             strides = operands.integers("strides", [1] * (len(shape) - 2))
             for axis, stride in zip(range(2, len(shape)), strides, strict=False):
                 key, rest = operands.key(shape[axis], "spatial"), aligned[axis] - Fraction(shape[axis], stride)
-                axes = shrinking.axes.setdefault(index, [None] * len(shape))
-                axes[axis] = Expression(((Fraction(1, stride), (key,)), (rest, ())))
+                operands.set_axis(index, axis, Expression(((Fraction(1, stride), (key,)), (rest, ()))))
 
     return rule
 
 
-def _blocked(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _blocked(operands: Operands) -> None:
     """Require whole blocks along the axis of the scales."""
     shape, scale, block = operands.shape(0), operands.shape(1), operands.integer("block_size")
     if not block or shape is None or scale is None or len(shape) != len(scale):
         return
     axis = operands.integer("axis", 1) % len(shape)
     if shape[axis] != block * scale[axis]:
-        sizes.require(operands.key(shape[axis]), Rule(least=shape[axis]))
-        sizes.require(operands.key(scale[axis]), Rule(least=scale[axis]))
+        operands.require(shape[axis], Rule(least=shape[axis]))
+        operands.require(scale[axis], Rule(least=scale[axis]))
         return
-    key = operands.key(scale[axis], "blocks")
-    sizes.require(key, Rule(least=2))
-    _set_axis(0, axis, Expression.product(key, factor=block), operands, sizes, shrinking)
+    blocks = operands.require(scale[axis], Rule(least=2), "blocks")
+    whole = Expression.product(operands.key(scale[axis], "blocks"), factor=block)
+    operands.set_axis(0, axis, whole)
+    operands.define(shape[axis], whole)
     for index in (1, 2):
         if operands.rank(index) == len(shape):
-            _set_axis(index, axis, Expression.product(key), operands, sizes, shrinking)
+            operands.set_axis(index, axis, blocks)
 
 
-def _features(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _features(operands: Operands) -> None:
     """Keep the features, which attributes describe."""
     for index, shape in enumerate(operands.shapes):
-        keys: list[Key] = [operands.key(size) for size in (shape or ())[:1]]
-        axes: list[Expression | None] = [sizes.require(key, Rule()) for key in keys]
-        shrinking.axes[index] = axes + [Expression.number(size) for size in (shape or ())[1:]]
+        for axis, size in enumerate(shape or ()):
+            operands.set_axis(index, axis, Expression.number(size) if axis else operands.require(size))
 
 
-def _windowed_signal(operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> None:
+def _windowed_signal(operands: Operands) -> None:
     """Require two windows of a short-time Fourier transform or more."""
     shape, step, window = operands.shape(0), operands.elements(1), operands.shape(2)
     length = (operands.elements(3) or [0])[0] or (window or (0,))[0]
     if shape is None or len(shape) < 2 or not step:
         return
-    sizes.require(operands.key(shape[1]), Rule(length + step[0], math.lcm(2, step[0])))
+    operands.require(shape[1], Rule(length + step[0], math.lcm(2, step[0])))
     if window is not None:
-        shrinking.axes[2] = [Expression.number(size) for size in window]
+        operands.axes[2] = [Expression.number(size) for size in window]
 
 
 SHAPE_RULES: Mapping[str, ShapeRule] = {

@@ -9,52 +9,47 @@ from __future__ import annotations
 
 from passes.graphs.structural_inputs import OPERANDS
 from passes.probing.shrinking.families import FAMILIES
-from passes.probing.shrinking.operands import Operands, Shrinking
+from passes.probing.shrinking.operands import Operands
 from passes.probing.shrinking.shapes import FEATURES, SHAPE_RULES
-from passes.probing.shrinking.sizes import ALIKE, Expression, Rule, SizeMap
+from passes.probing.shrinking.sizes import ALIKE, Expression
 from passes.probing.shrinking.words import shrink_worded
 from passes.shapes.axes import words
 
 
-def shrink(operands: Operands, sizes: SizeMap) -> Shrinking:
-    """Return how the operands of a node shrink; the sizes and their rules are added to ``sizes``."""
-    shrinking = Shrinking()
+def shrink(operands: Operands) -> None:
+    """Find out how the operands of a node shrink."""
     node = operands.node
     if node.domain == "ai.onnx.ml":
-        FEATURES(operands, sizes, shrinking)
+        FEATURES(operands)
     families = words.of(node, FAMILIES)
-    if families and not any(shrink_worded(axes, operands, sizes, shrinking) for axes in families):
-        return keep(operands)
-    rule = SHAPE_RULES.get(node.op_type)
-    if rule is not None:
-        rule(operands, sizes, shrinking)
+    if families and not any(shrink_worded(axes, operands) for axes in families):
+        keep(operands)
+        return
+    if node.op_type in SHAPE_RULES:
+        SHAPE_RULES[node.op_type](operands)
     structural = OPERANDS.get(node.op_type, ()) if node.domain == "" else ()
     for index, shape in enumerate(operands.shapes):
-        axes = shrinking.axes.setdefault(index, [None] * len(shape or ()))
+        axes = operands.axes.setdefault(index, [None] * len(shape or ()))
         for axis, size in enumerate(shape or ()):
             if axes[axis] is None and index in structural:
                 axes[axis] = Expression.number(size)
             elif axes[axis] is None:
-                axes[axis] = sizes.require(operands.key(size), Rule())
-                shrinking.rules.setdefault((index, axis), ALIKE)
-    return shrinking
+                axes[axis] = operands.require(size)
+                operands.rules.setdefault((index, axis), ALIKE)
 
 
-def shrink_arithmetic(operands: Operands) -> Shrinking:
-    """Return how the operands of integer arithmetic on shapes shrink: their number stays."""
-    shrinking = keep(operands)
+def shrink_arithmetic(operands: Operands) -> None:
+    """Let the operands of integer arithmetic on shapes shrink: their number stays."""
+    keep(operands)
     for index in operands.constants:
         numbers = operands.elements(index)
         if numbers is not None:
-            shrinking.elements[index] = [
+            operands.small_elements[index] = [
                 Expression.product(("", abs(number)), factor=1 if number > 0 else -1) for number in numbers
             ]
-    return shrinking
 
 
-def keep(operands: Operands) -> Shrinking:
-    """Return nothing shrinks."""
-    shrinking = Shrinking()
+def keep(operands: Operands) -> None:
+    """Let nothing shrink."""
     for index, shape in enumerate(operands.shapes):
-        shrinking.axes[index] = [Expression.number(size) for size in shape or ()]
-    return shrinking
+        operands.axes[index] = [Expression.number(size) for size in shape or ()]

@@ -134,9 +134,6 @@ class SizeMap:
         definition = self.definitions.get(key)
         return self._solved.get(key, key[1]) if definition is None else self.evaluate(definition)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.rules or key in self.definitions
-
     def evaluate(self, expression: Expression) -> int:
         """Return what a sum of products becomes."""
         return int(sum(factor * math.prod(self[key] for key in keys) for factor, keys in expression.terms))

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 
 from passes.probing.shrinking.families import KINDS, RULES
-from passes.probing.shrinking.operands import Operands, Shrinking
-from passes.probing.shrinking.sizes import Expression, Key, Rule, SizeMap
+from passes.probing.shrinking.operands import Operands
+from passes.probing.shrinking.sizes import Expression, Key, Rule
 from passes.shapes.axes import words
 from passes.shapes.axes.words import Axes, Numbers
 
 
-def shrink_worded(axes: Axes, operands: Operands, sizes: SizeMap, shrinking: Shrinking) -> bool:
+def shrink_worded(axes: Axes, operands: Operands) -> bool:
     """Add how operands shrink; return False if a node does not have these axes."""
     attributes = words.numbers_of(operands.node)
     if not axes.suits(attributes, operands.shapes):
@@ -37,19 +37,19 @@ def shrink_worded(axes: Axes, operands: Operands, sizes: SizeMap, shrinking: Shr
         return False
     rules = RULES[operands.node.op_type](operands) if operands.node.op_type in RULES else {}
     for letter, key in keys.items():
-        sizes.require(key, rules.get(letter, Rule()))
+        operands.sizes.require(key, rules.get(letter, Rule()))
     for (index, axis), (word, size) in located.items():
-        shrinking.axes.setdefault(index, [None] * operands.rank(index))[axis] = expressions[index, axis]
+        operands.set_axis(index, axis, expressions[index, axis])
         if size != 1 and word in rules:
-            shrinking.rules[index, axis] = rules[word]
-        elif not operands.kinds:
-            sizes.define(("", size), expressions[index, axis])
+            operands.rules[index, axis] = rules[word]
+        else:
+            operands.define(size, expressions[index, axis])
     for name, word in axes.attributes.items():
         if name in operands.node.attributes:
-            shrinking.attributes[name] = [_expression(word, keys, numbers)]
+            operands.attributes[name] = [_expression(word, keys, numbers)]
     for (index, _), (word, size) in results.items():
         result = Expression.number(size) if word == "=" else _expression(word, keys, numbers)
-        shrinking.results.setdefault(index, []).append(result)
+        operands.small_results.setdefault(index, []).append(result)
     return True
 
 

@@ -533,6 +533,16 @@ def test_a_cluster_and_a_constant_cone() -> None:
     run(found)
 
 
+@pytest.mark.parametrize(("operator", "shape"), [("MatMul", (768, 300)), ("Add", (768,))])
+def test_axes_that_a_reshape_merges_have_the_product_of_their_sizes(operator: str, shape: Shape) -> None:
+    text = f"(float[8,50,12,64] x) => (y) {{ r = Reshape(x, t) y = {operator}(r, w) }}"
+    model = tiny(text, t=ints(8, 50, 768), w=weight(*shape))
+    inference.infer(model)
+    found = small(Probe.of(list(model.graph), Scope(model, model.graph)))
+    assert is_small(found)
+    run(found)
+
+
 def test_what_has_no_witness_says_why() -> None:
     found = witness(probe_of("NonZero", {"x": ("STRING", (3,))}))
     assert isinstance(found, Skip)
