@@ -17,7 +17,7 @@ from passes.evaluation.bounded_work import is_bounded_kind, unbounded
 from passes.evaluation.constant_session import EvaluationError
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
-from passes.graphs.traversal import captures, operands_of, with_nested
+from passes.graphs.traversal import captures, leading_to, operands_of, with_nested
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.messages import Array
@@ -77,13 +77,8 @@ def _is_left_unwritten(node: ir.Node, known: Tensors, scope: Scope) -> bool:
 
 def _cone(nodes: Sequence[ir.Node], targets: Sequence[ir.Value], known: Tensors) -> list[ir.Node]:
     """Return the nodes that compute targets from known values, in their order."""
-    needed = {value for value in targets if value not in known}
-    cone = []
-    for node in reversed(nodes):
-        if needed.intersection(node.outputs):
-            cone.append(node)
-            needed.update(value for value in operands_of(node) if value not in known)
-    return cone[::-1]
+    cone = leading_to((value for value in targets if value not in known), known.__contains__)
+    return [node for node in nodes if node in cone]
 
 
 def _run(

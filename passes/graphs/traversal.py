@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -44,6 +44,18 @@ def with_nested(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
         if has_subgraphs(node):
             for graph in subgraphs(node):
                 yield from with_nested(graph)
+
+
+def leading_to(values: Iterable[ir.Value], is_given: Callable[[ir.Value], bool] = lambda _: False) -> set[ir.Node]:
+    """Return the nodes that compute values, and their operands, from those that are given."""
+    leading: set[ir.Node] = set()
+    pending = [value.producer() for value in values]
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in leading:
+            leading.add(node)
+            pending += [value.producer() for value in operands_of(node) if not is_given(value)]
+    return leading
 
 
 def ancestors_of_last(nodes: Sequence[ir.Node]) -> list[ir.Node]:

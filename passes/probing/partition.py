@@ -31,7 +31,7 @@ from passes.core.errors import PassError
 from passes.graphs.cost import estimate
 from passes.graphs.limits import called_functions
 from passes.graphs.scopes import DISPUTED
-from passes.graphs.traversal import operands_of, with_nested
+from passes.graphs.traversal import leading_to, operands_of, with_nested
 
 _ISLAND_SHARE = 100
 _ISLAND_WORK = 10_000_000
@@ -147,7 +147,8 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
     if missing := sorted({*inputs, *outputs} - known.keys()):
         raise PassError(f"the model has no value {', '.join(missing)}")
     given, wanted = dict.fromkeys(known[name] for name in inputs), [known[name] for name in outputs]
-    kept = _leading_to(wanted, given, graph)
+    leading = leading_to((value for value in wanted if value not in given), given.__contains__)
+    kept = [node for node in graph if node in leading]
     computed = {value for node in kept for value in node.outputs}
     used = dict.fromkeys((*wanted, *(value for node in kept for value in operands_of(node))))
     outer = [value for value in used if value not in given and value not in computed]
@@ -179,19 +180,6 @@ def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> i
         functions=[function.clone() for function in called_functions(part, model).values()],
         metadata_props=dict(model.metadata_props),
     )
-
-
-def _leading_to(wanted: Iterable[ir.Value], given: Collection[ir.Value], graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes of a graph that compute the values ``wanted`` from those ``given``, in order."""
-    leading: set[ir.Node] = set()
-    pending = [value.producer() for value in wanted if value not in given]
-    while pending:
-        node = pending.pop()
-        if node is None or node in leading:
-            continue
-        leading.add(node)
-        pending += [value.producer() for value in operands_of(node) if value not in given]
-    return [node for node in graph if node in leading]
 
 
 def can_cross(value: ir.Value) -> bool:
@@ -359,15 +347,7 @@ def _cost(levels: Mapping[ir.Node, int], first: Side) -> tuple[int, int]:
 
 def needed(graph: ir.Graph) -> set[ir.Node]:
     """Return the nodes of a graph that its outputs depend on."""
-    reached: set[ir.Node] = set()
-    pending = [value.producer() for value in graph.outputs]
-    while pending:
-        node = pending.pop()
-        if node is None or node in reached or node.graph is not graph:
-            continue
-        reached.add(node)
-        pending += [value.producer() for value in operands_of(node)]
-    return reached
+    return {node for node in leading_to(graph.outputs) if node.graph is graph}
 
 
 def boundary(graph: ir.Graph, nodes: Iterable[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:

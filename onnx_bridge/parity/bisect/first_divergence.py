@@ -17,7 +17,7 @@ from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from passes.graphs.traversal import operands_of
+from passes.graphs.traversal import leading_to
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import boundary
 
@@ -60,14 +60,7 @@ def first_divergence(
 
 def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
     """Return the nodes that compute a value from the values that both models have, in order."""
-    nodes: set[ir.Node] = set()
-    pending = [value.producer()]
-    while pending:
-        node = pending.pop()
-        if node is None or node in nodes:
-            continue
-        nodes.add(node)
-        pending += [value.producer() for value in operands_of(node) if value.name not in shared]
+    nodes = leading_to([value], lambda operand: operand.name in shared)
     return [node for node in order if node in nodes]
 
 
