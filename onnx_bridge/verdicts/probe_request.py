@@ -117,7 +117,7 @@ def prepare(
 
 def _expect_original(request: ProbeRequest, proto: onnx.ModelProto, by_onnx: bool) -> bool:
     """Expect the outputs of what the probe replaces, for samples that suit that; False without a reference for it."""
-    original, places = request.probe.replaces, request.probe.full_input_indices
+    original, places = request.probe.replaces, request.probe.input_indices(full=True)
     if original is None or original.problem is not None or places is None or not _is_determined(original):
         return False
     before = original.to_proto(full=True)

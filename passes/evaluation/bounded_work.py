@@ -22,8 +22,6 @@ _MOST = 2**22
 """The most elements of a result, unless the given constants are larger."""
 _MOST_TOGETHER = 2**26
 """Likewise of all results."""
-
-
 _PRODUCTS_A_RESULT = 32
 """The number of multiply-adds that take as long as it takes to make an element of a result."""
 _AXES = 64
@@ -54,7 +52,7 @@ def unbounded(nodes: Sequence[ir.Node], known: Tensors) -> list[ir.Value] | None
         if (tensor := known.get(value)) is not None:
             if tensor.dtype == ir.DataType.STRING:
                 return None
-            sizes[value], shapes[value] = tensor.size, _shape(tensor)
+            sizes[value], shapes[value] = tensor.size, tensor.shape.numpy()
             given += tensor.size
     most, left = max(_MOST, given), max(_MOST_TOGETHER, 4 * given)
     needed: dict[ir.Value, None] = {}
@@ -124,23 +122,7 @@ def _ints(tensor: ir.TensorProtocol) -> list[int]:
     return [int(number) for number in tensor.numpy().reshape(-1)]
 
 
-def _shape(tensor: ir.TensorProtocol) -> list[int]:
-    return [int(size) for size in tensor.shape.numpy()]
-
-
 _Given = list[ir.TensorProtocol]
-
-
-def _of_constant_of_shape(_node: ir.Node, given: _Given) -> int:
-    return math.prod(_ints(given[0]))
-
-
-def _of_expand(_node: ir.Node, given: _Given) -> int:
-    return math.prod(_broadcast([_shape(given[0]), _ints(given[1])]))
-
-
-def _of_tile(_node: ir.Node, given: _Given) -> int:
-    return given[0].size * math.prod(_ints(given[1]))
 
 
 def _of_range(_node: ir.Node, given: _Given) -> int:
@@ -148,36 +130,29 @@ def _of_range(_node: ir.Node, given: _Given) -> int:
     return max(0, math.ceil((limit - start) / step))
 
 
-def _of_one_hot(_node: ir.Node, given: _Given) -> int:
-    return given[0].size * _ints(given[1])[0]
-
-
 def _of_pad(node: ir.Node, given: _Given) -> int | None:
     if node.attributes.get_string("mode", "constant") != "constant":
         return None
     pads = _ints(given[1]) if len(given) > 1 else [int(pad) for pad in node.attributes["pads"].as_ints()]
-    return given[0].size + math.prod(size + sum(map(abs, pads)) for size in _shape(given[0]))
-
-
-def _of_reduction(_node: ir.Node, given: _Given) -> int:
-    return math.prod(max(size, 1) for size in _shape(given[0]))  # of no elements, there may be many sums
+    return given[0].size + math.prod(size + sum(map(abs, pads)) for size in given[0].shape.numpy())
 
 
 def _of_product(_node: ir.Node, given: _Given) -> int:
-    left, right = _shape(given[0]), _shape(given[1])
+    left, right = given[0].shape.numpy(), given[1].shape.numpy()
     rows, columns = (left[-2] if len(left) > 1 else 1), (right[-1] if len(right) > 1 else 1)
     results = math.prod(_broadcast([left[:-2], right[:-2]])) * rows * columns
     return results + results * left[-1] // _PRODUCTS_A_RESULT
 
 
 _EXACT: dict[str, Callable[[ir.Node, _Given], int | None]] = {
-    "ConstantOfShape": _of_constant_of_shape,
-    "Expand": _of_expand,
+    "ConstantOfShape": lambda _, given: math.prod(_ints(given[0])),
+    "Expand": lambda _, given: math.prod(_broadcast([given[0].shape.numpy(), _ints(given[1])])),
     "MatMul": _of_product,
-    "OneHot": _of_one_hot,
+    "OneHot": lambda _, given: given[0].size * _ints(given[1])[0],
     "Pad": _of_pad,
     "Range": _of_range,
-    "Tile": _of_tile,
-    **dict.fromkeys(operators("reduces"), _of_reduction),
+    "Tile": lambda _, given: given[0].size * math.prod(_ints(given[1])),
+    # of no elements, there may be many sums
+    **dict.fromkeys(operators("reduces"), lambda _, given: math.prod(max(size, 1) for size in given[0].shape.numpy())),
 }
 """The results of these depend on values, or on sizes of 0; from these, the elements of a result."""

@@ -50,6 +50,19 @@ def unreleased_opsets() -> Iterator[None]:
             os.environ[_RELEASED_ONLY] = before
 
 
+def open_session(model: bytes) -> Any:
+    """Return a session of ONNX Runtime for a serialized model, with all optimizations off."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    with unreleased_opsets():
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def compute(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
     """Compute outputs with all optimizations off; strings are arrays of objects.
 
@@ -64,14 +77,8 @@ def compute(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array]) ->
     import onnxruntime as ort
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.enable_cpu_mem_arena = False
     try:
-        with unreleased_opsets():
-            session = ort.InferenceSession(without_saturation(model), options, providers=["CPUExecutionProvider"])
+        session = open_session(without_saturation(model))
         given = {
             name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(feed, int(ir.DataType.from_numpy(feed.dtype)))
             for name, feed in feeds.items()

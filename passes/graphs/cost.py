@@ -112,31 +112,6 @@ def _sizes(value: ir.Value | None) -> Sizes:
     return tuple(dim if isinstance(dim, int) else 1 for dim in value.shape or ())
 
 
-def _convolution(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    return math.prod(result) * math.prod(operands[WEIGHTS.get(node.op_type, 1)][1:])
-
-
-def _transposed(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    return math.prod(operands[0]) * math.prod(operands[1][1:])
-
-
-def _product(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    return math.prod(result) * operands[0][-1]
-
-
-def _gemm(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    transposed = node.attributes.get_int("transA", 0)
-    return math.prod(result) * operands[0][0 if transposed else 1]
-
-
-def _recurrent(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    return math.prod(operands[0][:2]) * (math.prod(operands[1]) + math.prod(operands[2]))
-
-
-def _attention(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
-    return 2 * math.prod(operands[0]) * operands[1][-2]
-
-
 def _einsum(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
     terms = node.attributes.get_string("equation", "").partition("->")[0].replace(" ", "").split(",")
     sizes: dict[str, int] = {}
@@ -145,14 +120,32 @@ def _einsum(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
     return math.prod(sizes.values())
 
 
+def _convolution(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(result) * math.prod(operands[WEIGHTS.get(node.op_type, 1)][1:])
+
+
+def _product(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(result) * operands[0][-1]
+
+
+def _gemm(node: ir.Node, operands: Sequence[Sizes], result: Sizes) -> int:
+    return math.prod(result) * operands[0][0 if node.attributes.get_int("transA", 0) else 1]
+
+
 _PRODUCTS: Mapping[str, Callable[[ir.Node, Sequence[Sizes], Sizes], int]] = {
     **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "NhwcConv", "QLinearConv"), _convolution),
-    "ConvTranspose": _transposed,
+    "ConvTranspose": lambda node, operands, result: math.prod(operands[0]) * math.prod(operands[1][1:]),
     **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "MatMulNBits"), _product),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), _product),
     **dict.fromkeys(("Gemm", "QGemm", "FusedGemm"), _gemm),
-    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
-    **dict.fromkeys(("Attention", "MultiHeadAttention", "GroupQueryAttention"), _attention),
+    **dict.fromkeys(
+        ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"),
+        lambda node, operands, result: math.prod(operands[0][:2]) * sum(map(math.prod, operands[1:3])),
+    ),
+    **dict.fromkeys(
+        ("Attention", "MultiHeadAttention", "GroupQueryAttention"),
+        lambda node, operands, result: 2 * math.prod(operands[0]) * operands[1][-2],
+    ),
     "Einsum": _einsum,
 }
 """The number of multiply-adds by operator name, of any domain, from the node and the sizes of operands and result."""

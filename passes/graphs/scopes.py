@@ -138,6 +138,14 @@ class Scope:
             return tensor.dtype
         return value.dtype if value is not None and self._is_reliable(value) else None
 
+    def values(self) -> Iterator[ir.Value]:
+        """Yield all values of the scope."""
+        for graph in self.graphs():
+            yield from graph.inputs
+            yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+            for node in graph:
+                yield from node.outputs
+
     def has_identity(self, value: ir.Value) -> bool:
         """Return whether Identity takes a value: sequences since opset 14, optionals since 16."""
         since = 1 if value.type is None or isinstance(value.type, ir.TensorType) else 14
@@ -186,11 +194,7 @@ def nodes_of(model: ir.Model) -> Iterator[ir.Node]:
 
 def values_of(model: ir.Model) -> Iterator[ir.Value]:
     """Yield all values of the main graph and its subgraphs."""
-    for graph in Scope(model, model.graph).graphs():
-        yield from graph.inputs
-        yield from (value for value in graph.initializers.values() if not value.is_graph_input())
-        for node in graph:
-            yield from node.outputs
+    yield from Scope(model, model.graph).values()
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import onnx
@@ -19,6 +19,7 @@ import onnx_ir as ir
 from passes.graphs.cost import Work, work
 from passes.graphs.dependencies import Dependencies
 from passes.graphs.limits import called_functions
+from passes.graphs.matching import has_references
 from passes.graphs.randomness import RANDOM_REASON, is_random
 from passes.graphs.scopes import DISPUTED, Scope
 from passes.graphs.tensors import constant_of, ints
@@ -107,7 +108,7 @@ class Probe:
         if any(self.input_ranges):
             data += f"{self.input_ranges}".encode()
         if self.replaces is not None:
-            data += f"{self.replaces.signature} {self.input_indices}".encode()
+            data += f"{self.replaces.signature} {self.input_indices(full=False)}".encode()
         return hashlib.blake2b(data, digest_size=16).hexdigest()
 
     @cached_property
@@ -127,17 +128,14 @@ class Probe:
         interval = value_range(value, self.scope) if matters else ANY
         return interval if max(map(abs, interval)) <= _SMALL else None
 
-    @property
-    def input_indices(self) -> list[int] | None:
-        """The index of each input among those of the probe that it replaces; None if some are not among them."""
-        return None if self.replaces is None else _indices(self.inputs, self.replaces.inputs)
-
-    @property
-    def full_input_indices(self) -> list[int] | None:
-        """The same for the inputs of ``to_proto(full=True)``, which includes full constant cones."""
+    def input_indices(self, *, full: bool) -> list[int] | None:
+        """Return the index of each input of `to_proto` among those of the probe that it replaces; None without one, or
+        if some are not among them."""
         if self.replaces is None:
             return None
-        return _indices(self.full_dependencies.inputs, self.replaces.full_dependencies.inputs)
+        inputs, others = (probe.full_dependencies.inputs if full else probe.inputs for probe in (self, self.replaces))
+        indices = {value: index for index, value in enumerate(others)}
+        return [indices[value] for value in inputs] if indices.keys() >= {*inputs} else None
 
     @cached_property
     def problem(self) -> str | None:
@@ -146,7 +144,7 @@ class Probe:
         Outputs may have unknown shapes: they are not compared then, but a rejection is one.
         """
         for node in with_nested(self.nodes):
-            if any(attribute.is_ref() for attribute in node.attributes.values()):
+            if has_references(node):
                 return f"{node.op_type} is in a function, whose caller supplies its attributes"
         if self.randomness is not None:
             return self.randomness
@@ -262,13 +260,6 @@ class Probe:
         yield from with_nested(self.nodes)
         for function in called_functions(self.nodes, self.scope.model).values():
             yield from with_nested(function)
-
-
-def _indices(values: Iterable[ir.Value], among: Iterable[ir.Value]) -> list[int] | None:
-    """Return the index of each value among others; None if some are not among them."""
-    indices = {value: index for index, value in enumerate(among)}
-    numbers = [indices.get(value) for value in values]
-    return None if None in numbers else [index for index in numbers if index is not None]
 
 
 def _is_used_outside(value: ir.Value, within: set[ir.Node]) -> bool:

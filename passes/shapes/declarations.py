@@ -15,7 +15,8 @@ is left of it. All other declarations are kept, since inference does not know ev
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Set
+import itertools
+from collections.abc import Iterable, Set
 
 import onnx_ir as ir
 
@@ -67,7 +68,8 @@ def settle(model: ir.Model, context: Settled) -> int:
         for value, known in inferred.items()
         if DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
-    scans = list(_scans(model))
+    bodies = [loops.body_of(node) for node in Scope(model, model.graph).nodes() if node.op_type == "Scan"]
+    scans = [body for body in bodies if body is not None]
     results = {value: value.shape for body in scans for value in body.outputs if value.shape is not None}
     for body in scans:
         for value in body.inputs:  # they keep their rank, and ONNX Runtime needs to know it
@@ -129,29 +131,20 @@ def settle_foreign(model: ir.Model, context: Settled) -> int:
 
 def unproven(model: ir.Model) -> list[ir.Value]:
     """Return the results of foreign operators whose shapes neither ONNX nor ONNX Runtime infers."""
-    functions = model.functions
-    values = [
-        value
+    domains = {
+        value: node.domain
         for node in model.graph
-        if node.domain != "" and node.op_identifier() not in functions
+        if node.domain != "" and node.op_identifier() not in model.functions
         for value in node.outputs
         if value.name and (value.type is None or isinstance(value.type, ir.TensorType))
-    ]
-    if not values:
-        return []
-    inferred = {value: shape for value, (_, shape) in ask(model, values, declared=False).items()}
-    if any(node.domain == "ai.onnx.ml" for node in model.graph):
+    }
+    inferred = {value: shape for value, (_, shape) in ask(model, list(domains), declared=False).items()}
+    if "ai.onnx.ml" in domains.values():
         with contextlib.suppress(*inference.FAILURES):
-            own = inference.run(model, declared=False, propagate=False)
-            ml = [value for value in values if _producer_domain(value) == "ai.onnx.ml"]
+            own = _infer(model, propagate=False)
+            ml = [value for value, domain in domains.items() if domain == "ai.onnx.ml"]
             inferred |= {value: own.get(value, (None, None))[1] for value in ml}
-    shapes = [inferred.get(value) for value in values]
-    return [value for value, shape in zip(values, shapes, strict=True) if shape is None or not shape.is_static()]
-
-
-def _producer_domain(value: ir.Value) -> str:
-    node = value.producer()
-    return "" if node is None else node.domain
+    return [value for value in domains if (shape := inferred.get(value)) is None or not shape.is_static()]
 
 
 def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
@@ -200,13 +193,6 @@ def _is_claim(declared: ir.Shape | None, proven: ir.Shape | None, sizes: Set[str
         if proven_dim.value in sizes if isinstance(dim, int) else dim.value is not None and dim != proven_dim:
             return True
     return False
-
-
-def _scans(model: ir.Model) -> Iterator[ir.Graph]:
-    for node in Scope(model, model.graph).nodes():
-        body = loops.body_of(node)
-        if node.op_type == "Scan" and body is not None:
-            yield body
 
 
 def _carried_through(model: ir.Model, parameters: list[Parameter]) -> dict[ir.Value, Known]:
@@ -380,7 +366,7 @@ def forget_impossible_sizes(model: ir.Model) -> None:
 
     Each is a size of its own, whatever other values have in its place. Types without a dtype are forgotten, too.
     """
-    for value in _all_values(model):
+    for value in itertools.chain.from_iterable(scope.values() for scope in scopes(model)):
         if value.dtype == ir.DataType.UNDEFINED:
             value.type = None
         if value.shape is not None and any(map(_is_impossible, value.shape)):
@@ -391,11 +377,3 @@ def _is_impossible(dim: int | ir.SymbolicDim) -> bool:
     return (
         not 0 <= dim <= MAX_ELEMENTS if isinstance(dim, int) else dim.value is not None and not names_a_size(dim.value)
     )
-
-
-def _all_values(model: ir.Model) -> Iterator[ir.Value]:
-    for scope in scopes(model):
-        for graph in scope.graphs():
-            yield from graph.inputs
-            for node in graph:
-                yield from node.outputs

@@ -32,20 +32,6 @@ class FatalInference(onnx.shape_inference.InferenceError):
     """ONNX's inference would never return, or abort the process."""
 
 
-class EndlessInference(FatalInference):
-    """ONNX's inference would never return.
-
-    Attributes:
-        equation: the equation of the Einsum.
-    """
-
-    def __init__(self, equation: str) -> None:
-        super().__init__(
-            f"the equation {equation!r} of an Einsum is not valid: a term has letters and one ellipsis at most"
-        )
-        self.equation = equation
-
-
 def refuse_fatal(model: onnx.ModelProto) -> None:
     """Check a model that ONNX is given to infer or to convert.
 
@@ -60,7 +46,9 @@ def refuse_fatal(model: onnx.ModelProto) -> None:
         if operator == "LayerNormalization" and isinstance(value, int) and not -MAX_RANK <= value <= MAX_RANK:
             raise FatalInference(f"the axis of a LayerNormalization is {value}")
         if operator == "Einsum" and isinstance(value, bytes) and not _TERMS.fullmatch(value):
-            raise EndlessInference(value.decode(errors="replace"))
+            equation = value.decode(errors="replace")
+            what = f"the equation {equation!r} of an Einsum is not valid: a term has letters and one ellipsis at most"
+            raise FatalInference(what)
 
 
 def _fatal_values(model: onnx.ModelProto) -> Iterator[tuple[bytes | int, str, int]]:

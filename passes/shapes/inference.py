@@ -73,12 +73,7 @@ def infer(
         known = run(model, declared=True, propagate=propagate, wanted=_is_open) if known is None else known
     except FAILURES as error:
         return Inferred(error=first_line(error))
-    updates = {value: update for value, more in known.items() if _is_open(value) and (update := _update(value, *more))}
-    if not updates or not commit():
-        return Inferred()
-    for value, (kind, shape) in updates.items():
-        value.type, value.shape = kind, shape
-    return Inferred(list(updates))
+    return Inferred(_learn({value: more for value, more in known.items() if _is_open(value)}, commit))
 
 
 def infer_foreign(model: ir.Model) -> list[ir.Value]:
@@ -87,13 +82,8 @@ def infer_foreign(model: ir.Model) -> list[ir.Value]:
     Returns:
         The changed values; none if there is no foreign operator, or ONNX Runtime rejects the model.
     """
-    unknown = [
-        value
-        for node in model.graph
-        for value in node.outputs
-        if value.name and (value.type is None or value.shape is None or not value.shape.is_static())
-    ]
-    return [value for value, known in ask(model, unknown).items() if _learn(value, *known)]
+    unknown = [value for node in model.graph for value in node.outputs if value.name and not _is_known(value)]
+    return _learn(ask(model, unknown))
 
 
 def infer_node(node: ir.Node, scope: Scope) -> None:
@@ -176,9 +166,11 @@ def _update(value: ir.Value, kind: ir.TypeProtocol | None, shape: ir.Shape | Non
     return (kind, merged) if kind is not value.type or merged != value.shape else None
 
 
-def _learn(value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape | None) -> bool:
-    before = value.type, value.shape
-    value.type = value.type or kind
-    if shape is not None:
-        value.shape = merge_shapes(value.shape, shape)
-    return (value.type, value.shape) != before
+def _learn(known: Mapping[ir.Value, Known], commit: Callable[[], bool] = lambda: True) -> list[ir.Value]:
+    """Merge what is known of values into them; return the changed ones, none if ``commit`` returns False."""
+    updates = {value: update for value, more in known.items() if (update := _update(value, *more))}
+    if not updates or not commit():
+        return []
+    for value, (kind, shape) in updates.items():
+        value.type, value.shape = kind, shape
+    return list(updates)

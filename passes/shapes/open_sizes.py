@@ -46,26 +46,8 @@ class OpenSizes:
 
 
 @dataclass(frozen=True)
-class TooSmall:
-    """A result whose size is impossible.
-
-    Attributes:
-        node: that computes it.
-        shape: what inference finds.
-    """
-
-    node: ir.Node
-    shape: Dims
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Sizes with which a node cannot compute.
-
-    Attributes:
-        node: that does not take them.
-        sizes: the sizes that should be the same.
-    """
+class Impossible:
+    """Sizes that a node cannot have: of a result, or those of operands that should be the same."""
 
     node: ir.Node
     sizes: Dims
@@ -109,16 +91,16 @@ class OpenDims:
         for value in self._model.graph.inputs:
             if value.shape is None or scope.is_parameter(value) or not isinstance(value.type, ir.TensorType):
                 continue
-            named = [_named(dim, f"{value.name}[{axis}]") for axis, dim in enumerate(value.shape)]
+            sizes = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+            named = [f"{value.name}[{axis}]" if size in (None, "") else size for axis, size in enumerate(sizes)]
             given = shapes.get(str(value.name), ())
             self.given |= {dim: size for dim, size in zip(named, given, strict=False) if isinstance(dim, str)}
             self._inputs[value] = tuple(named)
             if str(value.name) in frozen:
                 continue
-            symbols = {dim.value for dim in value.shape if isinstance(dim, ir.SymbolicDim) and dim.value}
-            self.symbols |= symbols
+            self.symbols |= {size for size in sizes if isinstance(size, str) and size}
             if not given:
-                self._unnamed += [value] if any(isinstance(dim, str) and dim not in symbols for dim in named) else []
+                self._unnamed += [value] if sizes != named else []
                 self.names += [dim for dim in named if isinstance(dim, str) and size_expressions.symbols(dim) == {dim}]
         names = {*self.names, *self.given}
         self.names = [name for name in dict.fromkeys(self.names) if name not in self.given]
@@ -171,20 +153,20 @@ class OpenDims:
             {name: derived[name] for name in self.names if name in derived},
         )
 
-    def too_small(self, known: Mapping[str, int]) -> TooSmall | None:
+    def too_small(self, known: Mapping[str, int]) -> Impossible | None:
         """Return the first result whose size is impossible for given sizes."""
         shapes = self._shapes({**self.given, **known})
         for node in self._model.graph:
             least = 1 if node.op_type in _WINDOWED else 0
             for value in node.outputs:
                 if any(isinstance(size, int) and size < least for size in shapes.get(value, ())):
-                    return TooSmall(node, shapes[value])
+                    return Impossible(node, shapes[value])
         return None
 
-    def conflict(self, known: Mapping[str, int]) -> Conflict | None:
+    def conflict(self, known: Mapping[str, int]) -> Impossible | None:
         """Return the first node that inference finds unable to compute with given sizes of all open dimensions."""
         relations = self._relations({**self.given, **known})
-        return next((Conflict(node, relation.sizes) for node, relation in relations if not relation.holds), None)
+        return next((Impossible(node, relation.sizes) for node, relation in relations if not relation.holds), None)
 
     def _following(self, known: Mapping[str, int], free: list[str]) -> tuple[dict[str, int], set[str]]:
         """Return the sizes that follow from those that are known, and the names that wait for a size which is not."""
@@ -225,10 +207,6 @@ class OpenDims:
         except FAILURES:  # then only what inputs and weights say is known
             pass
         return shapes
-
-
-def _named(dim: int | ir.SymbolicDim, otherwise: str) -> int | str:
-    return dim if isinstance(dim, int) else dim.value or otherwise
 
 
 def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:

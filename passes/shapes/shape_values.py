@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from passes.graphs.matching import has_references
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
 
@@ -89,7 +90,7 @@ class Elements:
 
 def _shape(node: ir.Node, elements: Elements) -> Known | None:
     shape = elements.shape(node.inputs[0])
-    if shape is None or any(attribute.is_ref() for attribute in node.attributes.values()):
+    if shape is None or has_references(node):
         return None
     start = node.attributes.get_int("start", 0)
     end = node.attributes.get_int("end", len(shape))
@@ -182,15 +183,11 @@ def _cast(node: ir.Node, elements: Elements) -> Known | None:
     return Known(known.elements, known.rank, ir.DataType(to.as_int()))
 
 
-def _identity(node: ir.Node, elements: Elements) -> Known | None:
-    return elements.of(node.inputs[0])
-
-
 _RULES: dict[str, Callable[[ir.Node, Elements], Known | None]] = {
     "Cast": _cast,
     "Concat": _concat,
     "Gather": _gather,
-    "Identity": _identity,
+    "Identity": lambda node, elements: elements.of(node.inputs[0]),
     "Reshape": _reshape,
     "Shape": _shape,
     "Size": _size,

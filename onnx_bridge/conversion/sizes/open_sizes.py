@@ -18,7 +18,7 @@ from onnx_bridge.conversion.sizes.refusals import BY_SIZES_ALONE, is_quick, is_r
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import CleanRequest
 from passes.rewriting.base import Context
-from passes.shapes.open_sizes import OpenDims, OpenSizes, TooSmall
+from passes.shapes.open_sizes import Impossible, OpenDims, OpenSizes
 
 _LARGER = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Sizes that are tried if the default is too small."""
@@ -116,10 +116,10 @@ class ChosenSizes:
         """Return the sizes if the dimensions that may have to be larger have this one."""
         return self.dims.sizes(self.request.default_dim or 1, dict.fromkeys(self._scalable, size))
 
-    def _is_guilty(self, name: str, before: TooSmall) -> bool:
+    def _is_guilty(self, name: str, before: Impossible) -> bool:
         """Return whether another size of one dimension changes the size of a result that is too small."""
         after = self.dims.too_small({**self.sizes.all, name: _LARGER[-1]})
-        return after is None or after.node is not before.node or after.shape != before.shape
+        return after is None or after.node is not before.node or after.sizes != before.sizes
 
     def _applied(self, sizes: OpenSizes) -> CleanRequest:
         shapes = self.dims.shapes_of_unnamed(sizes.all)

@@ -11,6 +11,7 @@ from itertools import zip_longest
 import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
+from passes.graphs.tensors import ints
 from passes.operators import WEIGHTS, operators
 from passes.shapes.axes import words
 from passes.shapes.axes.table import AXES
@@ -39,16 +40,12 @@ class Operands:
     """The shapes of a node's inputs, and its attributes."""
 
     def __init__(self, node: ir.Node, dims_of: Callable[[ir.Value], Dims | None], scope: Scope) -> None:
-        self.node = node
-        self._dims_of, self._scope = dims_of, scope
+        self.node, self._scope = node, scope
+        self.shapes: list[Dims] = [() if value is None else dims_of(value) or () for value in node.inputs]
 
     def dims(self, index: int) -> Dims:
         """Return the dimensions of an input; () if it is omitted or of unknown rank."""
-        value = self.node.inputs[index] if index < len(self.node.inputs) else None
-        return () if value is None else self._dims_of(value) or ()
-
-    def all(self) -> list[Dims]:
-        return [self.dims(index) for index in range(len(self.node.inputs))]
+        return self.shapes[index] if index < len(self.shapes) else ()
 
     def dim(self, index: int, axis: int) -> Dim:
         """Return a dimension; None if it is unknown."""
@@ -61,10 +58,7 @@ class Operands:
     def constant(self, index: int) -> list[int] | None:
         """Return the elements of a constant input; None if it is not constant or too long."""
         value = self.node.inputs[index] if index < len(self.node.inputs) else None
-        tensor = None if value is None else self._scope.constant(value)
-        if tensor is None or tensor.size > 64:
-            return None
-        return [int(number) for number in tensor.numpy().reshape(-1)]
+        return ints(self._scope.constant(value))
 
 
 _Rule = Callable[[Operands], Iterator[Relation]]
@@ -75,10 +69,10 @@ def relations(operands: Operands) -> Iterator[Relation]:
     node = operands.node
     if node.op_type in _RULES:
         yield from _RULES[node.op_type](operands)
-    attributes, shapes = words.numbers_of(node), [dims or None for dims in operands.all()]
-    suitable = (axes for axes in words.of(node, AXES) if axes.suits(attributes, shapes))
+    attributes = words.numbers_of(node)
+    suitable = (axes for axes in words.of(node, AXES) if axes.suits(attributes, operands.shapes))
     for axes in itertools.islice(suitable, 1):
-        yield from _worded(axes, attributes, shapes)
+        yield from _worded(axes, attributes, operands.shapes)
 
 
 def _worded(axes: Axes, attributes: Numbers, shapes: Sequence[Dims | None]) -> Iterator[Relation]:
@@ -110,7 +104,7 @@ def _broadcast(*shapes: Dims) -> Iterator[Relation]:
 
 
 def _elementwise(node: Operands) -> Iterator[Relation]:
-    yield from _broadcast(*(dims for dims in node.all() if dims))
+    yield from _broadcast(*(dims for dims in node.shapes if dims))
 
 
 def _matmul(node: Operands) -> Iterator[Relation]:
@@ -130,7 +124,7 @@ def _block_weights(node: Operands) -> Iterator[Relation]:
 
 
 def _concat(node: Operands) -> Iterator[Relation]:
-    shapes = [dims for dims in node.all() if dims]
+    shapes = [dims for dims in node.shapes if dims]
     if not shapes or len({len(dims) for dims in shapes}) > 1:
         return
     axis = node.number("axis", 0) % len(shapes[0])
@@ -179,7 +173,7 @@ def _reshape(node: Operands) -> Iterator[Relation]:
 def _einsum(node: Operands) -> Iterator[Relation]:
     terms = node.node.attributes.get_string("equation", "").partition("->")[0].replace(" ", "").split(",")
     sizes: dict[str, list[Dim]] = {}
-    for term, dims in zip(terms, node.all(), strict=False):
+    for term, dims in zip(terms, node.shapes, strict=False):
         if "." not in term and len(term) == len(dims):
             for letter, size in zip(term, dims, strict=True):
                 sizes.setdefault(letter, []).append(size)

@@ -54,7 +54,7 @@ class Axes:
     def suits(self, attributes: Numbers, shapes: Sequence[Dims | None]) -> bool:
         """Return whether a node with some attributes, and shapes of inputs, may have these axes."""
         text = self.inputs.partition(";")[0]
-        has_rank = not shapes or shapes[0] is None or _words(text, len(shapes[0])) is not None
+        has_rank = not shapes or not shapes[0] or _words(text, len(shapes[0])) is not None
         return has_rank and all(attributes.get(name) == value for name, value in self.when.items())
 
 

@@ -370,11 +370,11 @@ def test_places_are_those_of_the_inputs_that_there_are() -> None:
     part = Probe([scope.graph[2]], scope, whole.outputs, replaces=whole)
     again = Probe(whole.nodes, scope, whole.outputs, replaces=whole)
     assert [value.name for value in again.inputs] == ["x", "w", "b"]
-    assert again.input_indices == [0, 1, 2]
-    assert again.full_input_indices == [0, 1]
+    assert again.input_indices(full=False) == [0, 1, 2]
+    assert again.input_indices(full=True) == [0, 1]
     assert len(again.to_proto(full=True).graph.input) == 2
-    assert part.full_input_indices is None  # it takes what the other makes
-    assert whole.full_input_indices is None
+    assert part.input_indices(full=True) is None  # it takes what the other makes
+    assert whole.input_indices(full=True) is None
 
 
 def test_what_a_large_constant_is_made_of_is_told_apart() -> None:

@@ -21,7 +21,7 @@ from passes.isolation.process import ChildFailure, Reason
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 from passes.shapes import inference, onnx_inference
-from passes.shapes.fatal import EndlessInference, FatalInference, refuse_fatal
+from passes.shapes.fatal import FatalInference, refuse_fatal
 from passes.shapes.inference import infer_node
 from passes.shapes.onnx_inference import UnknownLists, infer_shapes
 from passes.specialize.convert_opset import ConvertOpset
@@ -55,9 +55,9 @@ def model(place: str, equation: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("equation", BAD)
 def test_refused(place: str, equation: str) -> None:
-    with pytest.raises(EndlessInference) as error:
+    with pytest.raises(FatalInference) as error:
         refuse_fatal(model(place, equation))
-    assert error.value.equation == equation
+    assert repr(equation) in str(error.value)
     assert isinstance(error.value, onnx.shape_inference.InferenceError)
 
 
