@@ -17,6 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
+from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.scopes import Scope, name_nodes, values_of
 from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Budget, Context, Target
@@ -196,3 +197,11 @@ def _check_sizes(model: ir.Model) -> None:
         if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
             what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
             raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")
+
+
+def check_ranks(model: ir.Model) -> None:
+    """Raise InputError if the rank of an input that MIGraphX takes is unknown."""
+    for value in required_inputs(model):
+        if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
+            hint = f"give its shape with --shape {value.name}:[…]"
+            raise InputError("the number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)

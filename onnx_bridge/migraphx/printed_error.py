@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 _LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
 """Source file, line and function, which MIGraphX puts in front of a message."""
+_NO_PRODUCER = re.compile(r'PARSE_GRAPH: invalid onnx file\. Input "(.*)" is unavailable due to .*')
+"""What MIGraphX prints for a value that it has not parsed, also if the file is valid."""
 
 
 @dataclass(frozen=True)
@@ -30,4 +32,5 @@ class PrintedError:
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("migraphx_") or "Error:" in line] or lines[-1:]
         text = re.sub(r"^migraphx_\w+: ", "", errors[-1]) if errors else ""
-        return cls(_LOCATION.sub("", text.removeprefix("Error: ")).strip(), "bad_alloc" in printed)
+        text = _LOCATION.sub("", text.removeprefix("Error: ")).strip()
+        return cls(_NO_PRODUCER.sub(r"it has parsed no node that computes '\1'", text), "bad_alloc" in printed)

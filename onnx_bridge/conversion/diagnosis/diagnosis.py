@@ -10,10 +10,12 @@ from typing import Any
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.verdicts.proof_counts import ProofCounts
-from passes.rewriting.base import Proof
+from passes.rewriting.base import Proof, Status
 
 UNKNOWN = "unknown"
 """The verdict on a node that cannot be probed."""
+NOT_NEEDED = "not needed"
+"""The verdict on a node that cleaning removes, so that no runtime gets it."""
 
 
 class PlannedAction(StrEnum):
@@ -33,8 +35,9 @@ class NodeDiagnosis:
         name: its name.
         operator: its operator, with the domain unless that is ONNX's.
         module: the PyTorch module that it comes from, if the exporter recorded it.
-        verdict: the runtime's verdict on the unchanged node: a `passes.rewriting.base.Status`, or `UNKNOWN`.
-        message: the runtime's message, or why the node cannot be probed.
+        verdict: the runtime's verdict on what cleaning makes of the node, before it is legalized: a
+            `passes.rewriting.base.Status`, `UNKNOWN` or `NOT_NEEDED`.
+        message: the runtime's message if it rejects the node; how numbers differ, or why the node cannot be probed.
         proof: what the verdict on its numbers rests on.
         unproven: why its numbers were not compared at real size; empty if they were, or if there are none.
         action: the planned action.
@@ -50,6 +53,18 @@ class NodeDiagnosis:
     unproven: str
     action: PlannedAction
     by: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is known against the node."""
+        return self.verdict in (Status.OK.value, UNKNOWN, NOT_NEEDED)
+
+    @property
+    def reason(self) -> str:
+        """The message, with its speaker if that is MIGraphX, or why numbers are not proven."""
+        if self.verdict == Status.REJECTED.value:
+            return f"MIGraphX: {self.message}"
+        return self.message or (self.unproven if self.proof is Proof.NONE else "")
 
 
 @dataclass(frozen=True)

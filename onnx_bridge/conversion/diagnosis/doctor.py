@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.cleaning import rewrite
+from onnx_bridge.conversion.cleaning import check_ranks, rewrite
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
-from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
-from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.conversion.diagnosis.diagnosis import (
+    NOT_NEEDED,
+    UNKNOWN,
+    Diagnosis,
+    NodeDiagnosis,
+    PlannedAction,
+    counted,
+)
+from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
@@ -32,9 +38,11 @@ from passes.graphs.scopes import Scope, name_nodes, scopes, weight_bytes
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import with_nested
 from passes.isolation.limits import Limits, limited
+from passes.legalize.legalize import Legalize
+from passes.probing.node_verdicts import RULE
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
-from passes.rewriting.pipeline import Step
+from passes.rewriting.pipeline import Pipeline, Step
 
 if TYPE_CHECKING:
     from onnx_bridge.requests.keywords import DoctorOptions
@@ -102,22 +110,30 @@ def _run(
     if refusal is not None:
         what = f"nothing can be compared, as ONNX Runtime does not take the model: {refusal.what}"
         notes.append(f"{what} ({refusal.hint})" if refusal.hint else what)
-    cleaning = CleanRequest(
-        request.pipeline, dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1
-    )
-    before = rewrite(loaded.clone(), replace(cleaning, pipeline="infer-shapes"))
+    originals = [node for node in Scope(loaded, loaded.graph).nodes() if constant_of(node) is None]
+    about = [(str(node.name), provenance.operator(node), provenance.module(node)) for node in originals]
+    cleaning = CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1)
+    pipeline = Pipeline.parse(request.pipeline)
+    names = [item if isinstance(item, str) else item.name for item in pipeline.items]
+    first = names.index(Legalize.name) if Legalize.name in names else len(names)
+    before = rewrite(loaded, cleaning, Pipeline(pipeline.items[:first]), target=target, progress=progress)
     progress("judging every node")
-    verdicts = _verdicts(Scope(before.model, before.model.graph), target)
-    after = rewrite(loaded, cleaning, target=target, progress=progress)
+    verdicts = _Verdicts(with_inferred_types(before.model.clone()), target)
+    after = rewrite(before.model, CleanRequest(), Pipeline(pipeline.items[first:]), target=target, progress=progress)
     if out is not None:
         models.save(after.model, out)
     progress(Stage.PARSE)
     partitioned = partition(with_inferred_types(after.model), target, host=request.host)
-    actions = _Actions(after.model, after.steps, partitioned)
+    actions = _Actions(after.model, [*before.steps, *after.steps], partitioned)
     nodes = [
-        NodeDiagnosis(str(node.name), provenance.operator(node), provenance.module(node), *verdict, *actions.of(node))
-        for node, verdict in verdicts.items()
+        NodeDiagnosis(name, operator, module, *verdicts.of(name, actions), *actions.of(name))
+        for name, operator, module in about
     ]
+    problem = partitioned.problem
+    try:
+        check_ranks(after.model)
+    except InputError as error:
+        problem = problem or str(error)
     weights = weight_bytes(after.model)
     return Diagnosis(
         path=None if isinstance(model, ir.Model) else str(Path(model)),
@@ -130,8 +146,8 @@ def _run(
         kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
-        problem=partitioned.problem or "",
-        notes=[*after.notes, *partitioned.notes, *notes],
+        problem=problem or "",
+        notes=[*before.notes, *after.notes, *partitioned.notes, *notes],
         path_fixed=None if out is None else str(out),
         comparable=refusal is None,
     )
@@ -152,17 +168,37 @@ _Told = tuple[str, str, Proof, str]
 """A verdict as a diagnosis shows it: its status, its message, its proof, and why it is not proven at real size."""
 
 
-@unchanged_graphs()
-def _verdicts(scope: Scope, target: ProbedRuntime) -> dict[ir.Node, _Told]:
-    """Return the verdict on each node, also in subgraphs, except constants; in order."""
-    probes = {node: Probe.of([node], scope) for node in scope.nodes() if constant_of(node) is None}
-    possible = {node: probe for node, probe in probes.items() if probe.problem is None}
-    judged = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
-    return {node: _told(probe, judged.get(node)) for node, probe in probes.items()}
+class _Verdicts:
+    """The verdicts on the nodes of a model that is clean and not legalized yet, in subgraphs as well."""
+
+    @unchanged_graphs()
+    def __init__(self, model: ir.Model, target: ProbedRuntime) -> None:
+        scope = Scope(model, model.graph)
+        probes = {node: Probe.of([node], scope) for node in scope.nodes() if constant_of(node) is None}
+        possible = {node: probe for node, probe in probes.items() if probe.problem is None}
+        judged = dict(zip(possible, target.verdicts(list(possible.values())), strict=True))
+        self._told: dict[str, list[_Told]] = {}
+        for node, probe in probes.items():
+            for name in lineage.origin(node):
+                self._told.setdefault(name, []).append(_told(probe, judged.get(node)))
+
+    def of(self, name: str, actions: _Actions) -> _Told:
+        """Return the verdict on a node of the original model: on what is compiled, or else on what is legalized."""
+        told = [_told(None, verdict) for verdict in actions.verdicts(name)]
+        action, by = actions.of(name)
+        if not told and (action is not PlannedAction.REMOVED or by == Legalize.name):
+            told = self._told.get(name, [])
+        return max(told, key=_badness, default=(NOT_NEEDED, "", Proof.NONE, ""))
 
 
-def _told(probe: Probe, verdict: Verdict | None) -> _Told:
+def _badness(told: _Told) -> tuple[int, int]:
+    status, _, proof, _ = told
+    return (status != Status.OK.value) + (status not in (Status.OK.value, UNKNOWN)), list(Proof).index(proof)
+
+
+def _told(probe: Probe | None, verdict: Verdict | None) -> _Told:
     if verdict is None:  # the node cannot be probed
+        assert probe is not None
         return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
     return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or "")
 
@@ -175,6 +211,9 @@ class _Actions:
         self._reasons = {
             inner: reason for node, reason in partitioned.plan.reasons.items() for inner in with_nested([node])
         }
+        self._verdicts = {
+            inner: verdict for node, verdict in partitioned.verdicts.items() for inner in with_nested([node])
+        }
         for scope in scopes(after):
             for node in scope.nodes():
                 for name in lineage.origin(node):
@@ -183,9 +222,15 @@ class _Actions:
             name: step.name for step in reversed(steps) for rewrite in step.result.rewrites for name in rewrite.before
         }
 
-    def of(self, node: ir.Node) -> tuple[PlannedAction, str]:
+    def verdicts(self, name: str) -> list[Verdict]:
+        """Return the verdicts on what MIGraphX gets for a node of the original model; none if that is legalized."""
+        replacements = self._replacements.get(name, [])
+        if any(node in self._reasons or _maker(node).startswith(RULE) for node in replacements):
+            return []
+        return [self._verdicts[node] for node in replacements if node in self._verdicts]
+
+    def of(self, name: str) -> tuple[PlannedAction, str]:
         """Return the action on a node of the original model, and the passes or the reason."""
-        name = str(node.name)
         replacements = self._replacements.get(name, [])
         if not replacements:
             return PlannedAction.REMOVED, self._removers.get(name, "")
@@ -194,8 +239,13 @@ class _Actions:
         )
         if reasons:
             return PlannedAction.HOST, "; ".join(reasons)
-        makers = dict.fromkeys(maker for node in replacements if (maker := node.metadata_props.get(lineage.PASS)))
+        makers = dict.fromkeys(filter(None, map(_maker, replacements)))
         return (PlannedAction.REWRITTEN, ", ".join(makers)) if makers else (PlannedAction.UNCHANGED, "")
+
+
+def _maker(node: ir.Node) -> str:
+    """Return the pass that made a node; empty if it is the model's."""
+    return node.metadata_props.get(lineage.PASS, "")
 
 
 def _facts(model: ir.Model) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.entries import FileInfo
-from onnx_bridge.conversion.cleaning import rewrite
+from onnx_bridge.conversion.cleaning import check_ranks, rewrite
 from onnx_bridge.conversion.compiling.partition import with_inferred_types
 from onnx_bridge.conversion.precision.precision import precision_notes
 from onnx_bridge.conversion.precision.quantized_products import QuantizedProducts
@@ -18,7 +18,6 @@ from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.requests.conversion import CleanRequest
-from onnx_bridge.samples.roles import required_inputs
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.legalize.legalize import Legalize
 
@@ -109,7 +108,7 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
             target=verdicts,
             progress=_announcing(plan.stopwatch.progress),
         )
-        _check_ranks(cleaned.model)
+        check_ranks(cleaned.model)
     notes = [*cleaned.notes, *precision_notes(cleaned.steps, request.precision)]
     return PassResults(cleaned.model, str(cleaned.pipeline), [step.to_json() for step in cleaned.steps], notes)
 
@@ -117,11 +116,3 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
 def _announcing(progress: Progress) -> Progress:
     """Return a callback for the names of passes, which announces legalization as a stage of its own."""
     return lambda name: progress(Stage.LEGALIZE if name == Legalize.name else name)
-
-
-def _check_ranks(model: ir.Model) -> None:
-    """Require a known rank of every input that MIGraphX takes."""
-    for value in required_inputs(model):
-        if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
-            hint = f"give its shape with --shape {value.name}:[…]"
-            raise InputError("the number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)

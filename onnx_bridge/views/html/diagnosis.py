@@ -30,11 +30,11 @@ def page_of(diagnosis: Diagnosis) -> Page:
         Column("node", "name"),
         Column("operator", "code"),
         Column("module", "text", "the PyTorch module that it comes from"),
-        Column("verdict", "verdict", "the verdict on the unchanged node"),
+        Column("verdict", "verdict", "the verdict on the node once the model is clean"),
         Column("proof", "text", "what the verdict on its numbers rests on"),
         Column("planned action", "text"),
         Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
-        Column("message of MIGraphX", "text"),
+        Column("reason", "text"),
     )
     rows = [_finding(index, node) for index, node in enumerate(diagnosis.nodes)]
     headline = "Everything will run" if diagnosis.passed else "It will not run"
@@ -60,10 +60,9 @@ def page_of(diagnosis: Diagnosis) -> Page:
 
 
 def _finding(index: int, node: NodeDiagnosis) -> Row:
-    verdict = {"ok": GOOD, "unknown": PLAIN}.get(node.verdict, BAD)
+    verdict = GOOD if node.verdict == "ok" else PLAIN if node.passed else BAD
     unproven = node.proof is Proof.NONE
     proof = cell(node.proof.value, WARN if node.verdict == "ok" and unproven else "")
     action = cell(node.action, WARN if node.action is PlannedAction.HOST else "")
-    message = node.message or (node.unproven if unproven else "")
     about = (index, node.name, node.operator, node.module)
-    return Row.of(*about, cell(node.verdict, verdict), proof, action, node.by, message, choice=node.action)
+    return Row.of(*about, cell(node.verdict, verdict), proof, action, node.by, node.reason, choice=node.action)

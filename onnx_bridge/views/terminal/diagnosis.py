@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from onnx_bridge.conversion.diagnosis.diagnosis import UNKNOWN, Diagnosis, NodeDiagnosis, PlannedAction, counted
+from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.diagnosis.explain import Catalogue, Explanation
 from onnx_bridge.views.terminal.tables import notes_of, plain_table
 from onnx_bridge.views.terminal.view import view
-from passes.rewriting.base import Proof, Status
 
 
 @view.register
@@ -48,7 +47,7 @@ def _conclusion(diagnosis: Diagnosis) -> Text:
 
 
 def _by_operator(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
-    headings = ("operator", "nodes", "verdict", "proof", "planned action", "MIGraphX says")
+    headings = ("operator", "nodes", "verdict", "proof", "planned action", "reason")
     table = plain_table(*headings, numbers=["nodes"])
     groups: dict[str, list[NodeDiagnosis]] = {}
     for node in nodes:
@@ -58,16 +57,15 @@ def _by_operator(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
         verdicts = Counter(node.verdict for node in group)
         actions = Counter(_action(node, node.action is PlannedAction.REWRITTEN) for node in group)
         proofs = Counter(node.proof.value for node in group)
-        message = next((node.message for node in group if node.message), "")
+        message = next((node.reason for node in group if node.message), "")
         table.add_row(operator, str(len(group)), counted(verdicts), counted(proofs), counted(actions), message)
     return table
 
 
 def _by_node(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
-    table = plain_table("node", "operator", "module", "verdict", "proof", "planned action", "MIGraphX says")
+    table = plain_table("node", "operator", "module", "verdict", "proof", "planned action", "reason")
     for node in nodes:
-        unproven = node.unproven if node.proof is Proof.NONE else ""
-        cells = node.verdict, node.proof.value, _action(node, bool(node.by)), node.message or unproven
+        cells = node.verdict, node.proof.value, _action(node, bool(node.by)), node.reason
         table.add_row(node.name, node.operator, node.module, *cells)
     return table
 
@@ -78,7 +76,7 @@ def _action(node: NodeDiagnosis, with_passes: bool) -> str:
 
 def _rank(group: Sequence[NodeDiagnosis]) -> int:
     order = (PlannedAction.HOST, PlannedAction.REWRITTEN, PlannedAction.REMOVED, PlannedAction.UNCHANGED)
-    bad = any(node.verdict not in (Status.OK.value, UNKNOWN) for node in group)
+    bad = not all(node.passed for node in group)
     return min(order.index(node.action) for node in group) + (0 if bad else len(order))
 
 
