@@ -124,13 +124,17 @@ class BenchResult(JsonRecord):
                 ratios[row] = ratio(row.latencies, base.latencies, paired=True)
         return ratios
 
-    def knees(self) -> dict[tuple[str, str, str], tuple[int, int]]:
-        """Return the batch size with the best throughput, and the knee, by engine, target and precision."""
+    def throughputs(self) -> dict[tuple[str, str, str], dict[int, float]]:
+        """Return the throughput by batch size, if there are several, by engine, target and precision."""
         sizes: dict[tuple[str, str, str], dict[int, float]] = {}
         for row in self.rows:
             if row.batch is not None:
                 sizes.setdefault(row.key[:3], {})[row.batch] = row.throughput
-        return {kind: knee(throughputs) for kind, throughputs in sizes.items() if len(throughputs) > 1}
+        return {kind: throughputs for kind, throughputs in sizes.items() if len(throughputs) > 1}
+
+    def knees(self) -> dict[tuple[str, str, str], tuple[int, int]]:
+        """Return the batch size with the best throughput, and the knee, by engine, target and precision."""
+        return {kind: knee(throughputs) for kind, throughputs in self.throughputs().items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, which can serve as a baseline."""

@@ -52,8 +52,8 @@ def load(
     Args:
         path: its folder, its program (``.mxr``), or the file that it was packed into.
         runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        timeout: limit in seconds for each of MIGraphX's steps.
-        memory: limit in GiB for MIGraphX's process.
+        timeout: limit in seconds for each of MIGraphX's steps, and for each run of a host partition.
+        memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
 
     Raises:
         InputError: there is no bundle, or it is damaged or of another format.
@@ -76,9 +76,7 @@ class Bundle(Runnable):
 
     Args:
         path: its folder, its program, or a packed bundle.
-        runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
-        timeout: limit in seconds for each of MIGraphX's steps, and for each run of a host partition.
-        memory: limit in GiB for MIGraphX's process, and for ONNX Runtime's.
+        runtime, timeout, memory: as for `load`.
 
     Attributes:
         path: its folder, or its program; of a packed bundle, the folder that it was unpacked to.

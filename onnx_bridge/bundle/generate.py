@@ -15,7 +15,7 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.schema import JsonRecord
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.samples import files
 
 
@@ -55,9 +55,7 @@ def generate(  # noqa: PLR0913
         prompt: the tokens that the text begins with, if the model has an encoder; default: its own first token.
         choose: sampling: from logits, (1, vocabulary) float32, to tokens, (1,); default: the most probable.
         stop: tokens that end the text.
-        runtime: which MIGraphX (see `onnx_bridge.migraphx.runtime.find`).
-        timeout: limit in seconds for each of MIGraphX's steps.
-        memory: limit in GiB for MIGraphX's process.
+        runtime, timeout, memory: as for `onnx_bridge.load`.
 
     Raises:
         InputError: the bundle is not a decoder, not exactly one of ``ids`` and ``inputs`` is given, or as for
@@ -88,6 +86,4 @@ def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLi
     if encoding is None:
         raise InputError("only an encoder takes inputs from a file", where=str(path), hint=hint)
     (sample,) = files.read(path, [encoding.spec], count=1)
-    source = sample[encoding.spec.name]
-    assert isinstance(source, np.ndarray)
-    return source
+    return as_array(sample[encoding.spec.name])

@@ -22,6 +22,7 @@ from onnx_bridge.bundle.manifest.entries import PartitionInfo
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, parse
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError, WorkerCrashed
+from onnx_bridge.core.schema import read_as
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -141,7 +142,7 @@ class _Rehearsed(Program):
         with worker.limited(self.limits):
             with self.part(info, cleaned) as path:
                 program = parse(worker, path, shapes, use_debug_symbols=bool(self.info.forecast))
-            operators = map(Operator.from_json, program.run_gpu_passes(passes.library, len(passes.groups)))
+            operators = read_as(list[Operator], program.run_gpu_passes(passes.library, len(passes.groups)))
             self.views[index] = tuple(operator for operator in operators if operator.is_product)
             program.compile("ref")
         return DevicePartition(info, program, worker, self.limits)

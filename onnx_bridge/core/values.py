@@ -15,7 +15,7 @@ import onnx_ir as ir
 from passes.isolation.messages import Array
 from passes.isolation.value_messages import Value
 
-__all__ = ["Array", "Kind", "Value", "dtype_name", "flat"]
+__all__ = ["Array", "Kind", "Value", "as_array", "dtype_name", "flat"]
 
 
 class Kind(enum.Enum):
@@ -52,6 +52,12 @@ class Kind(enum.Enum):
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """Return a dtype as ONNX calls it where numpy does not: strings are objects."""
     return "string" if dtype.kind in "OUST" else dtype.name
+
+
+def as_array(value: Value) -> Array:
+    """Return a value that is a tensor."""
+    assert isinstance(value, np.ndarray)
+    return value
 
 
 def flat(values: Mapping[str, Value]) -> dict[str, Array]:

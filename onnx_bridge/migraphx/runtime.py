@@ -16,6 +16,7 @@ from pathlib import Path
 
 from onnx_bridge.core.errors import RuntimeNotFound, nearest
 from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx.c_api import LIBRARY
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE, Kind
@@ -27,7 +28,7 @@ _INSTALL = "install one with: onnx-bridge runtime install"
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Runtime(JsonRecord):
     """One installation of MIGraphX.
 
     Attributes:
@@ -48,8 +49,8 @@ class Runtime:
     version: str
     targets: tuple[str, ...]
     identity: str
-    library_path: tuple[Path, ...] = ()
-    loader: Path | None = None
+    library_path: tuple[Path, ...] = field(default=(), repr=False)
+    loader: Path | None = field(default=None, repr=False)
 
     @property
     def release(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import Array, Value, as_array
 
 Program = Callable[[Mapping[str, Value]], Mapping[str, Value]]
 
@@ -80,8 +80,8 @@ class Cache(ABC):
         typed = {name: np.ascontiguousarray(value, self._dtypes[name]) for name, value in given.items()}
         outputs = program(typed)
         for tensor in layout.cache:
-            self._arrays[tensor.past] = _array(outputs, tensor.present)
-        logits = _array(outputs, layout.logits).astype(np.float32)
+            self._arrays[tensor.past] = as_array(outputs[tensor.present])
+        logits = as_array(outputs[layout.logits]).astype(np.float32)
         return logits[:, None] if logits.ndim == 2 else logits
 
 
@@ -187,9 +187,3 @@ def _positions(mask: Array) -> Array:
 def _last(array: Array, width: int, axis: int) -> Array:
     """Return a cache without its first tokens."""
     return np.ascontiguousarray(array[(slice(None),) * axis + (slice(width, None),)])
-
-
-def _array(outputs: Mapping[str, Value], name: str) -> Array:
-    array = outputs[name]
-    assert isinstance(array, np.ndarray)
-    return array

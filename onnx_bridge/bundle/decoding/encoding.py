@@ -9,7 +9,7 @@ import numpy as np
 from onnx_bridge.bundle.manifest.layout import Encoder
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.samples.inputs import TensorSpec
 
 
@@ -55,12 +55,7 @@ class Encoding:
         given = self._inputs(np.asarray(source), None if mask is None else np.asarray(mask))
         outputs = self.encoder(given)
         values = {**given, **outputs, **self.memory({self.layout.memory: outputs[self.layout.hidden]})}
-        arrays: dict[str, Array] = {}
-        for info in self.layout.given:
-            array = values[info.value]
-            assert isinstance(array, np.ndarray)
-            arrays[info.name] = array
-        return arrays
+        return {info.name: as_array(values[info.value]) for info in self.layout.given}
 
     def _inputs(self, source: Array, mask: Array | None) -> dict[str, Array]:
         """Return the inputs of the encoder, padded to its size."""

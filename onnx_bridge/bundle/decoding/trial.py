@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from onnx_bridge.bundle.decoding.caches import GrowingCache, StaticCache
 from onnx_bridge.bundle.decoding.sampling import greedy
 from onnx_bridge.bundle.manifest.layout import Layout
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import Array, Value, as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
@@ -85,9 +83,7 @@ class Original:
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         """Return seeded token ids, (batch, count)."""
-        ids = suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
-        assert isinstance(ids, np.ndarray)
-        return ids
+        return as_array(suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids])
 
     def _run(self, arrays: Mapping[str, Value]) -> Mapping[str, Value]:
         return self._reference.run({**arrays, **self._frozen})

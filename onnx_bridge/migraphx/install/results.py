@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.core.schema import to_json
 from onnx_bridge.migraphx.runtime import Choice, Runtime
 
 
@@ -21,8 +22,8 @@ class RuntimeList:
         return next((choice.runtime for choice in self.choices if choice.used), None)
 
     def to_json(self) -> dict[str, Any]:
-        entries = [{**_entry(choice.runtime), "used": choice.used, "why": choice.why} for choice in self.choices]
-        return {"used": _entry(self.used) if self.used else None, "runtimes": entries}
+        entries = [{**choice.runtime.to_json(), "used": choice.used, "why": choice.why} for choice in self.choices]
+        return {"used": to_json(self.used), "runtimes": entries}
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,3 @@ class Paths:
 
     def to_json(self) -> dict[str, Any]:
         return {self.done: [str(path) for path in self.paths]}
-
-
-def _entry(runtime: Runtime) -> dict[str, Any]:
-    return {
-        "kind": runtime.kind,
-        "path": str(runtime.path),
-        "origin": runtime.origin,
-        "version": runtime.version,
-        "targets": list(runtime.targets),
-        "identity": runtime.identity,
-    }

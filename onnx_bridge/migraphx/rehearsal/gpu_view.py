@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
@@ -19,7 +18,7 @@ class Operator:
     """One operator of the program after ``simplify_qdq``.
 
     Attributes:
-        name: the name in MIGraphX ("quant_dot").
+        operator: the name in MIGraphX ("quant_dot").
         dims: the shape of its result.
         dtypes: the types of its first two operands ("int8_type").
         correction: whether it multiplies a zero point, and so only corrects another product.
@@ -27,28 +26,22 @@ class Operator:
         nodes: the names of the ONNX nodes that it comes from, if MIGraphX keeps them.
     """
 
-    name: str
+    operator: str
     dims: tuple[int, ...]
     dtypes: tuple[str, str]
     correction: bool
     int4: bool
     nodes: tuple[str, ...] = ()
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Operator:
-        """Read an operator as the library with the passes describes it."""
-        dims, dtypes, nodes = (tuple(values[name]) for name in ("dims", "dtypes", "nodes"))
-        return cls(values["operator"], dims, dtypes, values["correction"], values["int4"], nodes)
-
     @property
     def is_product(self) -> bool:
         """True if it is a convolution or a matrix product of the model, and not a correction."""
-        return self.name in _PRODUCTS and not self.correction
+        return self.operator in _PRODUCTS and not self.correction
 
     @property
     def kernel(self) -> str:
         """Its kind of kernel: ``int8``, ``fp8``, ``int4-weight`` or ``float``."""
-        if self.name.startswith("quant_"):
+        if self.operator.startswith("quant_"):
             return "int8" if "int8_type" in self.dtypes else "fp8"
         return "int4-weight" if self.int4 else "float"
 
@@ -87,4 +80,4 @@ def gpu_view(model: Path, program: Path, runtime: Runtime) -> GpuView:
     parsed = workers.shared(passes.runtime).parse_onnx(model)
     operators = parsed.run_gpu_passes(passes.library, passes.through_quantization)
     parsed.save(program)
-    return GpuView(tuple(map(Operator.from_json, operators)), program)
+    return GpuView(read_as(tuple[Operator, ...], operators), program)

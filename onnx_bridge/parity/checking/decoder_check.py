@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, inside, trials
@@ -16,6 +14,7 @@ from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDeco
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.core.values import as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.report import CheckReport, Leg
@@ -78,6 +77,5 @@ def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Call
     size = encoder.shape[1]
     for count in (size, size // 2) if encoder.pads else (size,):
         source = original.source(encoder, count, seed)
-        tokens = source[encoder.source]
-        assert isinstance(tokens, np.ndarray)
+        tokens = as_array(source[encoder.source])
         yield f"source of {count}, ", partial(decoder.cache, tokens), original.of(decoder.layout, source)

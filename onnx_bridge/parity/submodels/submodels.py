@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.device import can_feed_array
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import as_array
 from onnx_bridge.parity.submodels.cuts import dependents, estimated_bytes, submodel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
@@ -111,7 +111,7 @@ class SubmodelExtractor:
         alike: dict[object, list[int]] = {}
         for number, sample in enumerate(values):
             elements = [np.asarray(sample[name]).tobytes() for name in constant]
-            alike.setdefault((*(np.shape(_array(sample[name])) for name in fed), *elements), []).append(number)
+            alike.setdefault((*(np.shape(as_array(sample[name])) for name in fed), *elements), []).append(number)
         quantized = frozenset(dependents(nodes, {node for node in nodes if is_quantizer(node)}))
         submodels = []
         for numbers in alike.values():
@@ -209,8 +209,3 @@ def _can_cut(value: ir.Value) -> bool:
 def _can_fetch(value: ir.Value) -> bool:
     """Return whether the reference returns a value: a map cannot be fetched, and an optional may hold one."""
     return value.type is None or isinstance(value.type, (ir.TensorType, ir.SequenceType))
-
-
-def _array(value: Value) -> Array:
-    assert isinstance(value, np.ndarray)
-    return value

@@ -21,6 +21,7 @@ import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import describe
+from onnx_bridge.core.values import as_array
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Data, IntegerRange, Mask, Positions, Role
 from onnx_bridge.torch import require_torch
@@ -157,9 +158,7 @@ def _tensor(name: str, shape: str, dtype: str) -> Any:
             f"the dtype {dtype!r} does not exist", where=f"--args {name}", hint="use one of numpy's"
         ) from None
     (sample,) = samplers.generate([samplers.TensorSpec(name, kind, sizes, _role(name, kind))])
-    array = sample[name]
-    assert isinstance(array, np.ndarray)
-    return to_tensor(array)
+    return to_tensor(as_array(sample[name]))
 
 
 def _role(name: str, dtype: np.dtype[Any]) -> Role:

@@ -64,11 +64,7 @@ def _latencies(bench: BenchResult) -> Chart:
 
 def _throughputs(bench: BenchResult) -> list[Chart]:
     """Return the throughput over batch size; nothing if there are fewer than two sizes."""
-    sizes: dict[tuple[str, str, str], dict[int, float]] = {}
-    for row in bench.rows:
-        if row.batch is not None:
-            sizes.setdefault(row.key[:3], {})[row.batch] = row.throughput
-    series = []
+    series, sizes = [], bench.throughputs()
     for kind, (best, knee) in bench.knees().items():
         said = {best: "best throughput"}
         said[knee] = "best throughput and knee" if best == knee else "knee"
