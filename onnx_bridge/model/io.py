@@ -68,6 +68,14 @@ def loaded(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     return model if isinstance(model, ir.Model) else load(model)
 
 
+def as_file(model: str | os.PathLike[str] | ir.Model, path: Path) -> Path:
+    """Return the file of a model; one in memory is saved to ``path``."""
+    if not isinstance(model, ir.Model):
+        return Path(model)
+    save(model, path)
+    return path
+
+
 def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     """Return a model to change: that of a file, or a copy of one in memory.
 

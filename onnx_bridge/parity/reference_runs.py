@@ -12,14 +12,14 @@ from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import ParityRequest
+from onnx_bridge.requests.parity import ComparisonRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.samples.suitable import suitable
 
 
 def samples_for(
-    request: ParityRequest, specs: Sequence[TensorSpec], original: ir.Model, run: Callable[[Sample], object]
+    request: ComparisonRequest, specs: Sequence[TensorSpec], original: ir.Model, run: Callable[[Sample], object]
 ) -> list[Sample]:
     """Return the samples that a request names, or generated ones.
 

@@ -31,10 +31,10 @@ from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking import check
+from onnx_bridge.parity.reference_runs import samples_for
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
-from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import required_names
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
@@ -106,11 +106,7 @@ def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None 
     limits = Limits.of(request.conversion.timeout, request.conversion.memory)
     with limited(limits), tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
         folder = Path(temporary)
-        file = folder / "model.onnx"
-        if isinstance(model, ir.Model):
-            models.save(model, file)
-        else:
-            file = Path(model)
+        file = models.as_file(model, folder / "model.onnx")
         names, out_of_range = _candidates(file, request)
         trials = _Trials(file, request, folder / "bundle", len(names), progress or silent)
         ordered = sorted(names, key=lambda name: name not in out_of_range)
@@ -153,17 +149,9 @@ class _Trials:
             conversion = replace(conversion, precision="fp32", calibration=None)
         else:
             conversion = replace(conversion, keep_fp32=tuple(nodes))
-        comparison = CheckRequest(
-            reference=self.file,
-            inputs=request.inputs,
-            seed=request.seed,
-            samples=request.samples,
-            rtol=request.rtol,
-            atol=request.atol,
-            tolerances=request.tolerances,
-        )
+        given = {name: value for name, value in vars(request).items() if name != "conversion"}
         bundle = convert.run(self.file, self.out, replace(conversion, prove="never"))
-        report = check.run(bundle, comparison)
+        report = check.run(bundle, CheckRequest(reference=self.file, **given))
         report.raise_failure()
         return report.passed
 
@@ -184,15 +172,8 @@ def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], 
     step = next(record for record in steps if record.name == "convert-precision")
     names = [rewrite.before[0] for rewrite in step.result.rewrites]
     float_model = cleaned(conversion.pipeline).model
-    return names, _out_of_range(float_model, set(names), conversion.precision, _samples(float_model, request))
-
-
-def _samples(model: ir.Model, request: MixedPrecisionRequest) -> list[samplers.Sample]:
-    initializers = set(model.graph.initializers)
-    specs = [spec for spec in samplers.specs(model) if spec.name not in initializers]
-    if request.inputs is not None:
-        return files.load(request.inputs, specs, count=request.samples)
-    return samplers.generate(specs, seed=request.seed, samples=request.samples or 1)
+    samples = samples_for(request, samplers.specs(float_model), float_model, Reference(float_model).run)
+    return names, _out_of_range(float_model, set(names), conversion.precision, samples)
 
 
 def _out_of_range(

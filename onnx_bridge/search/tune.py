@@ -180,7 +180,7 @@ class _Search:
         self._started = self.clock()
         while self.queue:
             candidate = self.queue[0]
-            trial = self.journal.found(candidate)
+            trial = self.journal.trial(candidate)
             if trial is not None:
                 self.resumed += 1
             elif self.done and self._longest > self._left():

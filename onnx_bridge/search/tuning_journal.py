@@ -44,12 +44,12 @@ class Journal:
                     trial = read_as(Trial, values["trial"])
                     self._trials[json_digest(trial.candidate.to_json())] = trial
 
-    def found(self, candidate: Candidate) -> Trial | None:
+    def trial(self, candidate: Candidate) -> Trial | None:
         """Return the earlier trial of a candidate."""
         return self._trials.get(json_digest(candidate.to_json()))
 
     def float32_nodes(self, candidate: Candidate) -> tuple[str, ...] | None:
-        """Return the nodes that must stay in float32 for a candidate, as found by an earlier search."""
+        """Return the nodes that must stay in float32 for a candidate, of an earlier search."""
         return self._float32_nodes.get(json_digest(candidate.to_json()))
 
     def add(self, trial: Trial) -> None:

@@ -200,9 +200,4 @@ class _Prover:
     @cached_property
     def _path(self) -> Path:
         """The file of the model as the user gave it."""
-        given = self.plan.source.given
-        if not isinstance(given, ir.Model):
-            return Path(given)
-        path = self.scratch / "original.onnx"
-        models.save(given, path)
-        return path
+        return models.as_file(self.plan.source.given, self.scratch / "original.onnx")
