@@ -58,11 +58,16 @@ class Padding:
         """Return an output of large sizes without what padding added; axes whose sizes depend on the data stay."""
         if len(axes) != array.ndim:
             return array
-        places = []
-        for axis in axes:
-            size, (before, _) = size_of(axis, small), growth(axis, small, large, self.before)
-            places.append(slice(None) if size is None else slice(before, before + size))
-        return array[tuple(places)]
+        return array[kept(axes, small, large, self.before)]
+
+
+def kept(axes: Sequence[Axis], small: Sizes, large: Sizes, before: Collection[str]) -> tuple[slice, ...]:
+    """Return what padding from small to large sizes keeps of each axis; all of one whose size depends on the data."""
+    places = []
+    for axis in axes:
+        size, (start, _) = size_of(axis, small), growth(axis, small, large, before)
+        places.append(slice(None) if size is None else slice(start, start + size))
+    return tuple(places)
 
 
 def growth(axis: Axis, small: Sizes, large: Sizes, before: Collection[str]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from onnx_bridge.torch.lowering.packed_folder import pack, unpack
 from onnx_bridge.torch.lowering.programs import Programs
 from onnx_bridge.torch.modules.calls import Call
 from onnx_bridge.torch.modules.structure import Constant, Structure, rebuild
+from onnx_bridge.torch.modules.tensors import require_dtype
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,7 @@ class Interface:
         return rebuild(self.result, outputs)
 
     def _cast(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype != self.inputs[name]:
-            what = f"the dtype is {tensor.dtype}, but it was lowered for {self.inputs[name]}"
-            raise InputError(what, where=f"input {name!r}", hint=f"cast it: .to({self.inputs[name]})")
+        require_dtype(name, tensor, self.inputs[name])
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
 

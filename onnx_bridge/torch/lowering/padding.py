@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from onnx_bridge.bundle.manifest.axes import Axis, size_of
-from onnx_bridge.bundle.padding import growth
+from onnx_bridge.bundle.manifest.axes import Axis
+from onnx_bridge.bundle.padding import growth, kept
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.torch.modules.tensors import to_array
 
@@ -39,11 +39,7 @@ def padded_by(tensor: torch.Tensor, widths: Sequence[tuple[int, int]]) -> torch.
 
 def cut(tensor: torch.Tensor, dims: Dims, small: Sizes, large: Sizes, before: Collection[str] = ()) -> torch.Tensor:
     """Return a tensor of large sizes without what padding added, contiguous; unknown dimensions stay."""
-    places = []
-    for dim in dims:
-        size, (start, _) = size_of(dim, small), growth(dim, small, large, before)
-        places.append(slice(None) if size is None else slice(start, start + size))
-    return tensor[tuple(places)].contiguous()
+    return tensor[kept(dims, small, large, before)].contiguous()
 
 
 def changed_output(

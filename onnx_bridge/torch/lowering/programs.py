@@ -17,7 +17,7 @@ from onnx_bridge.torch.lowering.gradients import without_gradients
 from onnx_bridge.torch.lowering.in_process import InProcess, require_in_process
 from onnx_bridge.torch.lowering.packed_folder import Folder
 from onnx_bridge.torch.lowering.padding import cut, padded
-from onnx_bridge.torch.modules.tensors import to_array, to_tensor
+from onnx_bridge.torch.modules.tensors import require_dtype, to_array, to_tensor
 
 _SAMPLES = "samples.pt"
 
@@ -102,13 +102,11 @@ class Programs:
         """Return the device of the tensors; raises InputError."""
         devices: dict[torch.device, str] = {}
         for info in self.bundle.inputs:
-            tensor, where = tensors[info.name], f"input {info.name!r}"
-            if tensor.dtype != self.dtypes[info.name]:
-                dtype = self.dtypes[info.name]
-                what = f"the dtype is {tensor.dtype}, but it was lowered for {dtype}"
-                raise InputError(what, where=where, hint=f"cast it: .to({dtype})")
+            tensor = tensors[info.name]
+            require_dtype(info.name, tensor, self.dtypes[info.name])
             if tensor.device.type == "meta":
-                raise InputError("the tensor is on the device meta, so it has no values", where=where)
+                what = "the tensor is on the device meta, so it has no values"
+                raise InputError(what, where=f"input {info.name!r}")
             devices.setdefault(tensor.device, info.name)
         if len(devices) > 1:
             (first, one), (second, other), *_ = devices.items()

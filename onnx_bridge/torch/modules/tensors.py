@@ -57,3 +57,10 @@ def to_tensor(array: Array) -> torch.Tensor:
             integers = np.int16 if raw is torch.int16 else np.int8
             return torch.from_numpy(array.reshape(-1).view(integers)).view(dtype).reshape(array.shape)
     return torch.from_numpy(array)
+
+
+def require_dtype(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise InputError if an input is of another dtype than it was lowered for."""
+    if tensor.dtype != dtype:
+        what = f"the dtype is {tensor.dtype}, but it was lowered for {dtype}"
+        raise InputError(what, where=f"input {name!r}", hint=f"cast it: .to({dtype})")
