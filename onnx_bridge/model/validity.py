@@ -6,55 +6,25 @@ Nodes of other domains, of functions of the model, and of operators that its ops
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import onnx
 
 from passes.graphs.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
+from passes.graphs.schemas import Option, parameter, schema_of
 
 _Attr = onnx.AttributeProto
 _DTYPES = ("to", "dtype", "output_dtype", "output_datatype")
 """The attributes of ONNX's operators that are types of elements."""
 _ELEMENTS = frozenset(onnx.TensorProto.DataType.values())
-_Option = onnx.defs.OpSchema.FormalParameterOption
-
-
-@dataclass(frozen=True)
-class _Schema:
-    """The schema of an operator in an opset.
-
-    Attributes:
-        inputs: the least and the greatest number of inputs.
-        outputs: the least and the greatest number of outputs.
-        needed: the places of inputs that cannot be left out.
-        repeated: the place since which an input stands for any number; of them, none can be left out.
-        required: the names of attributes that must be given.
-    """
-
-    inputs: tuple[int, int]
-    outputs: tuple[int, int]
-    needed: tuple[int, ...]
-    repeated: int
-    required: tuple[str, ...]
 
 
 @cache
-def _schema(domain: str, op_type: str, version: int) -> _Schema | None:
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return None
-    return _Schema(
-        (schema.min_input, schema.max_input),
-        (schema.min_output, schema.max_output),
-        tuple(index for index, formal in enumerate(schema.inputs) if formal.option == _Option.Single),
-        next((index for index, value in enumerate(schema.inputs) if value.option == _Option.Variadic), sys.maxsize),
-        tuple(name for name, formal in schema.attributes.items() if formal.required and name != "consumed_inputs"),
-    )
+def _required(schema: onnx.defs.OpSchema) -> tuple[str, ...]:
+    """Return the names of the attributes that must be given."""
+    return tuple(name for name, formal in schema.attributes.items() if formal.required and name != "consumed_inputs")
 
 
 @cache
@@ -62,19 +32,13 @@ def _attribute_types(domain: str, op_type: str, opset: int) -> Mapping[str, froz
     """Return the types of each attribute of an operator: in an opset, or in any for attributes it lacks there."""
     kinds: dict[str, set[int]] = {}
     version = MAX_VERSION
-    while version > 0:
-        try:
-            schema = onnx.defs.get_schema(op_type, version, domain)
-        except onnx.defs.SchemaError:
-            break
+    while version > 0 and (schema := schema_of(op_type, version, domain)) is not None:
         for name, formal in schema.attributes.items():
             kinds.setdefault(name, set()).add(formal.type.value)  # type: ignore[attr-defined]
         version = schema.since_version - 1
-    try:
-        here = onnx.defs.get_schema(op_type, opset, domain).attributes
-    except onnx.defs.SchemaError:
-        here = {}
-    kinds |= {name: {formal.type.value} for name, formal in here.items()}  # type: ignore[attr-defined]
+    here = schema_of(op_type, opset, domain)
+    for name, formal in here.attributes.items() if here is not None else ():
+        kinds[name] = {formal.type.value}  # type: ignore[attr-defined]
     return {name: frozenset(types) for name, types in kinds.items()}
 
 
@@ -127,7 +91,7 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
     if (domain, node.op_type) in functions:
         return None
     version = opsets.get(domain, 1)
-    schema = _schema(domain, node.op_type, version)
+    schema = schema_of(node.op_type, version, domain)
     known = _attribute_types(domain, node.op_type, version)
     for attribute in node.attribute:
         types = known.get(attribute.name)
@@ -138,14 +102,17 @@ def node_problem(node: onnx.NodeProto, opsets: Mapping[str, int], functions: Col
             return f"has {attribute.name!r} = {attribute.i}, which is no type of elements"
     if schema is None:
         return None
-    for kind, given, (least, most) in (("input", node.input, schema.inputs), ("output", node.output, schema.outputs)):
+    for kind, given, least, most in (
+        ("input", node.input, schema.min_input, schema.max_input),
+        ("output", node.output, schema.min_output, schema.max_output),
+    ):
         if not least <= len(given) <= most:
             bound = f"at least {least}" if len(given) < least else f"at most {most}"
             return f"has {len(given)} {kind}s, and {node.op_type} has {bound}"
     for index, name in enumerate(node.input):
-        if not name and (index in schema.needed or index >= schema.repeated):
+        if not name and (formal := parameter(schema.inputs, index)) is not None and formal.option != Option.Optional:
             return f"lacks its input {index}, which {node.op_type} needs"
-    for name in schema.required:
+    for name in _required(schema):
         if name not in names:
             return f"lacks the attribute {name!r}, which {node.op_type} needs"
     if domain == "" and node.op_type in _CHECKS:

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.graphs.limits import called_functions, check_limits
+from passes.graphs.schemas import schema_of
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs, with_nested
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
@@ -93,10 +94,8 @@ def _is_defined(node: ir.Node, version: int) -> bool:
 
 def _since(node: ir.Node, version: int) -> int:
     """Return the version that last changed an operator; one that ONNX does not define may change with every version."""
-    try:
-        return onnx.defs.get_schema(node.op_type, version, node.domain).since_version
-    except onnx.defs.SchemaError:
-        return version
+    schema = schema_of(node.op_type, version, node.domain)
+    return version if schema is None else schema.since_version
 
 
 def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import onnx
 import onnx_ir as ir
 
 from passes.graphs.limits import called_functions
 from passes.graphs.replacement import remove_nodes
+from passes.graphs.schemas import Option, schema_of
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite
@@ -91,11 +91,8 @@ def _needed_outputs(node: ir.Node, scope: Scope) -> int:
         return count
     if node.domain not in ("", "ai.onnx.ml") or node.op_identifier() in scope.model.functions:
         return count
-    try:
-        outputs = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain).outputs
-    except onnx.defs.SchemaError:
-        return count
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    while count <= len(outputs) and outputs[count - 1].option == optional and not _used(node.outputs[count - 1]):
+    schema = schema_of(node.op_type, scope.opset(node.domain), node.domain)
+    outputs = [] if schema is None else schema.outputs
+    while count <= len(outputs) and outputs[count - 1].option == Option.Optional and not _used(node.outputs[count - 1]):
         count -= 1
     return count

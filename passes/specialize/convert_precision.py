@@ -20,17 +20,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
 from passes.graphs import lineage
 from passes.graphs.matching import origin
 from passes.graphs.replacement import remove_nodes
+from passes.graphs.schemas import parameter, schema_of
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
-from passes.specialize.schemas import formal
 
 FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 """The formats by their usual names."""
@@ -132,9 +131,8 @@ class _Converted:
     @classmethod
     def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Converted | None:
         """Return the float32 inputs and outputs whose type may be ``dtype``; None if there is no such output."""
-        try:
-            schema = onnx.defs.get_schema(node.op_type, scope.opset(), node.domain)
-        except onnx.defs.SchemaError:
+        schema = schema_of(node.op_type, scope.opset(), node.domain)
+        if schema is None:
             return None
         wanted = f"tensor({dtype.name.lower()})"
         open_ = {
@@ -275,8 +273,8 @@ def _is_dequantized(value: ir.Value | None) -> bool:
 
 def _kind(formals: Iterable[Any], index: int) -> str:
     """Return the type variable or type of a parameter, the last of which may be variadic; empty if there is none."""
-    parameter = formal(list(formals), index)
-    return "" if parameter is None else str(parameter.type_str)
+    formal = parameter(list(formals), index)
+    return "" if formal is None else str(formal.type_str)
 
 
 def _chunks(array: np.ndarray[Any, Any]) -> Iterable[np.ndarray[Any, Any]]:

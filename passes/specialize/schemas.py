@@ -12,6 +12,8 @@ from functools import cache
 
 import onnx
 
+from passes.graphs.schemas import Option, Parameter, parameter, schema_of
+
 _CHANGED_MEANING = {
     ("GroupNormalization", 21),  # scale and bias were per group, now per channel
     ("Hardmax", 13),  # covered all axes from ``axis`` on, like LogSoftmax and Softmax
@@ -39,14 +41,10 @@ _BROADCASTS = {"Max": 8, "Mean": 8, "Min": 8, "Sum": 8}
 """Operators and the opsets since which they broadcast."""
 
 
-@cache
 def schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
     """Return the schema of a standard operator in an opset; None if it is not defined, or deprecated."""
-    try:
-        definition = onnx.defs.get_schema(op_type, version, "")
-    except onnx.defs.SchemaError:
-        return None
-    return None if definition.deprecated else definition
+    definition = schema_of(op_type, version)
+    return None if definition is None or definition.deprecated else definition
 
 
 @cache
@@ -141,32 +139,16 @@ def is_same_definition(op_type: str, source: int, target: int) -> bool:
     return all(old.attributes[name].default_value == new.attributes[name].default_value for name in old.attributes)
 
 
-def _fits(
-    names: Sequence[str],
-    old: Sequence[onnx.defs.OpSchema.FormalParameter],
-    new: Sequence[onnx.defs.OpSchema.FormalParameter],
-    least: int,
-) -> bool:
+def _fits(names: Sequence[str], old: Sequence[Parameter], new: Sequence[Parameter], least: int) -> bool:
     """Return whether the inputs or outputs of a node are of the same kinds in both: required, optional, or variadic."""
     if len(names) < least:
         return False
     for index, name in enumerate(names):
-        before, after = formal(old, index), formal(new, index)
+        before, after = parameter(old, index), parameter(new, index)
         if before is None or after is None:
             return False
-        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        if (before.option == variadic) != (after.option == variadic):
+        if (before.option == Option.Variadic) != (after.option == Option.Variadic):
             return False
-        if not name and after.option != onnx.defs.OpSchema.FormalParameterOption.Optional:
+        if not name and after.option != Option.Optional:
             return False
     return True
-
-
-def formal(
-    formals: Sequence[onnx.defs.OpSchema.FormalParameter], index: int
-) -> onnx.defs.OpSchema.FormalParameter | None:
-    """Return the parameter that an input or output belongs to, the last of which may be variadic; None if none."""
-    if index < len(formals):
-        return formals[index]
-    last = formals[-1] if formals else None
-    return last if last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic else None

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from passes.core.errors import InputError
+from passes.graphs.schemas import schema_of
 from passes.surgeon.tensors import ArraySources, TensorValues, data_type, tensor_of
 
 _LISTS = {ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS, ir.AttributeType.TENSORS}
@@ -93,11 +94,8 @@ def attribute_of(
 
 
 def _declared(name: str, node: gs.Node, opset: int) -> ir.AttributeType | None:
-    try:
-        schema = onnx.defs.get_schema(node.op, opset, node.domain or "")
-    except onnx.defs.SchemaError:
-        return None
-    if name not in schema.attributes:
+    schema = schema_of(node.op, opset, node.domain or "")
+    if schema is None or name not in schema.attributes:
         return None
     kind: Any = schema.attributes[name].type
     return _Kind(int(kind))

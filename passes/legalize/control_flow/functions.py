@@ -29,6 +29,7 @@ from passes.core.doubts import cached
 from passes.core.errors import InputError
 from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
+from passes.graphs.schemas import schema_of
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
 from passes.graphs.traversal import captures, subgraphs, with_nested
@@ -82,11 +83,8 @@ class ExpandFunctions(NodeRewrite):
     def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
         """Copy the nodes of the body, if the operator has one in the model's opset and its input types are known."""
         scope = edit.scope
-        try:
-            schema = onnx.defs.get_schema(node.op_type, scope.opset(node.domain), node.domain)
-        except onnx.defs.SchemaError:
-            return None
-        if not _has_body(schema):
+        schema = schema_of(node.op_type, scope.opset(node.domain), node.domain)
+        if schema is None or not _has_body(schema):
             return None
         if scope.function is not None:
             return Skip("types are unknown in a function: run inline-functions first")

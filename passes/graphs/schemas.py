@@ -1,0 +1,27 @@
+"""ONNX's definitions of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import onnx
+
+Parameter = onnx.defs.OpSchema.FormalParameter
+Option = onnx.defs.OpSchema.FormalParameterOption
+
+
+@cache
+def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """Return the definition of an operator in an opset; None if there is none."""
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def parameter(formals: Sequence[Parameter], index: int) -> Parameter | None:
+    """Return the parameter that an input or output belongs to, the last of which may be variadic; None if none."""
+    if index < len(formals):
+        return formals[index]
+    return formals[-1] if formals and formals[-1].option == Option.Variadic else None
