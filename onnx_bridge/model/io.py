@@ -25,7 +25,7 @@ import onnx
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.files.atomic_write import AtomicFiles, write_all
+from onnx_bridge.core.files.atomic_write import AtomicFiles
 from onnx_bridge.model.file import ModelFile
 from onnx_bridge.model.reader import build_model
 from onnx_bridge.model.storage import Span, elements, packed_size
@@ -116,12 +116,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         with AtomicFiles() as files:
             if data:
                 data.write(files.create(data.path))
-            file = files.create(path)
-            for piece in message.pieces:
-                if isinstance(piece, bytearray):
-                    write_all(file, piece)
-                else:
-                    piece.write(file)
+            message.write(files.create(path))
             for source in sources:
                 source.check()
     except OSError as error:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onnx_bridge.core.files.atomic_write import write_all
+
 BIG = 1024
 """Tensors of at least this many bytes stay in their file."""
 LIMIT = 2**31
@@ -96,6 +98,13 @@ class Rope:
 
     def join(self) -> bytes:
         return b"".join(piece if isinstance(piece, bytearray) else piece.view().data for piece in self.pieces)
+
+    def write(self, file: int) -> None:
+        for piece in self.pieces:
+            if isinstance(piece, bytearray):
+                write_all(file, piece)
+            else:
+                piece.write(file)
 
     def _attach(self, payload: Payload) -> None:
         self.pieces.append(payload)

@@ -51,10 +51,8 @@ def serialize(model: ir.Model, placement: Placement = inline) -> Rope:
 
 
 def _model(model: ir.Model, placement: Placement) -> Rope:
-    proto = onnx.ModelProto(ir_version=model.ir_version)
-    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
-        if (value := getattr(model, name)) is not None:
-            setattr(proto, name, value)
+    names = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+    proto = onnx.ModelProto(**{name: getattr(model, name) for name in names})
     _opset_imports(proto.opset_import, model.opset_imports)
     _entries(proto.metadata_props, model.metadata_props)
     for configuration in model.device_configurations:
@@ -83,11 +81,7 @@ def _graph(graph: ir.Graph, placement: Placement, infos: list[onnx.ValueInfoProt
         external = placement(value, value.const_value)
         rope.field(5, _tensor(value.const_value, value.name, external))
 
-    proto = onnx.GraphProto()
-    if graph.name is not None:
-        proto.name = graph.name
-    if graph.doc_string is not None:
-        proto.doc_string = graph.doc_string
+    proto = onnx.GraphProto(name=graph.name, doc_string=graph.doc_string)
     for value in graph.inputs:
         write_info(value, proto.input.add())
     for value in graph.outputs:
@@ -110,11 +104,8 @@ def _graph(graph: ir.Graph, placement: Placement, infos: list[onnx.ValueInfoProt
 
 def _function(function: ir.Function, placement: Placement, infos: list[onnx.ValueInfoProto], own_infos: bool) -> Rope:
     """Serialize a function; the types of its values go into it, or into ``infos`` under qualified names."""
-    proto = onnx.FunctionProto(name=function.name, domain=function.domain)
-    if function.overload:
-        proto.overload = function.overload
-    if function.doc_string is not None:
-        proto.doc_string = function.doc_string
+    overload, note = function.overload or None, function.doc_string
+    proto = onnx.FunctionProto(name=function.name, domain=function.domain, overload=overload, doc_string=note)
     proto.input.extend(value.name for value in function.inputs)
     proto.output.extend(value.name for value in function.outputs)
     _opset_imports(proto.opset_import, function.opset_imports)
@@ -138,15 +129,8 @@ def _function(function: ir.Function, placement: Placement, infos: list[onnx.Valu
 
 
 def _node(node: ir.Node, placement: Placement) -> Rope:
-    proto = onnx.NodeProto(op_type=node.op_type)
-    if node.domain:
-        proto.domain = node.domain
-    if node.name:
-        proto.name = node.name
-    if node.overload:
-        proto.overload = node.overload
-    if node.doc_string is not None:
-        proto.doc_string = node.doc_string
+    given = {name: getattr(node, name) or None for name in ("domain", "name", "overload")}
+    proto = onnx.NodeProto(op_type=node.op_type, doc_string=node.doc_string, **given)
     proto.input.extend("" if value is None else value.name for value in node.inputs)
     proto.output.extend(value.name for value in node.outputs)
     _entries(proto.metadata_props, node.metadata_props)

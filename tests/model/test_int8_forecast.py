@@ -123,7 +123,7 @@ def agrees(text: str, kernel: str, condition: str, shape: str, folder: Path, run
     if condition:
         assert found.products[-1].condition == condition
         assert found.products[-1].reason
-    left = [each for each in view.operators if each.name == "quantizelinear"]
+    left = [each for each in view.operators if each.operator == "quantizelinear"]
     assert bool(found.lost) == (kernel == "float" and "n = Abs" not in text), left
 
 

@@ -24,7 +24,7 @@ from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.staging import link, move_into_place, staging_folder
-from onnx_bridge.core.files.atomic_write import AtomicFiles, write_all
+from onnx_bridge.core.files.atomic_write import AtomicFiles
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import elements, packed_size
 from onnx_bridge.model.wire_format import LIMIT, Payload
@@ -93,12 +93,7 @@ class SharedWeights:
         if message is None or not shared or message.size >= LIMIT:
             return False
         with AtomicFiles() as files:
-            file = files.create(path)
-            for piece in message.pieces:
-                if isinstance(piece, bytearray):
-                    write_all(file, piece)
-                else:
-                    piece.write(file)
+            message.write(files.create(path))
         return True
 
     def share(self, bundle: Path, model: ir.Model) -> None:

@@ -252,9 +252,7 @@ def converted(
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         bundle = conversion.run(model, Path(folder) / "bundle", how, progress)
         if isinstance(model, ir.Model) and request.reference is None:
-            original = Path(folder) / "original.onnx"
-            models.save(model, original)
-            request = replace(request, reference=original)
+            request = replace(request, reference=models.as_file(model, Path(folder) / "original.onnx"))
         yield bundle, request
 
 
