@@ -10,8 +10,6 @@ is with probability 1 − p; the operator's definition says p.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
@@ -76,5 +74,4 @@ def _dropout(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | No
     kept = edit.op("Max", [edit.op("Sub", [edit.constant(np.float32(1)), share]), edit.constant(np.float32(1e-9))])
     factor = edit.op("Div", [edit.op("Cast", [mask], {"to": ir.DataType.FLOAT.value}), kept])
     factor = edit.cast(factor, edit.scope.dtype(x) or ir.DataType.FLOAT)
-    results: Sequence[ir.Value | None] = [edit.op("Mul", [x, factor]), mask]
-    return list(results[: len(node.outputs)])
+    return [edit.op("Mul", [x, factor]), mask]

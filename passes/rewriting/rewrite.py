@@ -36,10 +36,10 @@ UNKNOWN_DTYPE = "the dtype of its input is unknown"
 
 
 Replacement = ir.Value | Sequence[ir.Value | None] | Skip | None
-"""The result of a rule: a value for the only output of its node; a list with one for each output, None for an output
-that nothing uses, which may be left out at the end; a Skip if the rule would apply but for a reason; None if there is
-nothing to do. After a Skip or None, what the rule built is discarded. What a rule asks may raise `NotApplicable`, which
-is the same as returning a Skip."""
+"""The result of a rule: a value for the only output of its node; a list with one for each output of the operator, None
+for an output that nothing uses, which may be left out at the end; a Skip if the rule would apply but for a reason; None
+if there is nothing to do. After a Skip or None, what the rule built is discarded. What a rule asks may raise
+`NotApplicable`, which is the same as returning a Skip."""
 
 
 class NodeRewrite(Pass):
@@ -98,7 +98,7 @@ class NodeRewrite(Pass):
         """Return the replacement of ``node``, outside of the graph: to be committed or discarded.
 
         Raises:
-            PassError: the replacement absorbs an operator that the class does not declare, or has too many outputs.
+            PassError: the replacement absorbs an operator that the class does not declare.
         """
         if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, scope):
             return None
@@ -172,10 +172,7 @@ class NodeRewrite(Pass):
             return Skip(
                 f"the rewrite needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first"
             )
-        if len(outputs) > len(node.outputs):
-            message = f"it returns {len(outputs)} values for {len(node.outputs)} outputs of {node.name}"
-            raise PassError(message, where=f"pass {self.name}")
-        outputs = [*outputs, *[None] * (len(node.outputs) - len(outputs))]
+        outputs = [*outputs, *[None] * len(node.outputs)][: len(node.outputs)]
         computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):
             if new is None and old.name and (old.uses() or old.is_graph_output()):

@@ -118,7 +118,7 @@ def decompose_multi_head_attention(node: ir.Node, edit: Edit) -> Replacement:
     mask = _mask(node, 4, heads, edit)
     bias = _masked_bias(a, node, heads, mask, given(node, 5), past if is_causal else None)
     output, attended = _attend(a, node, heads, (q, k, v), bias)
-    return [output, k, v, attended.biased][: len(node.outputs)]
+    return [output, k, v, attended.biased]
 
 
 def _heads(node: ir.Node, past: int, edit: Edit) -> Heads:
@@ -207,7 +207,7 @@ def decompose_decoder_masked_multi_head_attention(node: ir.Node, edit: Edit) -> 
             k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
     mask, bias = (_extend(a, value, heads.keys) for value in (mask, given(node, 4)))
     output, attended = _attend(a, node, heads, (q, k, v), _masked_bias(a, node, heads, mask, bias), allowed)
-    return [output, k, v, attended.biased][: len(node.outputs)]
+    return [output, k, v, attended.biased]
 
 
 def _extend(a: Arithmetic, x: ir.Value | None, keys: int) -> ir.Value | None:

@@ -55,7 +55,7 @@ def decompose_group_norm(node: ir.Node, edit: Edit) -> Replacement:
     y = a("Add", a("Mul", y, spread(edit.input(node, 1))), spread(edit.input(node, 2)))
     if activation:
         y = a("Mul", y, a("Sigmoid", y))
-    return [a.cast(y, dtype), a.cast(total, dtype)][: len(node.outputs)]
+    return [a.cast(y, dtype), a.cast(total, dtype)]
 
 
 def _normalize(a: Arithmetic, x: ir.Value, node: ir.Node, shape: tuple[int, ...], is_last: bool) -> ir.Value:

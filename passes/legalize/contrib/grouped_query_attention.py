@@ -85,7 +85,7 @@ def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
         scores = a("Where", a("IsInf", attended.biased), 0.0, attended.biased)
     if total is not None and total < keys:
         scores = a.slice(scores, 3, 0, total)
-    return [output, k, v, scores][: len(node.outputs)]
+    return [output, k, v, scores]
 
 
 def sizes_of(node: ir.Node, query: Sequence[int], keys: int) -> Heads:

@@ -65,7 +65,7 @@ def decompose_skip_normalization(node: ir.Node, edit: Edit) -> Replacement:
         y, _ = rms_norm(a, total, scale, [-1], epsilon)
     else:
         y = layer_norm(a, total, scale, given(node, 3), epsilon)
-    return [a.cast(y, dtype), None, None, a.cast(total, dtype)][: len(node.outputs)]
+    return [a.cast(y, dtype), None, None, a.cast(total, dtype)]
 
 
 @rewrite(
@@ -83,7 +83,7 @@ def decompose_simplified_layer_normalization(node: ir.Node, edit: Edit) -> Repla
     axes = range(node.attributes.get_int("axis", -1) % rank, rank)
     y, inverse = rms_norm(a, edit.input(node), scale, axes, node.attributes.get_float("epsilon", 1e-5))
     y = a.cast(y, edit.scope.dtype(scale) or dtype)
-    return [y, a.cast(inverse, ir.DataType.FLOAT)][: len(node.outputs)]
+    return [y, a.cast(inverse, ir.DataType.FLOAT)]
 
 
 @rewrite("com.microsoft.EmbedLayerNormalization", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(2,))
@@ -98,7 +98,7 @@ def decompose_embed_layer_normalization(node: ir.Node, edit: Edit) -> Replacemen
     if segments is not None and kinds is not None:
         total = a("Add", total, a("Gather", kinds, segments, axis=0))
     y = layer_norm(inner, total, edit.input(node, 5), given(node, 6), node.attributes.get_float("epsilon", 1e-12))
-    return [a.cast(y), _kept_words(a, given(node, 7), batch), total][: len(node.outputs)]
+    return [a.cast(y), _kept_words(a, given(node, 7), batch), total]
 
 
 def _kept_words(a: Arithmetic, mask: ir.Value | None, batch: int) -> ir.Value:
@@ -125,4 +125,4 @@ def decompose_q_embed_layer_normalization(node: ir.Node, edit: Edit) -> Replacem
     if node.inputs[4] is not None:
         total = a("Add", total, dequantize(4, node.inputs[1]))
     y = layer_norm(a, total, dequantize(5), dequantize(6), node.attributes.get_float("epsilon", 1e-12))
-    return [y, _kept_words(a, given(node, 7), batch)][: len(node.outputs)]
+    return [y, _kept_words(a, given(node, 7), batch)]

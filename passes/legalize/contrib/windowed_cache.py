@@ -55,7 +55,7 @@ def decompose_windowed_cache(node: ir.Node, edit: Edit) -> Replacement:
     score = scoring(a, node, heads, allowed=cache.allowed(), every_query_attends=True)
     output = attend_rounded_once(a, q, keys, values, heads, score).output
     output = merge_heads(a, output, (heads.batch, heads.query_heads, heads.queries, heads.size))
-    return [output, cache.keep(keys), cache.keep(values), None][: len(node.outputs)]
+    return [output, cache.keep(keys), cache.keep(values), None]
 
 
 @dataclass(frozen=True)

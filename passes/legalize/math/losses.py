@@ -66,7 +66,7 @@ def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
         loss = a.reduce("Sum", loss, axes, keepdims=False)
         if reduction == "mean" and weight is not None:
             loss = a("Div", loss, a.reduce("Sum", weight, axes, keepdims=False))
-    return [a.cast(loss, dtype), a.cast(scores, dtype)][: len(node.outputs)]
+    return [a.cast(loss, dtype), a.cast(scores, dtype)]
 
 
 def _log_softmax(a: Arithmetic, x: ir.Value) -> ir.Value:

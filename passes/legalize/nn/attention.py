@@ -76,7 +76,7 @@ def decompose_attention(node: ir.Node, edit: Edit) -> Replacement:
     if is_flat:
         output = merge_heads(a, output, (batch, query_heads, queries, value_size))
     scores = getattr(attended, _SCORE_OUTPUTS[attributes.get_int("qk_matmul_output_mode", 0)])
-    return [output, k, v, scores][: len(node.outputs)]
+    return [output, k, v, scores]
 
 
 def _masks(a: Arithmetic, node: ir.Node, heads: Heads, past: int) -> tuple[Allowed, ir.Value | None]:

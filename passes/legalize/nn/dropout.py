@@ -37,7 +37,7 @@ def remove_dropout(node: ir.Node, edit: Edit) -> Replacement:
         if share is None or float(share.numpy().item()) != 0:
             return Skip(_RANDOM)
     if not is_output_used(node, 1):
-        return edit.input(node) if len(node.outputs) == 1 else [node.inputs[0], None]
+        return edit.input(node)
     shape, dtype = scope.static_shape(node.inputs[0]), scope.dtype(node.inputs[0])
     if shape is None:
         return Skip(UNKNOWN_SHAPE)
@@ -62,4 +62,4 @@ def remove_fused_dropout(node: ir.Node, edit: Edit) -> Replacement:
     y, *terms = node.inputs[: FUSED_DROPOUTS[node.op_type][0]]
     for term in terms:
         y = y if term is None else edit.op("Add", [y, term])
-    return [y, mask][: len(node.outputs)]
+    return [y, mask]

@@ -59,7 +59,7 @@ def decompose_batch_normalization(node: ir.Node, edit: Edit) -> Replacement:
     deviation = a("Sqrt", a("Add", spread, attributes.get_float("epsilon", 1e-5)))
     factor = a("Div", a.reshape(scale, columns), deviation)
     y = a.cast(a("Add", a("Mul", centered, factor), a.reshape(bias, columns)), dtypes[0])
-    return [y, *running][: len(node.outputs)]
+    return [y, *running]
 
 
 @rewrite(
@@ -93,7 +93,7 @@ def decompose_layer_normalization(node: ir.Node, edit: Edit) -> Replacement:
             outputs.append(statistic)
         else:
             outputs.append(None)
-    return outputs[: len(node.outputs)]
+    return outputs
 
 
 @rewrite("LRN", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))

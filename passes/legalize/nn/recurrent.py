@@ -129,7 +129,7 @@ def unroll(recurrence: Recurrence, kind: type[Layer], edit: Edit) -> list[ir.Val
     for index, states in enumerate((hidden_states, cells), start=1):
         if is_output_used(node, index):
             outputs[index] = finish(a.concat([a.reshape(state, [1, batch, size]) for state in states], 0), [1, 0, 2])
-    return outputs[: len(node.outputs)]
+    return outputs
 
 
 def _activations_of(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]]:
