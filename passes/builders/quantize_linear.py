@@ -18,6 +18,7 @@ import onnx_ir as ir
 from passes.builders.operands import given
 from passes.builders.small_dtypes import SMALL_FLOATS, carrier, limits, round_to_small_float
 from passes.graphs.scopes import Scope
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 
 _NUMBER = ir.DataType.FLOAT
@@ -35,15 +36,19 @@ def output_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
     return ir.DataType.UINT8 if zero_point is None else scope.dtype(zero_point)
 
 
-def unsupported_reason(node: ir.Node, scope: Scope) -> str | None:
-    """Return why a QuantizeLinear or DequantizeLinear cannot be written as arithmetic; None if it can."""
-    if scope.dtype(node.inputs[0]) is None or output_dtype(node, scope) is None:
-        return "the input or output dtype is unknown"
+def arithmetic_dtype(node: ir.Node, scope: Scope) -> ir.DataType:
+    """Return the output dtype of a QuantizeLinear or DequantizeLinear that can be written as arithmetic.
+
+    Raises:
+        NotApplicable: a shape or dtype is unknown.
+    """
+    dtype = output_dtype(node, scope)
+    if dtype is None or scope.dtype(node.inputs[0]) is None:
+        raise NotApplicable("the input or output dtype is unknown")
     for value in node.inputs:
-        shape = scope.shape(value)
-        if value is not None and (shape is None or not shape.is_static()):
-            return f"the shape of {value.name} is unknown: freeze it with freeze-shapes"
-    return None
+        if value is not None and scope.static_shape(value) is None:
+            raise NotApplicable(f"the shape of {value.name} is unknown: freeze it with freeze-shapes")
+    return dtype
 
 
 def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
@@ -51,7 +56,7 @@ def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype
 
     Args:
         edit: receives the new nodes.
-        node: a QuantizeLinear without `unsupported_reason`.
+        node: a QuantizeLinear that has an `arithmetic_dtype`.
         inputs: the node's inputs or their replacements; small dtypes are in their carriers.
         dtype: the dtype of the result.
     """

@@ -13,9 +13,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from passes.builders.operands import given
-from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
+from passes.builders.quantize_linear import arithmetic_dtype, dequantize, quantize
 from passes.builders.small_dtypes import SMALL, as_carrier
-from passes.rewriting.base import NotApplicable, Skip
+from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -38,26 +38,14 @@ def standard_quantization(node: ir.Node, edit: Edit) -> Replacement:
 @rewrite("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_by_arithmetic(node: ir.Node, edit: Edit) -> Replacement:
     """Divide, round, shift, clip and cast instead of QuantizeLinear."""
-    target = _target(node, edit)
+    target = arithmetic_dtype(node, edit.scope)
     return edit.cast(quantize(edit, node, _carriers(node, edit), target), target)
 
 
 @rewrite("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_by_arithmetic(node: ir.Node, edit: Edit) -> Replacement:
     """Cast, shift and multiply instead of DequantizeLinear."""
-    return dequantize(edit, node, _carriers(node, edit), _target(node, edit))
-
-
-def _target(node: ir.Node, edit: Edit) -> ir.DataType:
-    """Return the output dtype.
-
-    Raises:
-        NotApplicable: a shape or dtype is unknown.
-    """
-    problem, target = unsupported_reason(node, edit.scope), output_dtype(node, edit.scope)
-    if problem is not None or target is None:
-        raise NotApplicable(problem or "the output dtype is unknown")
-    return target
+    return dequantize(edit, node, _carriers(node, edit), arithmetic_dtype(node, edit.scope))
 
 
 def _carriers(node: ir.Node, edit: Edit) -> list[ir.Value | None]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.quantize_linear import dequantize, output_dtype, quantize, unsupported_reason
+from passes.builders.quantize_linear import arithmetic_dtype, dequantize, quantize
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
 from passes.graphs.matching import is_op, is_plain
 from passes.graphs.scopes import Scope
@@ -53,7 +53,7 @@ def carry_small_types(node: ir.Node, edit: Edit) -> Replacement:
     for value in values:
         _trace(value, scope, sources)
     if node.op_type == "DequantizeLinear":
-        _check_arithmetic(node, scope)
+        arithmetic_dtype(node, scope)
     carried: dict[ir.Value, ir.Value] = {}
     for source in sources:
         _carry_outputs(source, edit, carried)
@@ -64,16 +64,7 @@ def carry_small_types(node: ir.Node, edit: Edit) -> Replacement:
         return edit.cast(inputs[0], ir.DataType(target))
     if _dtype(values[0], scope) not in SMALL_FLOATS and not is_one_of(_dtype(node.inputs[1], scope), SMALL):
         return edit.op("DequantizeLinear", inputs, node.attributes)
-    dtype = output_dtype(node, scope)
-    assert dtype is not None
-    return dequantize(edit, node, inputs, dtype)
-
-
-def _check_arithmetic(node: ir.Node, scope: Scope) -> None:
-    """Raise `NotApplicable` if a QuantizeLinear or DequantizeLinear cannot be written as arithmetic."""
-    problem = unsupported_reason(node, scope)
-    if problem is not None:
-        raise NotApplicable(problem)
+    return dequantize(edit, node, inputs, arithmetic_dtype(node, scope))
 
 
 def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
@@ -125,7 +116,7 @@ def _carriable(value: ir.Value, scope: Scope) -> ir.Node:
     if not is_known or not is_plain(node, scope):
         raise NotApplicable(f"{value.name} is computed by {node.op_type} in {dtype.name.lower()}")
     if node.op_type == "QuantizeLinear":
-        _check_arithmetic(node, scope)
+        arithmetic_dtype(node, scope)
     if not moves and node.inputs[0] is not None and scope.dtype(node.inputs[0]) is None:
         raise NotApplicable(f"the dtype of {node.inputs[0].name} is unknown")
     return node

@@ -14,13 +14,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.quantize_linear import dequantize, output_dtype, unsupported_reason
+from passes.builders.quantize_linear import arithmetic_dtype, dequantize
 from passes.graphs.int8_kernels import Reason, forecast_kernel, kept, trace
 from passes.graphs.quantization import aligned, parameters, plain
 from passes.graphs.scopes import Scope
 from passes.operators import DEQUANTIZE
 from passes.quantization.rewriting import consumers
-from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -34,10 +33,7 @@ def keep_inner_scales(node: ir.Node, edit: Edit) -> Replacement:
     shape = scope.shape(node.inputs[1])
     if shape is None or len(shape) != 1 or shape[0] == 1 or not _reaches_wrong_kernel(node, scope):
         return None
-    problem, dtype = unsupported_reason(node, scope), output_dtype(node, scope)
-    if problem is not None or dtype is None:
-        return Skip(problem or "the dtype of the output is unknown")
-    weight, given = scope.constant(node.inputs[0]), parameters(node, scope)
+    dtype, weight, given = arithmetic_dtype(node, scope), scope.constant(node.inputs[0]), parameters(node, scope)
     if weight is None or isinstance(given, str) or dtype != ir.DataType.FLOAT:
         return dequantize(edit, node, node.inputs, dtype)
     scale, zero = (aligned(parameter, given, len(weight.shape)) for parameter in (given.scale, given.zero))
