@@ -7,6 +7,7 @@ time, so that they keep several cores busy.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -16,6 +17,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
@@ -25,8 +27,8 @@ Task = Callable[[], TensorMessage]
 _PR_SET_PDEATHSIG = 1
 _PRINTED = 64 << 10
 """The most bytes of what a fork has printed that are told."""
-_LEAST = 0.02
-"""The share of the processor that a task takes at the least, if it computes."""
+_PAUSE = 0.02
+"""How soon a late task that wants a processor is looked at again, as a share of its time limit."""
 
 
 def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: int) -> list[list[TensorMessage]]:
@@ -34,7 +36,7 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
 
     Args:
         groups: what a fork does one after the other; no task may raise. What they print goes to a memory file.
-        timeout: seconds for each task; on a busy machine, of processor time.
+        timeout: seconds for each task, without those in which it waits for a processor.
         at_a_time: how many forks run beside each other.
 
     Returns:
@@ -71,8 +73,6 @@ class _Fork:
     def __init__(self, tasks: Sequence[Task], timeout: float) -> None:
         self.answers: list[TensorMessage] = []
         self.deadline = 0.0
-        self._begun = 0.0  # seconds of processor time when the task began
-        self._seen = 0.0  # and when it was late before
         self.ended = False
         self._tasks, self._timeout = tasks, timeout
 
@@ -85,7 +85,12 @@ class _Fork:
         if self._child == 0:
             _run(self._tasks, remote, self._output, parent)
         remote.close()
-        self.deadline = time.monotonic() + self._timeout
+        self._begin()
+
+    def _begin(self) -> None:
+        """Note the time of the fork when its next task begins."""
+        self._begun, self._before = time.monotonic(), _Times.of(self._child)
+        self.deadline = self._begun + self._timeout
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -93,8 +98,8 @@ class _Fork:
     def take(self, *, ready: bool) -> None:
         """Take the next answer, if it is ready, or that there is none."""
         if not ready:
-            if not self._is_computing():
-                idle = _computed(self._child) - self._begun < self._timeout
+            if not self._may_continue():
+                idle = _Times.of(self._child).computed - self._before.computed < self._timeout
                 self.answers.append(({"timeout": self._timeout, "idle": idle}, {}))
                 self.end()
             return
@@ -106,18 +111,17 @@ class _Fork:
             self.answers.append(({"died": os.waitstatus_to_exitcode(status), "printed": self._printed()}, {}))
             self.end()
             return
-        self._begun = self._seen = _computed(self._child)
-        self.deadline = time.monotonic() + self._timeout
+        self._begin()
         if len(self.answers) == len(self._tasks):
             self.end()
 
-    def _is_computing(self) -> bool:
-        """Return whether a late task has had too little processor time; if so, give it the rest."""
-        now = _computed(self._child)
-        left = self._timeout - (now - self._begun)
-        if left <= 0 or now - self._seen < _LEAST * self._timeout:
+    def _may_continue(self) -> bool:
+        """Return whether a late task has waited for a processor, or still does; if so, give it more time."""
+        now, times = time.monotonic(), _Times.of(self._child)
+        left = self._timeout - (now - self._begun - (times.waited - self._before.waited))
+        if left <= 0 and not (times.wants_processor and times.computed - self._before.computed < self._timeout):
             return False
-        self._seen, self.deadline = now, time.monotonic() + max(left, _LEAST * self._timeout)
+        self.deadline = now + max(left, _PAUSE * self._timeout)
         return True
 
     def end(self) -> None:
@@ -133,13 +137,28 @@ class _Fork:
         return os.pread(self._output, _PRINTED, max(0, size - _PRINTED)).decode(errors="replace")
 
 
-def _computed(process: int) -> float:
-    """Return the processor time of a process in seconds; 0 if it is gone."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+@dataclass(frozen=True)
+class _Times:
+    """The seconds that a process has computed, and that its threads have waited for processors at the most.
+
+    A wait is counted when it ends; a thread that waits, or computes, wants a processor.
+    """
+
+    computed: float = 0.0
+    waited: float = 0.0
+    wants_processor: bool = False
+
+    @classmethod
+    def of(cls, process: int) -> _Times:
+        """Return the times of a process; none if it is gone."""
+        computed, waited, wants_processor = 0.0, 0.0, False
+        for thread in Path(f"/proc/{process}/task").glob("*"):
+            with contextlib.suppress(OSError):  # it has ended, or the system does not count waits
+                fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
+                computed += (int(fields[11]) + int(fields[12])) / _TICKS
+                wants_processor |= fields[0] == b"R"
+                waited = max(waited, int((thread / "schedstat").read_bytes().split()[1]) / 1e9)
+        return cls(computed, waited, wants_processor)
 
 
 def _run(tasks: Sequence[Task], connection: socket.socket, output: int, parent: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,14 +107,25 @@ def children() -> set[str]:
 
 
 def test_a_task_that_others_keep_from_the_processors_is_not_late() -> None:
-    """More forks than processors, each of which computes for most of its time limit."""
-
-    count = 3 * len(os.sched_getaffinity(0))
+    """Other processes compute on all processors, and have nine times the share of a task."""
 
     def task() -> TensorMessage:
+        os.nice(10)
         start = time.process_time()
-        while time.process_time() - start < 0.6:
+        while time.process_time() - start < 0.03:
             pass
         return {"number": 1}, {}
 
-    assert [numbers(each) for each in run_in_forks([[task]] * count, 1.0, count)] == [[1]] * count
+    def computing() -> TensorMessage:
+        while True:
+            pass
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        late = [[task], [task], [dying(computing)], [dying(sleep)]]
+        timeouts = [[{"timeout": 0.05, "idle": idle}] for idle in (False, True)]
+        assert [numbers(answers) for answers in run_in_forks(late, 0.05, 4)] == [[1], [1], *timeouts]
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
