@@ -56,9 +56,6 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
     tell = progress or (lambda _stage: None)
     with torch.inference_mode(False):  # in inference mode nothing can be traced, and in-place writes are not counted
         check_module(module)
-        if (choice := request.exporter) not in ("auto", *EXPORTERS):
-            raise InputError(f"the exporter {choice!r} does not exist", hint=f"use {', '.join(('auto', *EXPORTERS))}")
-        exporters = tuple(exporter for exporter in EXPORTERS if choice in ("auto", exporter))
         call, tensors = Call.of(module, request.args, request.kwargs)
         check_devices(module, tensors)
         if not tensors:
@@ -71,7 +68,7 @@ def try_exporters(module: nn.Module, request: ExportRequest, progress: Callable[
             attempt = _Attempt(flat, call, request, given, dims, tell)
             attempt.notes += _notes(module, call)
             refusals: dict[str, str] = {}
-            for exporter in exporters:
+            for exporter in EXPORTERS if request.exporter == "auto" else (request.exporter,):
                 try:
                     exported = attempt.export(exporter)
                 except ExporterError as error:

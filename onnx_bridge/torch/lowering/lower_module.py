@@ -36,8 +36,6 @@ def lower_module(
     if (name := training_submodule(module)) is not None:
         what = "the module is in training mode, and MIGraphX is for inference only"
         raise InputError(what, where=f"module {name or type(module).__name__!r}", hint="call eval() first")
-    if request.precision is not None and request.precision not in _PRECISIONS:
-        raise InputError(f"the precision {request.precision!r} does not exist", hint=f"use {', '.join(_PRECISIONS)}")
     dtype = None if request.precision is None else _PRECISIONS[request.precision]
     signature = without_annotations(inspect.signature(module.forward))
     sample, tensors = Call.bound(type(module).__name__, signature, args, kwargs, defaults=True)
