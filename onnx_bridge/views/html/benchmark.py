@@ -10,15 +10,16 @@ from onnx_bridge.views.html.html import Column, Page, Row, Table, cell, facts_of
 
 _BANDS = 16
 """The most distributions that are drawn; the table has all of them."""
-_FIGURES = (
-    ("p50 ms", "median latency"),
-    ("p90", "90th percentile"),
-    ("p99", "99th percentile"),
-    ("min", "the shortest"),
-    ("mean", "without outliers"),
-    ("std", "standard deviation, without outliers"),
-    ("samples/s", "at the median latency"),
+_TIMES = (
+    ("p50", "p50 ms", "median latency"),
+    ("p90", "p90", "90th percentile"),
+    ("p99", "p99", "99th percentile"),
+    ("min", "min", "the shortest"),
+    ("mean", "mean", "without outliers"),
+    ("std", "std", "standard deviation, without outliers"),
 )
+"""The figures of a `Summary` that are shown, with their headings."""
+_INTERVAL = Column("98 %", "code", "the confidence interval of that")
 _COLOURS = {Change.SLOWER: BAD, Change.WITHIN: GOOD, Change.UNDECIDED: WARN}
 
 
@@ -80,9 +81,10 @@ def _table(bench: BenchResult) -> Table:
         Column("engine", "text"),
         Column("precision", "text"),
         Column("batch", "number"),
-        *(Column(name, "number", hint) for name, hint in _FIGURES),
+        *(Column(label, "number", hint) for _, label, hint in _TIMES),
+        Column("samples/s", "number", "at the median latency"),
         Column("× first", "number", "latency as a multiple of that of the first engine at this batch size"),
-        Column("98 %", "code", "the confidence interval of that"),
+        _INTERVAL,
         Column("load s", "number", "until the engine was ready"),
         Column("first s", "number", "the first call"),
         Column("MiB", "number", "peak memory of loading and the first call"),
@@ -94,9 +96,9 @@ def _table(bench: BenchResult) -> Table:
     rows = []
     for row in bench.rows:
         summary = row.summary
-        times = (summary.p50, summary.p90, summary.p99, summary.min, summary.mean, summary.std)
         against = ratios.get(row)
-        figures = [f"{row.engine} {row.target}".strip(), row.precision, row.batch, *(1e3 * time for time in times)]
+        figures = [f"{row.engine} {row.target}".strip(), row.precision, row.batch]
+        figures += [1e3 * getattr(summary, name) for name, *_ in _TIMES]
         figures += [row.throughput, against.value if against else 1.0, _interval(against) if against else ""]
         figures += [row.load, row.first, row.memory / 2**20, summary.calls, row.together, summary.outliers]
         rows.append(Row.of(*figures, choice=row.engine))
@@ -112,7 +114,7 @@ def _gates(bench: BenchResult) -> Table:
         Column("row", "text"),
         Column("verdict", "verdict"),
         Column("× baseline", "number", "latency as a multiple of the baseline's"),
-        Column("98 %", "code", "the confidence interval of that"),
+        _INTERVAL,
     ]
     rows = [
         Row.of(gate.row, cell(gate.change.value, _COLOURS[gate.change]), gate.ratio.value, _interval(gate.ratio))
