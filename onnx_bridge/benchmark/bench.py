@@ -29,7 +29,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.requests.search import BenchRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.torch.modules import factories
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import limited
 
 if TYPE_CHECKING:
     from onnx_bridge.requests.keywords import BenchOptions
@@ -60,7 +60,7 @@ def bench(model: Model, *, progress: Progress | None = None, **options: Unpack[B
 
 def run(model: Model, request: BenchRequest, progress: Progress | None = None) -> BenchResult:
     """Measure a model as a request says; errors are those of `bench`."""
-    with limited(Limits.of(request.conversion.timeout, request.conversion.memory)):
+    with limited(request.conversion.limits):
         return _run(model, request, progress or silent)
 
 
@@ -74,7 +74,7 @@ def _run(model: Model, request: BenchRequest, tell: Progress) -> BenchResult:
         if factory is not None:
             tell(f"exporting {factory}")
             model = export_factory(factory, folder, bool(request.batches))
-        subject = Subject.of(model, folder, request.conversion.timeout, request.conversion.memory)
+        subject = Subject.of(model, folder, request.conversion)
         if subject.bundle is not None and (request.batches or request.precisions != ("fp32",)):
             what = "a bundle has the batch size and the precision that it was made with"
             raise InputError(what, where=str(subject.bundle.path), hint="bench the model instead")
@@ -131,7 +131,7 @@ class _Benchmark:
 
     def result(self) -> BenchResult:
         reasons = {engine: error.what for engine, error in self.unavailable.items()}
-        subject, versions = self.subject, _versions(self.rows, self.subject)
+        subject, versions = self.subject, _versions(self.rows, self.subject, self.request.conversion.runtime)
         return BenchResult(subject.name, subject.digest, tuple(self.rows), versions, tuple(self.notes), reasons)
 
     def _settings(self) -> Iterator[tuple[str, str]]:
@@ -172,12 +172,12 @@ class _Benchmark:
         return replace(row, operators=operator_times(bundle, sample))
 
 
-def _versions(rows: Sequence[Row], subject: Subject) -> dict[str, str]:
+def _versions(rows: Sequence[Row], subject: Subject, runtime: str | None) -> dict[str, str]:
     versions = {"machine": f"{platform.node()} {platform.machine()}", "cores": str(os.cpu_count())}
     names = {row.engine for row in rows}
     if "migraphx" in names:
         bundle = subject.bundle
-        versions["MIGraphX"] = bundle.manifest.versions["migraphx"] if bundle else runtimes.find().version
+        versions["MIGraphX"] = bundle.manifest.versions["migraphx"] if bundle else runtimes.find(runtime).version
     if names.intersection(engine_names.PROVIDERS):
         versions["ONNX Runtime"] = importlib.metadata.version("onnxruntime")
     if names.intersection(TORCH):

@@ -148,7 +148,8 @@ def _worker_pid(bundle: Bundle) -> int | None:
     """Return the worker process that a bundle will be loaded into, started; None if it needs none."""
     if not bundle.manifest.on_migraphx:
         return None
-    worker = workers.shared(runtimes.find(), bundle.manifest.programs[0].environment)
+    program = bundle.programs[0]
+    worker = workers.shared(runtimes.find(program.runtime_name), program.info.environment)
     worker.start()
     return worker.pid
 

@@ -120,8 +120,8 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
     if not bundle.manifest.on_migraphx:
         return ()
     output: list[str] = []
-    runtime = runtimes.find()
     program = bundle.program
+    runtime = runtimes.find(program.runtime_name)
     environment = {**program.info.environment, **_TRACE}
     worker = Worker(runtime, environment, program.limits, on_output=output.append)
     runs: list[list[Instruction]] = []

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample, TensorSpec
@@ -35,20 +36,14 @@ class Subject:
     digest: str | None
 
     @classmethod
-    def of(
-        cls,
-        model: str | os.PathLike[str] | ir.Model | Bundle,
-        folder: Path,
-        timeout: float | None,
-        memory: float | None,
-    ) -> Subject:
+    def of(cls, model: str | os.PathLike[str] | ir.Model | Bundle, folder: Path, conversion: ConvertRequest) -> Subject:
         """Return the subject; a model in memory is saved into the folder."""
         if isinstance(model, ir.Model):
             path = folder / "model.onnx"
             models.save(model, path)
             return cls(None, path, model.graph.name or "model", None)
         if isinstance(model, Bundle) or is_bundle(model):
-            bundle = model if isinstance(model, Bundle) else Bundle(model, timeout=timeout, memory=memory)
+            bundle = model if isinstance(model, Bundle) else Bundle.of(model, conversion)
             source = bundle.manifest.source
             original = Path(source["path"]) if source["path"] else None
             unchanged = original is not None and original.exists() and models.digest(original) == source["sha256"]

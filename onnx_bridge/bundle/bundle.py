@@ -36,6 +36,7 @@ from onnx_bridge.bundle.program import Program, Runnable
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.requests.conversion import RuntimeRequest
 from onnx_bridge.samples import inputs as samplers
 from passes.isolation.limits import Limits
 
@@ -111,6 +112,11 @@ class Bundle(Runnable):
                 raise InputError(what, where=str(self.path / info.folder), hint="convert again")
         if self.manifest.decoder is not None:
             self.decoder.check()
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], request: RuntimeRequest) -> Bundle:
+        """Open a bundle with the runtime and the limits of a request."""
+        return cls(path, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
 
     @property
     def proof(self) -> BundleProof:

@@ -20,22 +20,18 @@ from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selec
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.sizes.refusals import BY_SIZES_ALONE, refusal
-from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.core.progress import Progress, Stage, silent
+from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.core.values import Kind
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.roles import dims_of, required_inputs
-from passes.isolation.limits import Limits, limited
 from passes.rewriting.base import Context
 
 
-def run_buckets(
-    model: ModelSource | Source, out: Path, request: ConvertRequest, progress: Progress | None = None
-) -> Bundle:
+def run_buckets(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
     """Convert a model for the buckets of a request; errors are those of `onnx_bridge.convert`."""
-    with limited(Limits.of(request.timeout, request.memory)):
-        return BucketConversion.of(Source.of(model), out, request, progress or silent).run(progress or silent)
+    return BucketConversion.of(source, out, request, progress).run(progress)
 
 
 @dataclass(frozen=True)

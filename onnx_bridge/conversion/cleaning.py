@@ -19,7 +19,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.scopes import Scope, name_nodes, values_of
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import limited
 from passes.rewriting.base import Budget, Context, Target
 from passes.rewriting.pipeline import Pipeline, Step
 from passes.shapes.declarations import forget_impossible_sizes
@@ -137,7 +137,7 @@ def rewrite(
         InputError: the pipeline, a dimension or an input is wrong.
         NativeFailure: ONNX Runtime exceeded a limit.
     """
-    with limited(Limits.of(request.timeout, request.memory)):
+    with limited(request.limits):
         return _rewrite(model, request, pipeline, Context(target, Budget(request.max_rewrites), progress))
 
 

@@ -14,9 +14,9 @@ from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.run import run as run_steps
-from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.requests.conversion import ConvertRequest
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import limited
 
 if TYPE_CHECKING:
     from onnx_bridge.requests.keywords import ConvertOptions
@@ -59,9 +59,9 @@ def convert(
 
 def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
     """Convert a model as a request says; errors are those of `convert`."""
-    if request.decoder:
-        return run_decoder(model, out, request, progress)
-    source = Source.of(model)
-    with limited(Limits.of(request.timeout, request.memory)):
+    source, tell = Source.of(model), progress or silent
+    with limited(request.limits):
+        if request.decoder:
+            return run_decoder(source, out, request, tell)
         selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
-    return (run_buckets if request.buckets or selecting else run_steps)(source, out, request, progress)
+        return (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)

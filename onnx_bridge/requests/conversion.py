@@ -11,6 +11,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.request import Data, Option, Request
+from passes.isolation.limits import Limits
 
 Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -42,6 +43,11 @@ class LimitsRequest(Request):
     memory: Annotated[
         float | None, Option("Memory limit of MIGraphX's process, and of ONNX Runtime's.", metavar="GiB", above=0.0)
     ] = None
+
+    @property
+    def limits(self) -> Limits:
+        """The same, as processes take them; raises InputError if one is out of range."""
+        return Limits.of(self.timeout, self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.request import Data, Option, Part, Request, fields_of
 from onnx_bridge.samples.dataset import DataSource
-from passes.isolation.limits import Limits
 
 ModelSource = str | os.PathLike[str] | ir.Model
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
@@ -75,11 +74,6 @@ class ComparisonRequest(Request):
     ] = None
     tolerance: str | None = None
     conversion: Annotated[ConvertRequest, Part("host", *_OF_CONVERSION)] = field(default_factory=ConvertRequest)
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of each step of MIGraphX."""
-        return Limits.of(self.conversion.timeout, self.conversion.memory)
 
     @property
     def generated_seed(self) -> int | None:

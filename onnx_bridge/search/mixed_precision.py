@@ -38,7 +38,7 @@ from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import required_names
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import limited
 from passes.probing.partition import extract
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.convert_precision import FORMATS
@@ -103,7 +103,7 @@ def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None 
     """Search as a request says; errors are those of `mixed_precision`."""
     precision = request.conversion.precision
     Precision(precision, (), request.conversion.calibration)
-    limits = Limits.of(request.conversion.timeout, request.conversion.memory)
+    limits = request.conversion.limits
     with limited(limits), tempfile.TemporaryDirectory(prefix="onnx-bridge-") as temporary:
         folder = Path(temporary)
         file = models.as_file(model, folder / "model.onnx")
@@ -159,7 +159,7 @@ class _Trials:
 def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], dict[str, float]]:
     """Return the nodes that may stay in float32, and those of them with activations outside the range of 16 bits."""
     conversion = request.conversion
-    target = ProbedRuntime(runtimes.find())
+    target = ProbedRuntime(runtimes.find(conversion.runtime))
 
     def cleaned(pipeline: str) -> Cleaned:
         return clean(file, pipeline=pipeline, dims=conversion.dims, default_dim=1, target=target)

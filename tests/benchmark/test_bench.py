@@ -25,6 +25,8 @@ from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.statistics import Change
 from onnx_bridge.cli.speed import bench as cli_bench
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.kinds import VARIABLE
+from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from passes.core.errors import BridgeError
 from passes.isolation.failure import NativeFailure
@@ -346,3 +348,19 @@ def test_a_session_that_never_ends(tmp_path: Path) -> None:
     with pytest.raises(NativeFailure) as error:
         onnx_bridge.bench(tmp_path / "m.onnx", engines=["ort"], timeout=2.0)
     assert error.value.reason is Reason.TIMEOUT
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize("converted", [False, True])
+def test_the_runtime_is_the_given_one(
+    tiny: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, converted: bool
+) -> None:
+    subject = onnx_bridge.convert(tiny, tmp_path / "out", dims={"n": 2}, target="ref").path if converted else tiny
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere"))
+    how = QUICK | {"dims": {} if converted else {"n": 2}, "runtime": str(runtime.path)}
+    result = bench(subject, engines=("migraphx",), per_operator=True, **how)
+    assert result.versions["MIGraphX"] == runtime.version
+    if converted:
+        assert onnx_bridge.check(subject, runtime=str(runtime.path)).passed
+    else:
+        assert not onnx_bridge.mixed_precision(tiny, dims={"n": 2}, target="ref", runtime=str(runtime.path)).nodes

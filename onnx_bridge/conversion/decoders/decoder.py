@@ -21,35 +21,31 @@ from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
-from onnx_bridge.conversion.decoders.encoder_decoder.parts import has_encoder
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
-from onnx_bridge.conversion.decoders.layout import BRANCH, recognize
+from onnx_bridge.conversion.decoders.layout import BRANCH, has_encoder, recognize
 from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.programs.instances import Instance, content_key
 from onnx_bridge.conversion.programs.several import Converted, Resolved
-from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.model import io as models
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
-from passes.isolation.limits import Limits, limited
 
 
-def run_decoder(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
+def run_decoder(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
     """Convert a decoder as a request with its sizes says; errors are those of `onnx_bridge.convert`."""
-    if isinstance(model, ir.Model):
+    if isinstance(source.given, ir.Model):
         raise InputError("a decoder is converted from a file", where="decoder", hint="save the model")
     for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
         if getattr(request, name):
             what = "a decoder chooses its own shapes, and is not calibrated"
             raise InputError(what, where=name, hint="give max_length and prefill alone")
-    with limited(Limits.of(request.timeout, request.memory)):
-        if has_encoder(models.load(model), request.freeze):
-            return run_encoder_decoder(Files.beside(Path(model)), out, request, progress or silent)
-        return DecoderConversion.of(model, out, request).run(progress or silent)
+    if has_encoder(source.view(), request.freeze):
+        return run_encoder_decoder(Files.beside(Path(source.given)), out, request, progress)
+    return DecoderConversion.of(source, out, request).run(progress)
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,10 @@ class DecoderConversion(GeneratingConversion):
     shorter = "prompts"
 
     @classmethod
-    def of(cls, model: ModelSource, out: Path, request: ConvertRequest) -> DecoderConversion:
+    def of(cls, source: Source, out: Path, request: ConvertRequest) -> DecoderConversion:
         """Recognize a decoder; raises InputError."""
         sizes = request.decoder_sizes
         assert sizes is not None
-        source = Source.of(model)
         source.hash()
         original, key = source.model(), content_key(source, request)
         if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:

@@ -17,7 +17,6 @@ from onnx_bridge.bundle.program import Program
 from onnx_bridge.conversion.programs.several import Converted, Several
 from onnx_bridge.core.errors import ParityError
 from onnx_bridge.core.progress import Progress
-from passes.isolation.limits import Limits
 from passes.rewriting.base import Proof
 
 
@@ -85,7 +84,7 @@ class GeneratingConversion(Several):
 
     def _decoder(self, manifest: Manifest, layout: Layout, folder: Path) -> Decoder:
         """Return a decoder of the programs in the staging folder."""
-        limits = Limits.of(self.request.timeout, self.request.memory)
+        limits = self.request.limits
         runtime = self.request.runtime
         programs = [Program(folder, manifest, info, runtime, limits) for info in manifest.programs]
         return Decoder(folder, layout, programs)

@@ -9,7 +9,7 @@ They are recognized by the names that optimum, onnxruntime-genai and most script
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -59,6 +59,25 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     )
     in_place = all(_is_written_in_place(inputs[past]) for past in pasts.values())
     return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place)
+
+
+def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
+    """Return whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
+    inputs = {str(value.name): value for value in required_inputs(model) if value.name not in frozen}
+    pasts, presents = matching(PAST, inputs), matching(PRESENT, [str(value.name) for value in model.graph.outputs])
+    states = any(is_states(value) for name, value in inputs.items() if name not in pasts.values())
+    tokens = any(name.endswith("input_ids") for name in inputs)
+    return tokens and bool(presents) and (states or bool(pasts.keys() - presents.keys()))
+
+
+def is_states(value: ir.Value) -> bool:
+    """Return whether a value may be hidden states."""
+    return not is_integer(value) and len(value.shape or ()) == 3
+
+
+def is_integer(value: ir.Value) -> bool:
+    """Return whether a value has integers or booleans."""
+    return value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
 
 
 def matching(pattern: re.Pattern[str], names: Iterable[str]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from passes.graphs.dependencies import unchanged_graphs
 from passes.graphs.scopes import Scope, name_nodes, scopes, weight_bytes
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import with_nested
-from passes.isolation.limits import Limits, limited
+from passes.isolation.limits import limited
 from passes.legalize.legalize import Legalize
 from passes.probing.node_verdicts import RULE
 from passes.probing.probe import Probe
@@ -83,7 +83,7 @@ def run(
     model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress | None = None
 ) -> Diagnosis:
     """Diagnose a model as a request says; errors are those of `doctor`."""
-    with limited(Limits.of(request.timeout, request.memory)):
+    with limited(request.limits):
         return _run(model, out, request, progress or silent)
 
 

@@ -110,5 +110,4 @@ class Several(ABC):
             manifest = self.prove(self.describe(manifest, converted), converted, progress)
             proof = replace(manifest.proof, in_doubt=manifest.proof.in_doubt or bool(doubts))
             write_manifest(replace(manifest, proof=proof), folder)
-        request = self.request
-        return Bundle(self.out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+        return Bundle.of(self.out, self.request)

@@ -11,5 +11,4 @@ from onnx_bridge.conversion.steps.resolve import Plan
 def publish(manifest: Manifest, plan: Plan) -> Bundle:
     """Replace an earlier bundle by the files of the staging folder; raises InputError if they cannot be written."""
     move_into_place(plan.out, plan.folder, manifest)
-    request = plan.request
-    return Bundle(plan.out, runtime=request.runtime, timeout=request.timeout, memory=request.memory)
+    return Bundle.of(plan.out, plan.request)

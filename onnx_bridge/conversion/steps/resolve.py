@@ -28,7 +28,6 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference import evaluations
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.core.doubts import Doubts
-from passes.isolation.limits import Limits
 from passes.rewriting.pipeline import Pipeline
 
 
@@ -107,7 +106,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     worker.launch()  # it starts while the model is cleaned
     if request.prove != "never":
         evaluations.launch()
-    limits = Limits.of(request.timeout, request.memory)
+    limits = request.limits
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(staging_folder(out))
         stack.enter_context(tuning)

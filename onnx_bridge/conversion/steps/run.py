@@ -16,7 +16,6 @@ from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.inputs import Sample
-from passes.isolation.limits import Limits, limited
 
 
 def run(
@@ -27,10 +26,7 @@ def run(
     samples: Sequence[Sample] = (),
 ) -> Bundle:
     """Convert a model as a request says, proven on ``samples`` (default: a generated one); errors as `convert`."""
-    with (
-        limited(Limits.of(request.timeout, request.memory)),
-        resolve(Source.of(model), out, request, progress) as plan,
-    ):
+    with resolve(Source.of(model), out, request, progress) as plan:
         cleaned = clean(plan)
         compiled = partition_and_compile(cleaned)
         manifest = prove(compiled, describe(compiled), samples)

@@ -61,7 +61,7 @@ def bisect(model: ModelSource, *, progress: Progress | None = None, **options: U
 
 def run(model: ModelSource, request: BisectRequest, progress: Progress | None = None) -> Bisection:
     """Bisect a model as a request says; errors are those of `bisect`."""
-    with limited(request.limits):
+    with limited(request.conversion.limits):
         return _run(model, request, progress)
 
 

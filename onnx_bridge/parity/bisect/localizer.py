@@ -70,7 +70,7 @@ class FaultLocalizer:
         """Clean the model, which is not modified, and run ``reference``; None is the model itself."""
         self.runtime = runtimes.find(request.conversion.runtime)
         self.target = resolve_target(request.conversion.target, self.runtime)
-        self.tolerances, self.limits = request.error_tolerances, request.limits
+        self.tolerances, self.limits = request.error_tolerances, request.conversion.limits
         self.rehearsal = None if request.rehearse is None else rehearsal(self.runtime)
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}

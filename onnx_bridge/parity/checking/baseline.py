@@ -245,7 +245,7 @@ def converted(
     """
     how = replace(request.conversion, prove="never")
     if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
-        model = Bundle(model, runtime=how.runtime, timeout=how.timeout, memory=how.memory)
+        model = Bundle.of(model, how)
     if isinstance(model, Bundle):
         yield model, request
         return

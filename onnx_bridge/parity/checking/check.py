@@ -79,7 +79,7 @@ def check(
 
 def run(model: ModelSource | Bundle, request: CheckRequest, progress: Progress | None = None) -> CheckReport:
     """Check a model or a bundle as a request says; errors are those of `check`."""
-    with limited(request.limits):
+    with limited(request.conversion.limits):
         return _run(model, request, progress)
 
 

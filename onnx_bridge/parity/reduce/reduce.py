@@ -105,7 +105,7 @@ def reduce(
 
 def run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progress | None = None) -> Reduction:
     """Reduce a model as a request says; errors are those of `reduce`."""
-    with limited(request.limits):
+    with limited(request.conversion.limits):
         return _run(model, out, request, progress)
 
 

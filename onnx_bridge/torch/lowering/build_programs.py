@@ -12,6 +12,7 @@ from torch import nn
 
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.buckets import run_buckets
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.run import run as convert
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
@@ -29,6 +30,7 @@ from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import inference_copy
 from onnx_bridge.torch.modules.structure import Structure
 from onnx_bridge.torch.modules.tensors import to_tensor
+from passes.isolation.limits import limited
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,12 @@ class LoweringCall:
         if exported.changing:
             raise InputError(exported.changing[0], where=type(self.module).__name__)
         self._check_padding(exported)
-        conversion = request.convert
-        if conversion.buckets:
-            bundle = run_buckets(exported.model, folder.path, conversion, progress)
-        else:
-            bundle = convert(exported.model, folder.path, conversion, progress, [{**exported.samples[0]}])
+        source, conversion = Source(exported.model), request.convert
+        with limited(conversion.limits):
+            if conversion.buckets:
+                bundle = run_buckets(source, folder.path, conversion, progress)
+            else:
+                bundle = convert(source, folder.path, conversion, progress, [{**exported.samples[0]}])
         notes = list(dict.fromkeys((*exported.notes, *bundle.manifest.notes)))
         replace(bundle.manifest, notes=notes).write(manifest_path(folder.path))
         write_samples(folder.path, _samples(exported))

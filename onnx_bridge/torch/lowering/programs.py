@@ -46,8 +46,7 @@ class Programs:
     def __init__(self, folder: Folder, request: LowerRequest) -> None:
         self.folder = folder
         self.request = request
-        limits = {"timeout": request.convert.timeout, "memory": request.convert.memory}
-        self.bundle = Bundle(folder.path, runtime=request.convert.runtime, **limits)
+        self.bundle = Bundle.of(folder.path, request.convert)
         self._residents: dict[Program, InProcess] = {}
 
     @cached_property

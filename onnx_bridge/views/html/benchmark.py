@@ -97,8 +97,8 @@ def _table(bench: BenchResult) -> Table:
     for row in bench.rows:
         summary = row.summary
         against = ratios.get(row)
-        figures = [f"{row.engine} {row.target}".strip(), row.precision, row.batch]
-        figures += [1e3 * getattr(summary, name) for name, *_ in _TIMES]
+        times = [1e3 * getattr(summary, name) for name, *_ in _TIMES]
+        figures = [f"{row.engine} {row.target}".strip(), row.precision, row.batch, *times]
         figures += [row.throughput, against.value if against else 1.0, _interval(against) if against else ""]
         figures += [row.load, row.first, row.memory / 2**20, summary.calls, row.together, summary.outliers]
         rows.append(Row.of(*figures, choice=row.engine))

@@ -17,11 +17,19 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
-from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, listed, matching, only, refuse_unknown
+from onnx_bridge.conversion.decoders.layout import (
+    PAST,
+    PRESENT,
+    is_integer,
+    is_states,
+    listed,
+    matching,
+    only,
+    refuse_unknown,
+)
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
-from onnx_bridge.samples.roles import dims_of
 from passes.graphs.traversal import operands_of
 
 _WHERE = "decoder"
@@ -77,24 +85,15 @@ class Parts:
         _keep(first, [presents[key] for key in crossing])
         _keep(step, [logits, *cache.values()])
         others = [value for value in step.graph.inputs if value.name not in pasts.values()]
-        tokens = [name for value in others if _is_integer(value) and (name := str(value.name)).endswith("input_ids")]
+        tokens = [name for value in others if is_integer(value) and (name := str(value.name)).endswith("input_ids")]
         ids = only("token ids", tokens, [str(value.name) for value in others])
         rest = [value for value in others if value.name != ids]
         masks = [str(value.name) for value in rest if "mask" in str(value.name)]
-        states = [str(value.name) for value in rest if value.name not in masks and not _is_integer(value)]
+        states = [str(value.name) for value in rest if value.name not in masks and not is_integer(value)]
         refuse_unknown([str(value.name) for value in rest if value.name not in (*masks[:1], *states[:1])])
         hidden, mask = next(iter(states), None), next(iter(masks), None)
         crossed = {pasts[key]: presents[key] for key in crossing}
         return cls(first, memory_input, step, ids, logits, cache, crossed, hidden, mask)
-
-
-def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
-    """Return whether a decoder takes what an encoder returns: hidden states, or keys that it does not append to."""
-    inputs = {name: value for name, value in _named(model.graph.inputs).items() if name not in frozen}
-    pasts, presents = matching(PAST, inputs), matching(PRESENT, _named(model.graph.outputs))
-    states = [name for name, value in inputs.items() if name not in pasts.values() and _is_states(value)]
-    tokens = any(name.endswith("input_ids") for name in inputs)
-    return tokens and bool(presents) and (bool(states) or bool(pasts.keys() - presents.keys()))
 
 
 def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
@@ -110,7 +109,7 @@ def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
 
 def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
     others = {name: value for name, value in _named(first.graph.inputs).items() if name not in pasts}
-    return only("hidden states", [name for name, value in others.items() if _is_states(value)], others)
+    return only("hidden states", [name for name, value in others.items() if is_states(value)], others)
 
 
 def _inputs_of(value: ir.Value) -> set[str]:
@@ -136,11 +135,3 @@ def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
     model.graph.outputs[:] = [by_name[name] for name in outputs]
     rewrite(model, CleanRequest("remove-dead"))
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
-
-
-def _is_states(value: ir.Value) -> bool:
-    return not _is_integer(value) and len(dims_of(value) or ()) == 3
-
-
-def _is_integer(value: ir.Value) -> bool:
-    return value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
