@@ -13,7 +13,8 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.axes import EDGE, label
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.conversion.programs.instances import Instance, check_place, content_key
+from onnx_bridge.conversion.keys import content_key
+from onnx_bridge.conversion.programs.instances import Instance, check_place
 from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
@@ -60,7 +61,7 @@ class BucketConversion(Several):
     def of(cls, source: Source, out: Path, request: ConvertRequest, progress: Progress) -> BucketConversion:
         """Find the sizes of all buckets, and try whether padding is harmless; raises InputError, ParityError."""
         source.hash()
-        model, key = source.model(), content_key(source, request)
+        model, key = source.model(), content_key(source.digest, request)
         request = replace(request, buckets={**selecting_inputs(model, request), **request.buckets})
         _check(model, request)
         progress(Stage.LOAD)

@@ -21,8 +21,10 @@ from typing import Any
 from onnx_bridge.conversion.precision.precision import BY_PASS, samples_digest
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import file_digest, json_digest
+from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.calibration import Calibration
 from onnx_bridge.samples.files import SampleSource
@@ -96,6 +98,20 @@ def conversion_key(
             "architecture": Machine.of(runtime).architecture if target == "gpu" else None,
         }
     )
+
+
+def content_key(source: str | None, request: ConvertRequest) -> str | None:
+    """Return the key of a conversion on this machine; None for calibration samples in memory.
+
+    Args:
+        source: the model's digest.
+        request: the request of the conversion.
+    """
+    if not isinstance(request.calibration, (str, os.PathLike, type(None))):
+        return None
+    runtime = runtimes.find(request.runtime)
+    target = resolve_target(request.target, runtime)
+    return conversion_key(cleaning_key(source, request, runtime), request, runtime, target=target)
 
 
 def check_key(

@@ -24,8 +24,9 @@ from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
 from onnx_bridge.conversion.decoders.layout import BRANCH, has_encoder, recognize
 from onnx_bridge.conversion.decoders.positions import positioned
+from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.programs.instances import Instance, content_key
+from onnx_bridge.conversion.programs.instances import Instance
 from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
@@ -79,7 +80,7 @@ class DecoderConversion(GeneratingConversion):
         sizes = request.decoder_sizes
         assert sizes is not None
         source.hash()
-        original, key = source.model(), content_key(source, request)
+        original, key = source.model(), content_key(source.digest, request)
         if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:
             request = replace(request, freeze={**request.freeze, BRANCH: "[true]"})
         layout = recognize(original, request, sizes)

@@ -5,7 +5,6 @@ They are converted in a staging folder, which keeps the instances of an earlier 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +18,13 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import together
 from onnx_bridge.bundle.manifest.text import MANIFEST, manifest_path
 from onnx_bridge.conversion.cleaning import rewrite
-from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress, Stage
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
@@ -152,18 +149,9 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         raise InputError(f"the bundle cannot be written: {error.strerror}", where=str(folder)) from error
 
 
-def content_key(source: Source, request: ConvertRequest) -> str | None:
-    """Return the content key of one bundle, or of all; None for calibration samples in memory."""
-    if not isinstance(request.calibration, (str, os.PathLike, type(None))):
-        return None
-    runtime = runtimes.find(request.runtime)
-    target = resolve_target(request.target, runtime)
-    return conversion_key(cleaning_key(source.digest, request, runtime), request, runtime, target=target)
-
-
 def _is_complete(bundle: Path, instance: Instance, source: Source) -> bool:
     """Return whether there is an intact bundle of an instance, proven as it should be."""
-    key = content_key(instance.source or source, instance.request)
+    key = content_key((instance.source or source).digest, instance.request)
     try:
         manifest = Manifest.read(manifest_path(bundle))
     except BridgeError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -19,17 +19,14 @@ import filelock
 import torch
 from torch import nn
 
-from onnx_bridge.conversion.keys import cleaning_key, conversion_key
+from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.atomic_write import atomic_folder
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.third_party import suppressed_output
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.torch.lowering.build_programs import LoweringCall
 from onnx_bridge.torch.lowering.in_process import require_in_process
@@ -111,17 +108,11 @@ def _key(call: LoweringCall) -> str | None:
     digest = fingerprint(call.module, call.call.positional, dict(call.call.keywords))
     if digest is None:
         return None
-    runtime = runtimes.find(request.convert.runtime)
     shapes = {name: tuple(tensor.shape) for name, tensor in call.tensors.items() if name not in call.dims}
-    conversion = ConvertRequest(shapes=shapes, host=request.convert.host)
-    cleaned = cleaning_key(digest, conversion, runtime)
-    target = resolve_target(request.convert.target, runtime)
     return json_digest(
         {
-            "conversion": conversion_key(cleaned, conversion, runtime, target=target),
+            "conversion": content_key(digest, replace(request.convert, shapes=shapes)),
             "inputs": {name: _describe(tensor, call.dims.get(name, {})) for name, tensor in call.tensors.items()},
-            "buckets": {symbol: sorted(sizes) for symbol, sizes in request.convert.buckets.items()},
-            "pad_before": sorted(request.convert.pad_before),
             "exporter": request.export.exporter,
             "opset": request.export.opset,
             "code": code_digest(),

@@ -28,8 +28,9 @@ from onnx_bridge.conversion.decoders.encoder_decoder.parts import Parts
 from onnx_bridge.conversion.decoders.encoder_decoder.static_step import sized, static_step
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
 from onnx_bridge.conversion.decoders.layout import cache_shape
+from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.programs.instances import Instance, content_key
+from onnx_bridge.conversion.programs.instances import Instance
 from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.run import run
@@ -84,7 +85,7 @@ class EncoderDecoderConversion(GeneratingConversion):
         """Take a model apart; raises InputError."""
         parts = Parts.of(files, request.freeze)
         source = Source(parts.step, name=files.given.stem, digest=files.digest())
-        return cls(source, out, request, content_key(source, request), files, parts, length)
+        return cls(source, out, request, content_key(source.digest, request), files, parts, length)
 
     @property
     def given(self) -> Source:
