@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from onnx_bridge.migraphx.process.protocol import TensorMessage
 from onnx_bridge.migraphx.program import Shape, Tensor
-from onnx_bridge.migraphx.protocol import TensorMessage
 
 
 class RemoteProgram:

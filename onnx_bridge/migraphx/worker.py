@@ -29,9 +29,9 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
-from onnx_bridge.migraphx.printed_error import PrintedError
+from onnx_bridge.migraphx.process.printed_error import PrintedError
+from onnx_bridge.migraphx.process.protocol import TensorMessage, pack, unpack
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
-from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.isolation.limits import Limits

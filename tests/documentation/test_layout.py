@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +91,8 @@ def test_every_package_is_in_the_architecture(package: str) -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     folders = {path.name for path in (ROOT / package).iterdir() if (path / "__init__.py").exists()}
     assert {name for name in folders if f"{name}/" not in text} == set()
+
+
+def test_no_folder_has_more_than_sixteen_files() -> None:
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in SOURCES)
+    assert {folder: count for folder, count in counts.items() if count > 16} == {}

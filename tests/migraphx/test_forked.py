@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnx_bridge.migraphx.forked import Task, run_in_forks
+from onnx_bridge.migraphx.process.forked import Task, run_in_forks
+from onnx_bridge.migraphx.process.protocol import TensorMessage
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.protocol import TensorMessage
 
 
 def answering(number: int) -> Task:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.migraphx.protocol import TensorMessage, pack, unpack
+from onnx_bridge.migraphx.process.protocol import TensorMessage, pack, unpack
 from passes.isolation import messages
 
 Task = Callable[[], TensorMessage]

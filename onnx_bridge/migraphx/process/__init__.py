@@ -1,0 +1,1 @@
+"""Parts of a worker and its process: their messages, tasks in forks, and the errors that MIGraphX prints."""
