@@ -21,8 +21,8 @@ import msgspec
 from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
 from onnx_bridge.migraphx.process.forked import run_in_forks
 from onnx_bridge.migraphx.process.printed_error import PrintedError
-from onnx_bridge.migraphx.program import Library, OnnxOptions, Program, reloaded
 from onnx_bridge.migraphx.process.protocol import TensorMessage, Tensors, pack, unpack
+from onnx_bridge.migraphx.program import Library, OnnxOptions, Program, reloaded
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
 from passes.isolation.child import serve

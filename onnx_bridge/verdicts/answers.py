@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from onnx_bridge.migraphx.printed_error import PrintedError
+from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
