@@ -94,7 +94,7 @@ class TestBundle:
     def test_a_batch_keeps_it(self, made: tuple[Path, Bundle], tmp_path: Path) -> None:
         for resumed in (False, True):
             request = job(target="ref", dims={"seq": 2, "past": 3}, check=True)
-            (found,) = convert_all([made[0]], tmp_path, request, jobs=1).results
+            (found,) = convert_all([made[0]], tmp_path, request, jobs=1).jobs
             assert found.status == ("kept" if resumed else "converted"), found
 
 
