@@ -15,7 +15,7 @@ from fixtures.suites.differential import run
 from onnx_bridge.conversion.diagnosis.diagnosis import NOT_NEEDED, NodeDiagnosis
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction as Action
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.migraphx.printed_error import PrintedError
+from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.runtime import Runtime
 from tests.passes.harness import model
 
