@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from onnx_bridge.samples import roles
 from onnx_bridge.samples.roles import Bound, Choice, Constant, Data, Dim, IntegerRange, Mask, Positions, Role, Uniform
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -60,6 +61,16 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             values[:1] = value if first is None else first
         case Choice(numbers):
             values = np.full(shape, numbers[sum(key[:2]) % len(numbers)])
+        case roles.Sizes(sizes):
+            values = np.resize([size(dim) for dim in sizes] or [1], shape)
+        case roles.Parts(whole):
+            count = math.prod(shape)
+            values = np.full(count, size(whole) // max(count, 1))
+            values[-1:] += size(whole) - values.sum()
+        case roles.Lengths(low, terms, offset):
+            most = sum(map(size, terms)) + offset
+            values = _integers(bits, (math.prod(shape),), min(low, most), most + 1)
+            values[:1] = most
         case Data():
             values = _data(bits, shape, dtype)
     return values.astype(dtype).reshape(shape)

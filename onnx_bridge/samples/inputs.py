@@ -98,10 +98,14 @@ def generate(
             what = f"the shape is {list(shape)}: {memory}"
             raise InputError(what, where=f"input {name!r}", hint="choose smaller sizes")
 
+    def known_size(dim: Dim) -> int:
+        number = size(dim)
+        return 1 if number is None else number
+
     def value(spec: TensorSpec, sample: int) -> Value:
         def array(name: str) -> Array:
             key = [seed, sample, *name.encode()]
-            return generate_array(spec.role, key, shapes[spec.name], spec.dtype, lambda dim: size(dim) or 1)
+            return generate_array(spec.role, key, shapes[spec.name], spec.dtype, known_size)
 
         return [array(f"{spec.name}[{index}]") for index in range(2)] if spec.kind.sequence else array(spec.name)
 

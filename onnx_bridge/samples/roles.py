@@ -12,7 +12,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -81,7 +81,30 @@ class Choice:
     numbers: tuple[float, ...]
 
 
-Role = Data | IntegerRange | Positions | Mask | Uniform | Constant | Choice
+@dataclass(frozen=True)
+class Sizes:
+    """The given sizes, in order."""
+
+    sizes: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Sizes of equal parts of ``whole``; the last one also has the rest."""
+
+    whole: Dim
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Integers from ``low`` to the sum of ``terms`` and ``offset``, inclusive; the first is the largest."""
+
+    low: int
+    terms: tuple[Dim, ...]
+    offset: int = 0
+
+
+Role = Data | IntegerRange | Positions | Mask | Uniform | Constant | Choice | Sizes | Parts | Lengths
 
 
 def roles(inputs: Sequence[ir.Value]) -> list[Role]:
@@ -114,7 +137,7 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     dtype = value.dtype or ir.DataType.UNDEFINED
     evidence = [role for use in _uses(value) if (role := _EVIDENCE.get((use.node.op_type, use.index), _none)(use))]
     integer = dtype.is_integer()
-    fixed: list[Role] = [role for role in evidence if isinstance(role, Constant | Positions)]
+    fixed: list[Role] = [role for role in evidence if isinstance(role, Constant | Positions | Sizes | Parts | Lengths)]
     betweens = [role for role in evidence if isinstance(role, IntegerRange)]
     between = functools.reduce(IntegerRange.narrowed, betweens) if betweens else None
     if fixed:
@@ -257,6 +280,52 @@ def _length(index: int, axis: int, attribute: str = "axis") -> Callable[[_Use], 
     return lambda use: IntegerRange(1, ((_dim(use.node, index, use.node.attributes.get_int(attribute, axis)), 1),))
 
 
+def _sizes(use: _Use) -> Role:
+    """Return the role of sizes that the first input has already, along all axes or those of an attribute."""
+    dims = _dims(use.node, 0)
+    axes = use.node.attributes.get_ints("axes", None) or range(len(dims))
+    return Sizes(tuple(dims[axis] for axis in axes if -len(dims) <= axis < len(dims)))
+
+
+def _total_length(use: _Use) -> Lengths:
+    """Return the role of the total length of a GroupQueryAttention: its cache grows, unless it is declared not to."""
+    past = 0 if use.node.inputs[3] is None else _dim(use.node, 3, 2)
+    present = [dims_of(value) or () for value in use.node.outputs[1:2]]
+    grows = not past or past not in [dims[2] for dims in present if len(dims) == 4]
+    return Lengths(1, (past, _dim(use.node, 0, 1)) if grows else (past,), -use.offset)
+
+
+def _last_positions(use: _Use) -> Role:
+    """Return the role of the lengths of a GroupQueryAttention's samples, less one."""
+    new, totals = _dim(use.node, 0, 1), [_constant(value) for value in use.node.inputs[6:7]]
+    constant = [Lengths(1, (int(total),), -use.offset) for total in totals if total is not None]
+    role = constant[0] if constant else _total_length(use)
+    return replace(role, low=new - 1 - use.offset if isinstance(new, int) else 0, offset=role.offset - 1)
+
+
+def _positions(table: int, domain: str = "com.microsoft") -> Callable[[_Use], Role | None]:
+    """Return the role of positions, which are rows of an input, for the operator of a domain."""
+    return lambda use: Positions(((_dim(use.node, table, 0), 0),)) if use.node.domain == domain else None
+
+
+def _below_cache(past: int, new: int) -> Callable[[_Use], Role]:
+    """Return the role of a length of the past that leaves room in the buffer ``past`` for the rows of ``new``."""
+
+    def role(use: _Use) -> Role:
+        rows = _dim(use.node, new, -2)
+        return IntegerRange(0, ((_dim(use.node, past, -2), 1 - rows if isinstance(rows, int) else 0),))
+
+    return role
+
+
+def _unpooled(use: _Use) -> Role:
+    """Return the role of the shape that MaxUnpool would choose by itself without padding."""
+    dims, kernel = _dims(use.node, 0), use.node.attributes.get_ints("kernel_shape", ())
+    strides = use.node.attributes.get_ints("strides", None) or [1] * len(kernel)
+    known = zip(dims[2:], kernel, strides, strict=False)
+    return Sizes((*dims[:2], *((dim - 1) * step + size for dim, size, step in known if isinstance(dim, int))))
+
+
 def _mask(use: _Use) -> Role | None:
     """Return the role of x in 1 − x, or in x ≠ 0."""
     if use.node.op_type == "Sub":
@@ -280,6 +349,28 @@ def _always(role: Role) -> Callable[[_Use], Role]:
     return lambda use: role
 
 
+_SPLITS = ("Split", "SplitToSequence")
+_ZERO = (
+    *(("SequenceAt", 1), ("SequenceErase", 1), ("SequenceInsert", 2), ("ExpandDims", 1)),
+    *(("ConvTransposeWithDynamicPads", 2), ("BifurcationDetector", 2)),
+)
+_COUNTS = (
+    *(("DFT", 1), ("STFT", 1), ("CropAndResize", 3)),
+    *((f"{name}Window", 0) for name in ("Blackman", "Hamming", "Hann")),
+)
+_ROWS = {
+    ("EmbedLayerNormalization", 0): (2, 0),
+    ("EmbedLayerNormalization", 1): (4, 0),
+    ("QEmbedLayerNormalization", 0): (2, 0),
+    ("QEmbedLayerNormalization", 1): (4, 0),
+    ("WordConvEmbedding", 0): (3, 0),
+    ("NGramRepeatBlock", 0): (1, 1),
+    ("ArrayFeatureExtractor", 1): (0, -1),
+    ("CropAndResize", 2): (0, 0),
+    ("RoiAlign", 2): (0, 0),
+    ("MaxUnpool", 1): (0, -1),
+}
+"""Operands that are indices along an axis of another one."""
 _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("Gather", 1): _along(0, "axis", 0),
     ("GatherElements", 1): _along(0, "axis", 0),
@@ -288,8 +379,8 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("GatherND", 1): _tuples,
     ("ScatterND", 1): _tuples,
     ("GatherBlockQuantized", 1): _along(0, "gather_axis", 0),
-    ("EmbedLayerNormalization", 0): lambda use: _below(_dim(use.node, 2, 0), use=use),
-    ("EmbedLayerNormalization", 1): lambda use: _below(_dim(use.node, 4, 0), use=use),
+    **{place: _along(table, "", axis) for place, (table, axis) in _ROWS.items()},
+    ("EmbedLayerNormalization", 8): _positions(3),
     ("OneHot", 0): _depth,
     ("SoftmaxCrossEntropyLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
     ("NegativeLogLikelihoodLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
@@ -300,6 +391,7 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("Slice", 2): lambda use: IntegerRange(1, tuple((dim, 1) for dim in _dims(use.node, 0) or (None,))),
     ("Slice", 3): _always(Positions()),
     ("Slice", 4): _always(Constant(1)),
+    ("Squeeze", 1): lambda use: Sizes(tuple(axis for axis, dim in enumerate(_dims(use.node, 0)) if dim == 1)),
     ("Unsqueeze", 1): _always(Positions()),
     ("Pad", 3): _always(Positions()),
     ("Reshape", 1): lambda use: Constant(1, first=-1 if use.direct else None),
@@ -308,6 +400,27 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("ConstantOfShape", 0): _always(IntegerRange(1, ((5, 0),))),
     ("Pad", 1): _always(IntegerRange(0, ((3, 0),))),
     ("Resize", 2): _always(Constant(1)),
+    ("Resize", 3): _sizes,
+    ("CenterCropPad", 1): _sizes,
+    ("AffineGrid", 1): lambda use: Sizes((_dim(use.node, 0, 0), 3, 3, 3)),
+    ("MaxUnpool", 2): _unpooled,
+    **{(op, 1): lambda use: Parts(_dim(use.node, 0, use.node.attributes.get_int("axis", 0))) for op in _SPLITS},
+    **dict.fromkeys(_ZERO, _always(Constant(0))),
+    ("CropAndResize", 1): _always(Uniform(0.0, 1.0)),
+    ("Bernoulli", 0): _always(Uniform(0.0, 1.0)),
+    ("GroupQueryAttention", 5): _last_positions,
+    ("GroupQueryAttention", 6): _total_length,
+    ("GroupQueryAttention", 9): _positions(7),
+    ("RotaryEmbedding", 1): _positions(2),
+    ("RotaryEmbedding", 3): _positions(1, ""),
+    ("MultiHeadAttention", 8): _below_cache(6, 1),
+    ("DecoderMaskedMultiHeadAttention", 7): _below_cache(5, 1),
+    ("TensorScatter", 2): _below_cache(0, 1),
+    ("Attention", 6): _length(1, -2, ""),
+    ("DFT", 2): _always(Constant(-2)),
+    ("STFT", 3): _length(0, 1, ""),
+    **dict.fromkeys(_COUNTS, _always(IntegerRange(2, ((9, 0),)))),
+    **{("MelWeightMatrix", index): _always(Constant(value)) for index, value in enumerate((4, 16, 8000, 0, 4000))},
     ("Upsample", 1): _always(Constant(1)),
     **{(kind, 1): _always(Positions()) for kind in REDUCTIONS},
     ("TopK", 1): _length(0, -1),
@@ -320,7 +433,7 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("Dropout", 2): _always(Constant(0)),  # training: two runs would differ
     ("Div", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
     ("Mod", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
-    **{(op, 4): _length(0, 0, "") for op in ("LSTM", "GRU", "RNN")},
+    **{(op, 4): _length(0, 0, "") for op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")},
     ("ReverseSequence", 1): _length(0, 0, "time_axis"),
     ("NonMaxSuppression", 2): _always(IntegerRange(1, ((9, 0),))),
     **{("NonMaxSuppression", index): _always(Uniform(0.0, 1.0)) for index in (3, 4)},

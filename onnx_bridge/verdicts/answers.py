@@ -22,6 +22,7 @@ from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unor
 from passes.isolation.messages import Array
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
+from passes.shapes.steered_sizes import steered_outputs
 
 _STANDARD = frozenset(("", "ai.onnx.ml"))
 
@@ -75,11 +76,14 @@ def _verdict(
     mismatch = _wrong_description(request.probe, shapes)
     if mismatch is not None:
         return Verdict(Status.WRONG, mismatch)
+    steered = _fixed_size(request.probe, shapes, foreign=True)
+    if steered is not None:  # the samples may happen to have it
+        return Verdict(Status.WRONG, steered)
     if request.samples:
         verdict = _compare(request, outputs, stands_in)
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
-    fixed = _fixed_size(request.probe, shapes)
+    fixed = _fixed_size(request.probe, shapes, foreign=False)
     return Verdict(Status.OK if fixed is None else Status.WRONG, fixed or "", unproven=request.unproven)
 
 
@@ -105,13 +109,18 @@ def _fits(lens: Sequence[int], shape: Sequence[int | None]) -> bool:
     return len(lens) == len(shape) and all(size in (None, actual) for actual, size in zip(lens, shape, strict=True))
 
 
-def _fixed_size(probe: Probe, shapes: Sequence[Shape]) -> str | None:
-    """Return which size MIGraphX fixes though it depends on the data; None if it fixes none."""
-    if not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions:
-        return None  # ONNX does not infer their shapes
+def _fixed_size(probe: Probe, shapes: Sequence[Shape], *, foreign: bool) -> str | None:
+    """Return which size MIGraphX fixes though it depends on the data; None if it fixes none.
+
+    Of ``foreign`` operators, ONNX does not infer sizes that are fixed: only those count that are known to be steered.
+    """
+    if not foreign and (not {domain for domain, _ in probe.operators} <= _STANDARD or probe.scope.model.functions):
+        return None
+    steered = {value for node in probe.nodes for value in steered_outputs(node, probe.scope)}
     for index, (value, given) in enumerate(zip(probe.outputs, shapes, strict=True)):
         shape = probe.shape(value)
-        if shape is not None and None in shape and not given.dynamic:
+        is_open = value in steered if foreign else shape is not None and None in shape
+        if is_open and not given.dynamic:
             return f"accepted, but the size of output {index} depends on the data"
     return None
 

@@ -29,6 +29,7 @@ from passes.shapes.loops import Parameter
 from passes.shapes.runtime_inference import ask
 from passes.shapes.settled import Settled
 from passes.shapes.skeleton import DOMAINS, Known
+from passes.shapes.steered_sizes import may_be_steered, steered_outputs
 
 _ROUNDS = 20
 """The most inferences to find the shapes of carried values; without a result they are unknown."""
@@ -155,8 +156,8 @@ def claims(model: ir.Model) -> dict[ir.Value, ir.Shape | None]:
 def _mark_claims(
     model: ir.Model, parameters: list[Parameter], inferred: dict[ir.Value, Known], *, failed: bool
 ) -> bool:
-    """Keep how much is proven of what depends on data, of what has an open size of an input, and of what is declared to
-    have a size of others, beside what is declared of it.
+    """Keep how much is proven of what depends on elements, of what has an open size of an input, and of what is
+    declared to have a size of others, beside what is declared of it.
 
     They let the device have such values, which a run verifies; nothing is folded or removed because of them.
 
@@ -164,11 +165,17 @@ def _mark_claims(
     """
     for value in values_of(model):
         value.meta.pop(CLAIMED, None)
-    nodes = Scope(model, model.graph).nodes()
+    scope = Scope(model, model.graph)
+    nodes = list(scope.nodes())
     sources = [value for node in nodes if failed or node.op_type in operators("by data") for value in node.outputs]
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
     sizes = {dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value}
-    sources += [value for value, (_, shape) in inferred.items() if _is_claim(value.shape, shape, sizes)]
+    for value, (_, shape) in inferred.items():
+        node = value.producer()
+        steered = node is not None and _says_more(value.shape, shape) and may_be_steered(node, scope)
+        if steered or _is_claim(value.shape, shape, sizes):
+            sources.append(value)
+    sources += [value for node in nodes for value in steered_outputs(node, scope)]
     if sources and not failed:
         with contextlib.suppress(*inference.FAILURES):  # what is inferred without propagation is proven as well
             inferred = _infer(model, propagate=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import onnx_ir as ir
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
+from passes.shapes.corrections.nodes import tensor_type
 from passes.shapes.skeleton import DOMAINS, Skeleton, message, overridable
 
 _SECONDS = 30.0
@@ -26,7 +27,8 @@ _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
     **{f"{sign}int{bits}": ir.DataType[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-
+_ROWS = "rows/of_caches"
+"""An input that selects an unknown number of rows."""
 
 _Known = tuple[ir.TypeProtocol, ir.Shape | None]
 
@@ -44,8 +46,10 @@ def ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -
     proto = message(model)
     proto.ir_version = min(proto.ir_version, 10)
     Skeleton(declared=True, variable=overridable(model)).write(model.graph, proto.graph)
+    constants = {tensor.name for tensor in proto.graph.initializer}
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        _hide_sizes(nodes)
+        _hide_sizes(nodes, constants)
+    proto.graph.input.add(name=_ROWS, type=tensor_type(onnx.TensorProto.BOOL, [None]))
     computed = {name for node in proto.graph.node for name in node.output}
     proto.graph.input.extend(info for info in proto.graph.value_info if info.name not in computed)  # the weights
     names = {str(value.name): value for value in values}
@@ -59,22 +63,43 @@ def ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -
     return inferred | _scalars(proto, [value for value, (_, shape) in inferred.items() if shape is None])
 
 
-def _hide_sizes(nodes: Any) -> None:
-    """Replace each Size by the product of a Shape: of the Size of a shape, ONNX Runtime infers that of the tensor."""
+def _hide_sizes(nodes: Any, constants: Set[str]) -> None:
+    """Hide sizes from which ONNX Runtime infers wrong ones.
+
+    Each Size becomes the product of a Shape: of the Size of a shape, ONNX Runtime infers that of the tensor. Caches
+    of an open total length become ones with an open number of rows: it infers that they do not grow.
+    """
     given = list(nodes)
-    if any(node.op_type == "Size" and node.domain == "" for node in given):
+    if any(_is_size(node) or _is_open_cache(node, constants) for node in given):
         given = [copy.deepcopy(node) for node in given]
         del nodes[:]
         for node in given:
-            if node.op_type == "Size" and node.domain == "":
+            if _is_size(node):
                 (result,) = node.output
                 nodes.append(onnx.helper.make_node("Shape", node.input, [f"{result}/shape"]))
                 nodes.append(onnx.helper.make_node("ReduceProd", [f"{result}/shape"], [result], keepdims=0))
-            else:
-                nodes.append(node)
+                continue
+            for index in (3, 4) if _is_open_cache(node, constants) else ():
+                past, node.input[index] = node.input[index], f"{node.output[0]}/past/{index}"
+                nodes.append(onnx.helper.make_node("Compress", [past, _ROWS], [node.input[index]], axis=2))
+            nodes.append(node)
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         for graph in (attribute.g, *attribute.graphs):
-            _hide_sizes(graph.node)
+            _hide_sizes(graph.node, constants | {tensor.name for tensor in graph.initializer})
+
+
+def _is_size(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Size" and node.domain == ""
+
+
+def _is_open_cache(node: onnx.NodeProto, constants: Set[str]) -> bool:
+    """Return whether a node has a past and a total length that is not constant."""
+    is_steered = node.op_type == "GroupQueryAttention" and len(node.input) > 6 and node.input[6] not in constants
+    return is_steered and bool(node.input[3]) and not any(_is_evicting(attribute) for attribute in node.attribute)
+
+
+def _is_evicting(attribute: onnx.AttributeProto) -> bool:
+    return attribute.name == "sliding_window_cache" and attribute.i != 0
 
 
 def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Value, _Known]:

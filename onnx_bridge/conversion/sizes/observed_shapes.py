@@ -2,7 +2,8 @@
 
 Neither ONNX nor ONNX Runtime infers the results of some operators outside of ONNX's main domain (CDist, the operators
 of ``ai.onnx.ml``). The reference runs on two generated samples, and shows them. A size that differs between the samples
-is unknown. Operators of ONNX's main domain are left out: sizes that inference does not find depend on the data there.
+is unknown. Operators are left out if sizes that inference does not find depend on elements, as those of ONNX's main
+domain do: the samples may have the same size, and other inputs another one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from passes.probing.partition import can_cross, extract
 from passes.rewriting.base import Context
 from passes.shapes.declarations import contradiction, settle, unproven
 from passes.shapes.inference import infer
+from passes.shapes.steered_sizes import may_be_steered
 
 _SECONDS, _MEMORY = 30.0, 4 << 30
 """The limits of loading it and of each run: a loop may have no end."""
-_DEPENDING_ON_DATA = frozenset(("BeamSearch", "GreedySearch", "Sampling", "Tokenizer", "Unique", "WhisperBeamSearch"))
 
 
 def observe_shapes(model: ir.Model, context: Context) -> None:
@@ -35,11 +36,11 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
     required = required_inputs(model)
     if not all(map(can_cross, required)):
         return
-    wanted = [value for value in unproven(model) if _producer(value).op_type not in _DEPENDING_ON_DATA]
+    scope = Scope(model, model.graph)
+    wanted = [value for value in unproven(model) if not may_be_steered(_producer(value), scope)]
     if not wanted or not is_quick(model):
         return
     observed = _observed(model, required, wanted)
-    scope = Scope(model, model.graph)
     for value in wanted:  # in topological order: a known shape may tell the inputs of the next node
         inputs = [operand for operand in _producer(value).inputs if operand is not None]
         if value not in observed or any(scope.static_shape(tensor) is None for tensor in inputs):

@@ -3,13 +3,14 @@
     present = past, with the new keys (values) from ``seqlens_k + 1 - length`` on
     y       = softmax over the keys up to each query's own position (scale · q · presentᵀ + bias) · present
 
-The length of each sample's past may be known only at run time; the length of the cache must be static. If the query
-has the total length (the first prompt), the past is ignored. The attributes select rotary embedding, normalization, a
+The length of each sample's past may be known only at run time, the total length must not: it decides whether the cache
+grows. Without a past it can only be that of the query. If the query has the total length (the first prompt), the past
+is ignored. The attributes select rotary embedding, normalization, a
 softcap, a window and a sink. For padding queries, ONNX Runtime returns different values if both a window and a
 softcap are set.
 
-Skips: unknown shapes and total lengths (for a single new token, the length of the cache is enough), and quantized
-caches. Caches that evict have a rule of their own (`passes.legalize.contrib.windowed_cache`).
+Skips: unknown shapes and total lengths, and quantized caches. Caches that evict have a rule of their own
+(`passes.legalize.contrib.windowed_cache`).
 """
 
 from __future__ import annotations
@@ -50,14 +51,10 @@ def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
     if 0 in query:
         return Skip("the query is empty")
     past = 0 if given(node, 3) is None else edit.shape(node, 3)[2]
-    total = constant_integer(node.inputs[6], scope)  # None if it is known only at run time
-    present = scope.proven_sizes(node.outputs[1]) if len(node.outputs) > 1 else None
-    if total is not None:
-        keys = max(past, total)
-    elif query[1] == 1 and present is not None:
-        keys = present[2]
-    else:
+    total = constant_integer(node.inputs[6], scope) if past else query[1]
+    if total is None:
         return Skip(not_constant(edit.input(node, 6), "total_sequence_length"))
+    keys = max(past, total)
     a, heads = Arithmetic(edit, edit.dtype(node)), sizes_of(node, query, keys)
     ends = a("Add", a.reshape(a.cast(edit.input(node, 5), ir.DataType.INT64), [-1, 1, 1, 1]), a.index(1))
     start = None if query[1] == total else a("Sub", ends, a.index(heads.queries))
@@ -83,7 +80,7 @@ def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
     scores = attended.probabilities
     if attributes.get_int("qk_output", 0) == 1:
         scores = a("Where", a("IsInf", attended.biased), 0.0, attended.biased)
-    if total is not None and total < keys:
+    if total < keys:
         scores = a.slice(scores, 3, 0, total)
     return [output, k, v, scores]
 

@@ -172,20 +172,11 @@ def test_scores_output(stage: int, past: int | None) -> None:
     holds(decompose_group_query_attention, OPERATOR, inputs, outputs, attributes, constants=("total",))
 
 
-def test_a_total_known_at_run_time_for_one_token() -> None:
-    inputs = step(1, 5, [3, 5], 10)
-    holds(decompose_group_query_attention, OPERATOR, inputs, OUTPUTS, {"num_heads": N, "kv_num_heads": K})
-
-
-def test_a_prompt_of_unknown_total() -> None:
-    reasons = skips(
-        decompose_group_query_attention,
-        OPERATOR,
-        step(3, 3, [3, 3]),
-        {"num_heads": N, "kv_num_heads": K},
-        outputs=OUTPUTS,
-    )
-    assert reasons == ["total_sequence_length is not constant: freeze it with --freeze total=VALUE"]
+def test_a_total_known_at_run_time_decides_whether_the_cache_grows() -> None:
+    heads = {"num_heads": N, "kv_num_heads": K}
+    for inputs in (step(1, 5, [3, 5], 10), step(1, 5, [5], 4)):
+        assert skips(decompose_group_query_attention, OPERATOR, inputs, heads, outputs=OUTPUTS)
+    holds(decompose_group_query_attention, OPERATOR, step(3, 3, [2, 3]), OUTPUTS, heads)
 
 
 @settings(max_examples=15, deadline=None)
