@@ -22,7 +22,8 @@ class below. `--debug` adds a traceback. Where a page of the documentation expla
 | 1 | the answer is no: parity fails, a job failed, a fault was found, a bundle is damaged |
 | 2 | wrong usage or bad input |
 | 3 | MIGraphX, or the process that runs it, failed; or a defect of ONNX Bridge |
-| 4 | `check`: not determined, the model chooses between equal numbers ([Parity and ties](../concepts/parity.md)) |
+| 4 | not determined: the model chooses between equal numbers ([Parity and ties](../concepts/parity.md)); \
+not proven: ONNX Runtime refuses the generated inputs of a model (`convert`) or a node (`doctor`) |
 | 128 + signal | interrupted; 130 by Ctrl-C |
 
 """

@@ -8,6 +8,7 @@ from typing import Literal
 
 from onnx_bridge.batch.failure import Failure
 from onnx_bridge.bundle.manifest.proof import BundleProof
+from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.core.files.locations import Location
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import JsonRecord
@@ -81,6 +82,12 @@ class Outcome(JsonRecord):
     def passed(self) -> bool:
         """True if no job has failed."""
         return not any(result.failed for result in self.jobs)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 1 if a job has failed, 4 if a bundle is not proven, else 0."""
+        unproven = any(result.proof is not None and not result.proof.comparable for result in self.jobs)
+        return 1 if not self.passed else NOT_DETERMINED if unproven else 0
 
     @property
     def counts(self) -> Counter[Status]:

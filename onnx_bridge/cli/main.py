@@ -1,7 +1,7 @@
 """The console script ``onnx-bridge``: finds the module of a verb, runs it, and turns errors into a message and a code.
 
-Exit codes: 0 success, 1 the answer is no, 2 usage or bad input, 3 the runtime failed. With ``--json`` exactly one JSON
-document goes to standard output, also for an error; everything else goes to standard error.
+Exit codes: 0 success, 1 the answer is no, 2 usage or bad input, 3 the runtime failed, 4 nothing is wrong or proven.
+With ``--json`` exactly one JSON document goes to standard output, also for an error; all else to standard error.
 """
 
 from __future__ import annotations

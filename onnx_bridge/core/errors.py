@@ -12,6 +12,9 @@ from passes.core.errors import InputError as InputError
 from passes.core.errors import PassError as PassError
 from passes.core.errors import nearest as nearest
 
+NOT_DETERMINED = 4
+"""The exit code if nothing is known to be wrong, and nothing is proven: the reference determines no result."""
+
 
 class Step(enum.StrEnum):
     """The steps of MIGraphX with a model, in order."""

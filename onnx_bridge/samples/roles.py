@@ -407,6 +407,7 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     **{(op, 1): lambda use: Parts(_dim(use.node, 0, use.node.attributes.get_int("axis", 0))) for op in _SPLITS},
     **dict.fromkeys(_ZERO, _always(Constant(0))),
     ("CropAndResize", 1): _always(Uniform(0.0, 1.0)),
+    **{(op, 1): _always(Positions()) for op in ("MaxRoiPool", "RoiAlign")},  # regions begin before they end
     ("Bernoulli", 0): _always(Uniform(0.0, 1.0)),
     ("GroupQueryAttention", 5): _last_positions,
     ("GroupQueryAttention", 6): _total_length,

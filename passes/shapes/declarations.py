@@ -175,12 +175,14 @@ def _mark_claims(
         steered = node is not None and _says_more(value.shape, shape) and may_be_steered(node, scope)
         if steered or _is_claim(value.shape, shape, sizes):
             sources.append(value)
-    sources += [value for node in nodes for value in steered_outputs(node, scope)]
+    foreign = [value for node in nodes for value in steered_outputs(node, scope)]
+    unknown = _dependents(foreign, parameters, model)  # inference takes what is declared of foreign operators
+    sources += foreign
     if sources and not failed:
         with contextlib.suppress(*inference.FAILURES):  # what is inferred without propagation is proven as well
             inferred = _infer(model, propagate=True)
     for value in _dependents(sources, parameters, model):
-        proven = inferred.get(value, (None, None))[1]
+        proven = None if value in unknown else inferred.get(value, (None, None))[1]
         if value.shape is None or _says_more(value.shape, proven):  # what has none may be inferred one from a claim
             value.meta[CLAIMED] = proven
     return bool(sources)

@@ -20,7 +20,7 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.steps import clean
-from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.core.errors import NOT_DETERMINED, InputError, ParityError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
@@ -196,12 +196,30 @@ class TestLevels:
         for path in (model, tmp_path / "newer.onnx"):
             words = ["convert", str(path), "-o", str(tmp_path / path.stem), "--dim", "H=8", "--dim", "W=8"]
             done = CliRunner().invoke(main.app, words)
-            assert done.exit_code == 0, done.output
+            assert done.exit_code == (0 if path == model else NOT_DETERMINED), done.output
             shown[path] = done.stdout
         assert "proven" in shown[model]
         assert "check" in shown[model]
         assert re.search("^proven", shown[path], re.MULTILINE) is None
         assert "next: " not in shown[path]
+
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [
+            (["convert", "-o", "out"], NOT_DETERMINED),
+            (["convert", "-o", "out", "--prove", "never"], 0),
+            (["convert", "other.onnx", "-o", "many"], NOT_DETERMINED),
+        ],
+    )
+    def test_a_sample_that_the_reference_refuses_is_no_proof(
+        self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("m.onnx", "other.onnx"):  # no square is 12
+            write(Path(name), "(float[3, 4] x, int64[1] i) => (float[n] y) { s = Mul(i, i) y = Reshape(x, s) }")
+        done = CliRunner().invoke(main.app, [words[0], "m.onnx", *words[1:]])
+        assert done.exit_code == code, done.output
+        assert ("proven: 2 none" if "many" in words else "unproven") in done.stdout
 
 
 class WrongConstant(Pass):

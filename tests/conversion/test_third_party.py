@@ -8,6 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from fixtures.suites.harness import Suite
+from fixtures.suites.harness import run as run_suite
 from fixtures.suites.third_party import run
 from fixtures.suites.third_party.exporters.choices import choose
 from fixtures.suites.third_party.exporters.make import make
@@ -26,6 +28,36 @@ def saved(text: str, folder: Path) -> Path:
     path = folder / "model.onnx"
     onnx.save(onnx.parser.parse_model(text), path)
     return path
+
+
+class Refused(Suite[Outcome]):
+    """A suite of one model whose generated inputs the reference refuses: no square is 12."""
+
+    name = "refused"
+    verdicts = ("wholly", "host")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def cases(self, given: object) -> list[str]:
+        return ["(float[3, 4] x, int64[1] i) => (float[n] y) { s = Mul(i, i) y = Reshape(x, s) }"]
+
+    def judge(self, text: str) -> Outcome:
+        return judge(saved(f'<ir_version: 8, opset_import: ["" : 17]> g {text}', self._folder))
+
+    def line(self, row: Outcome) -> str:
+        return ""
+
+    def verdict(self, row: Outcome) -> str:
+        return row.verdict
+
+
+def test_a_suite_says_how_much_of_it_nothing_proves(
+    runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_suite(Refused(tmp_path), ["--json", str(tmp_path / "rows.json")])
+    assert "unproven: 1 the reference refuses the whole model" in capsys.readouterr().out
 
 
 def test_a_model_gets_the_sizes_that_are_chosen_for_it(runtime: Runtime, tmp_path: Path) -> None:

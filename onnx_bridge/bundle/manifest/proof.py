@@ -23,7 +23,8 @@ class BundleProof:
         seconds: the duration, the conversion of a witness included.
         unproven: why the bundle was not compared at real size; empty if it was.
         nodes: the number of its nodes on MIGraphX that are proven by themselves, by level.
-        comparable: whether the reference runs the model, to the extent that it was asked to.
+        comparable: whether the reference runs the model, to the extent that it was asked to; if the model as a whole is
+            too large, each of its nodes.
         in_doubt: whether anything in the conversion lacked time or memory, and may be better the next time.
     """
 
@@ -40,7 +41,7 @@ class BundleProof:
     @property
     def label(self) -> str:
         """The title of `line`."""
-        return "proof" if self.level is Proof.NONE else "proven"
+        return "unproven" if self.level is Proof.NONE else "proven"
 
     @property
     def line(self) -> str:

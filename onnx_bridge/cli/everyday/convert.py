@@ -60,7 +60,8 @@ def convert(
 
     What MIGraphX cannot run becomes host partitions, which ONNX Runtime runs, unless --no-host forbids it. Each of many
     models gets a folder in OUT; repeating the command converts those that are missing or have changed. Exit code 1 if
-    one failed, or if --prove or --check finds a difference.
+    one failed, or if --prove or --check finds a difference; 4 if ONNX Runtime refuses the inputs that a model would be
+    compared on, so that the bundle is not proven (--prove never is content with that).
     """
     _check_engine(engine, address)
     places, target = tuple(parse_location(source) for source in sources), parse_location(out)
@@ -97,5 +98,5 @@ def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_jso
     with observer(quiet=as_json or volume.quiet or batch.dry_run) as watching:
         outcome = convert_all.run(batch, engine, watching)
     show(outcome, as_json)
-    if not outcome.passed:
-        raise typer.Exit(1)
+    if outcome.exit_code:
+        raise typer.Exit(outcome.exit_code)

@@ -9,11 +9,12 @@ import typer
 from onnx_bridge.bundle.inspect import BundleView
 from onnx_bridge.cli.terminal import progress, show
 from onnx_bridge.conversion import convert as conversion
+from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.requests.batch import JobRequest
 
 
 def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
-    """Convert a model, compare it if asked to, and show the results; raises `typer.Exit` if a comparison fails."""
+    """Convert a model, compare it if asked to, and show the results; raises `typer.Exit` if nothing proves it."""
     with progress(as_json) as tell:
         bundle = conversion.run(source, out, request.conversion, tell)
         report = None
@@ -32,3 +33,5 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
         show(report, as_json)
         if not report.passed:
             raise typer.Exit(report.exit_code)
+    elif not bundle.proof.comparable:
+        raise typer.Exit(NOT_DETERMINED)

@@ -31,7 +31,8 @@ def doctor(
     """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
 
     With --target gpu on a machine without one, the gpu target's passes are rehearsed on ref. Exit code 0 if
-    everything will run, which is said only after MIGraphX has parsed the whole; 1 if not.
+    everything will run, which is said only after MIGraphX has parsed the whole; 1 if not; 4 if a node is unproven, as
+    ONNX Runtime does not run it on any generated inputs.
     """
     if fix != (out is not None):
         raise InputError("say where the rewritten model goes with --fix -o OUT.onnx")
@@ -47,5 +48,5 @@ def doctor(
     elif diagnosed.comparable:
         then = ("reduce", model, "-o", f"{model.stem}-reduced", *sizes, *given)
     show(diagnosed, as_json, then, [html])
-    if not diagnosed.passed:
-        raise typer.Exit(1)
+    if diagnosed.exit_code:
+        raise typer.Exit(diagnosed.exit_code)

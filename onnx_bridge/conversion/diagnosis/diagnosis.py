@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
+from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.verdicts.proof_counts import ProofCounts
-from passes.rewriting.base import Proof, Status
+from passes.rewriting.base import Obstacle, Proof, Status
 
 UNKNOWN = "unknown"
 """The verdict on a node that cannot be probed."""
@@ -110,6 +111,12 @@ class Diagnosis(JsonRecord):
     def passed(self) -> bool:
         """True if the model can run."""
         return self.parsed and not self.problem
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 1 if the model cannot run, 4 if a node has no reference, else 0."""
+        unproven = Obstacle.REFERENCE.value in self.proofs.unproven
+        return 1 if not self.passed else NOT_DETERMINED if unproven else 0
 
     @property
     def totals(self) -> dict[str, int]:

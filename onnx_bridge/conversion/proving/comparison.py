@@ -45,7 +45,7 @@ class TooLarge(Unprovable):
 
 
 class NoReferenceRun(Unprovable):
-    """The reference does not run a model."""
+    """The reference does not run a model on a sample that the model fits."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class _Comparison:
                 declared = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
                 if isinstance(array, np.ndarray) and declared not in (None, array.shape):
                     what = f"{value.name} has the shape {list(array.shape)} in a run, {list(declared)} in the model"
-                    raise Unprovable(f"no sample is known that the model fits: {what}")
+                    raise NoReferenceRun(f"no sample is known that the model fits: {what}")
 
     def samples(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Sequence[Sample]:
         """Return the given samples, or a generated one for inputs of some shapes."""
@@ -200,7 +200,7 @@ class _Comparison:
         try:
             return list(suitable(self.original.model, shapes, samples=SAMPLES, takes=self._takes))
         except InputError as error:
-            raise Unprovable(f"no samples can be generated: {error}") from None
+            raise NoReferenceRun(f"no samples can be generated: {error}") from None
 
     def _takes(self, sample: Sample) -> bool:
         try:

@@ -46,7 +46,7 @@ from onnx_bridge.samples.inputs import Sample
 from passes.graphs.randomness import is_random
 from passes.graphs.scopes import scopes
 from passes.isolation.limits import Limits
-from passes.rewriting.base import Proof
+from passes.rewriting.base import Obstacle, Proof
 
 _SLACK = 2.0
 """The time of a run that was estimated to fit, at most, as a multiple of the budget."""
@@ -97,12 +97,17 @@ class _Prover:
             return self._at_real_size()
         except TooLarge as why:
             real = str(why)
+        except NoReferenceRun as why:
+            takes_others = load_error(self._model) is None
+            advice = "; compare with `onnx-bridge check --inputs` on inputs of its real use" if takes_others else ""
+            return BundleProof(unproven=f"{why}{advice}", comparable=False)
         except Unprovable as why:
-            return BundleProof(unproven=str(why), comparable=not isinstance(why, NoReferenceRun))
+            return BundleProof(unproven=str(why))
         try:
             return replace(self._by_witness(), unproven=real)
         except Unprovable as why:
-            return BundleProof(unproven=f"{real}; {why}", comparable=load_error(self._model) is None)
+            refused = Obstacle.REFERENCE.value in self.compiled.partitioned.proofs.unproven
+            return BundleProof(unproven=f"{real}; {why}", comparable=not refused and load_error(self._model) is None)
 
     def _check_determined(self) -> None:
         for scope in scopes(self._model):

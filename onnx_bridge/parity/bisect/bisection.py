@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnx_bridge.core.errors import Step
+from onnx_bridge.core.errors import NOT_DETERMINED, Step
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model.provenance import module, operator
 from onnx_bridge.parity.submodels.submodels import RunCounts
@@ -16,8 +16,6 @@ from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.requests.parity import LowPrecision
 from passes.graphs import lineage
 
-NOT_DETERMINED = 4
-"""The exit code if nothing is known to be wrong, but the reference does not determine an output."""
 _LISTED = 4
 """The number of nodes that a sentence names."""
 

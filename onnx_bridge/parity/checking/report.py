@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.errors import NOT_DETERMINED, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Value
-from onnx_bridge.parity.bisect.bisection import NOT_DETERMINED, Bisection
+from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.checking.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis
 from onnx_bridge.conversion.diagnosis.diagnosis import PlannedAction as Action
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import NOT_DETERMINED, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts import probed_runtime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from onnx_bridge.views.terminal.view import render
-from passes.rewriting.base import Proof, Skip
+from passes.rewriting.base import Obstacle, Proof, Skip
 from tests.passes.harness import model, run
 
 
@@ -207,6 +208,8 @@ class TestProof:
         assert (relu.verdict, relu.proof) == ("ok", Proof.RUN)
         assert (conv.verdict, conv.proof, conv.unproven) == ("ok", Proof.NONE, "too large to run: for a test")
         assert found.proofs == ProofCounts(run=1, unproven={"too large to run": 1})
+        without = ProofCounts(unproven={Obstacle.REFERENCE.value: 1})
+        assert (found.exit_code, replace(found, proofs=without).exit_code) == (0, NOT_DETERMINED)
         values = json.loads(json.dumps(found.to_json()))
         assert values["proofs"] == {"real size": 1, "witness": 0, "none": 1, "unproven": {"too large to run": 1}}
         assert values["nodes"][1]["proof"] == "none"

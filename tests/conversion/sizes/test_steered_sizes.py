@@ -126,6 +126,7 @@ def test_operators_whose_sizes_are_known_to_depend_on_elements(node: str, expect
         "(float[2,1,8,8] x, float[3,4] r, int32[3] b, int32[2] s) => (y) {"
         " y = com.microsoft.CropAndResize(x, r, b, s) }",
         "(float[2,1,8,8] x, float[3,4] r, int64[3] b) => (y) { y = RoiAlign(x, r, b) }",
+        "(float[2,1,8,8] x, float[3,5] r) => (y) { y = MaxRoiPool<pooled_shape = [2, 2]>(x, r) }",
         '(float[1,2,4,4] x, int64[4] s) => (float[a,b,c,d] y) { y = Resize<mode = "linear">(x, , , s) }',
         "(float[1,16,1] x, int64 s, int64 l) => (float[a,b,c,d] y) { y = STFT(x, s, , l) }",
         "(float[1,8,1] x, int64 n, int64 a) => (float[b,c,d] y) { y = DFT(x, n, a) }",
