@@ -99,7 +99,7 @@ class _Prover:
             real = str(why)
         except NoReferenceRun as why:
             takes_others = load_error(self._model) is None
-            advice = "; compare with `onnx-bridge check --inputs` on inputs of its real use" if takes_others else ""
+            advice = "; `onnx-bridge check --inputs FILE` compares it on inputs of its real use" if takes_others else ""
             return BundleProof(unproven=f"{why}{advice}", comparable=False)
         except Unprovable as why:
             return BundleProof(unproven=str(why))
