@@ -28,6 +28,8 @@ from passes.graphs.byte_strings import from_proto
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""A part of a name of a file that is not text, which ONNX Runtime does not take."""
 _PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
 """The types that ONNX Runtime converts to numpy arrays correctly (float8e4m3fn would become uint8)."""
 
@@ -71,6 +73,8 @@ class Session:
         self.notes: tuple[str, ...] = ()
         if not isinstance(model, models.SessionSource):
             model, self.notes = faithful(model)
+        if isinstance(model, Path) and _SURROGATE.search(str(model)):
+            model = models.load(model)
         if emulate:
             self._emulate(_in_memory(model), custom_op_libraries)
             return

@@ -18,7 +18,6 @@ import onnx_ir as ir
 from passes.isolation import limits, value_messages, worker
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
-from passes.shapes.corrections.nodes import tensor_type
 from passes.shapes.skeleton import DOMAINS, Skeleton, message, overridable
 
 _SECONDS = 30.0
@@ -27,8 +26,6 @@ _ELEMENTS = {
     **{name: ir.DataType[name.upper()] for name in ("float", "double", "float16", "bfloat16", "bool", "string")},
     **{f"{sign}int{bits}": ir.DataType[f"{sign.upper()}INT{bits}"] for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-_ROWS = "rows/of_caches"
-"""An input that selects an unknown number of rows."""
 
 _Known = tuple[ir.TypeProtocol, ir.Shape | None]
 
@@ -46,10 +43,9 @@ def ask(model: ir.Model, values: Sequence[ir.Value], *, declared: bool = True) -
     proto = message(model)
     proto.ir_version = min(proto.ir_version, 10)
     Skeleton(declared=True, variable=overridable(model)).write(model.graph, proto.graph)
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        _hide_sizes(nodes, constants)
-    proto.graph.input.add(name=_ROWS, type=tensor_type(onnx.TensorProto.BOOL, [None]))
+    _hide_sizes(proto.graph.node, {tensor.name for tensor in proto.graph.initializer})
+    for function in proto.functions:
+        _hide_sizes(function.node, set())
     computed = {name for node in proto.graph.node for name in node.output}
     proto.graph.input.extend(info for info in proto.graph.value_info if info.name not in computed)  # the weights
     names = {str(value.name): value for value in values}
@@ -81,7 +77,10 @@ def _hide_sizes(nodes: Any, constants: Set[str]) -> None:
                 continue
             for index in (3, 4) if _is_open_cache(node, constants) else ():
                 past, node.input[index] = node.input[index], f"{node.output[0]}/past/{index}"
-                nodes.append(onnx.helper.make_node("Compress", [past, _ROWS], [node.input[index]], axis=2))
+                rows = f"{node.input[index]}/rows"  # of a length that is not inferred
+                nodes.append(onnx.helper.make_node("Shape", [past], [f"{rows}/shape"]))
+                nodes.append(onnx.helper.make_node("Cast", [f"{rows}/shape"], [rows], to=onnx.TensorProto.BOOL))
+                nodes.append(onnx.helper.make_node("Compress", [past, rows], [node.input[index]], axis=2))
             nodes.append(node)
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         for graph in (attribute.g, *attribute.graphs):
