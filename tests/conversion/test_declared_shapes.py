@@ -12,6 +12,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.rewriting.base import Proof
 from tests.passes.harness import feeds, run
 from tests.passes.shapes.test_declarations import GROWING, TURNS
 
@@ -20,7 +21,9 @@ WRONG = "declares types or shapes that are not so"
 
 def proto(text: str, **constants: Any) -> onnx.ModelProto:
     parsed = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]> g {text}')
-    parsed.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    parsed.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+    )
     return parsed
 
 
@@ -43,15 +46,42 @@ def test_a_loop_that_appends_rows(runtime: Runtime, tmp_path: Path, pipeline: st
     converted(model, tmp_path, TURNS, pipeline=pipeline)
 
 
-@pytest.mark.parametrize("declared", ["[3,4,1,6]", "[1,4,6]", "[3,4,height]"])
+@pytest.mark.parametrize("declared", ["[3,4,1,6]", "[1,4,6]", "[3,4,height]", "[]", "[7]", "[0,4,6]"])
 def test_outputs_that_are_declared_wrongly(runtime: Runtime, tmp_path: Path, declared: str) -> None:
     model = proto(f"(float[3,4,5] x) => (float{declared} y, float[7] z) {{ y = MatMul(x, w) z = ReduceSum(x) }}", w=W)
     bundle = converted(model, tmp_path)
     assert bundle.wholly_on_migraphx
+    assert bundle.proof.level is Proof.RUN
     assert [each.shape for each in bundle.outputs] == [(3, 4, 6), (1, 1, 1)]
     assert sum(WRONG in note for note in bundle.manifest.notes) == 1
 
 
+HINTS = {  # what a body, an intermediate value and an output declare of [n, 3, 5]
+    "values": "m = MatMul(x, w) y = Softmax(m)",
+    "If": """s = ReduceMax <keepdims = 0> (x) c = Greater(s, zero) m = If (c) <
+        then_branch = yes () => (float DECLARED a) { a = MatMul(x, w) },
+        else_branch = no () => (float DECLARED b) { b = MatMul(x, v) }> y = Softmax(m)""",
+    "Loop": """r = MatMul(x, w) m = Loop (turns, , r) <
+        body = b (int64 i, bool c, float v) => (bool d, float DECLARED e) { d = Identity(c) e = Add(v, r) }> y = Softmax(m)""",
+    "SequenceMap": """r = MatMul(x, w) s = SequenceConstruct(r) t = SequenceMap (s) <
+        body = b (float DECLARED e) => (float DECLARED f) { f = Relu(e) }> y = ConcatFromSequence <axis = 0> (t)""",
+}
+
+
+@pytest.mark.parametrize("declared", ["", "[5]", "[n,n,n]"])
+@pytest.mark.parametrize("name", HINTS)
+def test_hints_in_bodies(runtime: Runtime, tmp_path: Path, name: str, declared: str) -> None:
+    nodes = HINTS[name].replace(" DECLARED", declared)
+    inner = f"<float{declared} m>" if name == "values" and declared != "[5]" else ""
+    model = proto(f"(float[n,3,5] x) => (float{declared} y) {inner} {{ {nodes} }}", w=V, v=V, zero=ZERO, turns=TWO)
+    onnx.save(model, tmp_path / "m.onnx")
+    bundle = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", dims={"n": 2}, target="ref")
+    assert bundle.wholly_on_migraphx
+    assert bundle.proof.level is Proof.RUN, bundle.proof
+    assert len(bundle.outputs[0].shape or ()) == 3
+
+
+V, ZERO, TWO = np.linspace(-1, 1, 25, dtype=np.float32).reshape(5, 5), np.float32(0), np.int64(2)
 W = np.linspace(-1, 1, 30, dtype=np.float32).reshape(5, 6)
 
 
