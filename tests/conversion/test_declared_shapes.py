@@ -62,7 +62,8 @@ HINTS = {  # what a body, an intermediate value and an output declare of [n, 3, 
         then_branch = yes () => (float DECLARED a) { a = MatMul(x, w) },
         else_branch = no () => (float DECLARED b) { b = MatMul(x, v) }> y = Softmax(m)""",
     "Loop": """r = MatMul(x, w) m = Loop (turns, , r) <
-        body = b (int64 i, bool c, float v) => (bool d, float DECLARED e) { d = Identity(c) e = Add(v, r) }> y = Softmax(m)""",
+        body = b (int64 i, bool c, float v) => (bool d, float DECLARED e) {
+            d = Identity(c) e = Add(v, r) }> y = Softmax(m)""",
     "SequenceMap": """r = MatMul(x, w) s = SequenceConstruct(r) t = SequenceMap (s) <
         body = b (float DECLARED e) => (float DECLARED f) { f = Relu(e) }> y = ConcatFromSequence <axis = 0> (t)""",
 }
