@@ -43,6 +43,7 @@ _DOES = {
     Status.HANGS: "MIGraphX times out on it",
     Status.WRONG: "MIGraphX computes wrong numbers",
 }
+_ON_HOST = "without --no-host they run on ONNX Runtime, in host partitions"
 _LISTED = 3
 """The number of nodes that a note lists."""
 _SHOWN = 8
@@ -166,7 +167,8 @@ class _Attempts:
             planned = plan(self.model, self.reasons, made_only=self.made_only)
             partitioned = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
             if not host and not partitioned.plan.wholly_on_device:
-                partitioned.error = _host_forbidden(partitioned.plan)
+                runs = _check_host(self.model, partitioned.plan) is None
+                partitioned.error = _host_forbidden(partitioned.plan, _ON_HOST if runs else None)
                 return partitioned
             try:
                 partitioned.programs = [self.compiler.compile(partition) for partition in partitioned.plan.partitions]
@@ -269,13 +271,13 @@ def _check_host(model: ir.Model, partitioning: Partitioning) -> RuntimeFailure |
     return None
 
 
-def _host_forbidden(partitioning: Partitioning) -> RuntimeFailure:
+def _host_forbidden(partitioning: Partitioning, hint: str | None) -> RuntimeFailure:
     listed = "; ".join(f"{node.op_type} {node.name} ({reason})" for node, reason in partitioning.reasons.items())
     if not listed:
         what = "outputs that are constants or inputs cannot go through MIGraphX"
     else:
         what = f"{len(partitioning.reasons)} of {len(partitioning.work)} nodes cannot run on MIGraphX: {listed}"
-    return RuntimeFailure(what, hint="without --no-host they run on ONNX Runtime, in host partitions")
+    return RuntimeFailure(what, hint=hint)
 
 
 def _summary(partitioned: Partitioned) -> str:

@@ -8,13 +8,15 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import required_inputs
+from onnx_bridge.samples.roles import Choice, required_inputs
 from passes.graphs.cost import estimate
 from passes.operators import operators
 from passes.probing.partition import can_cross
 
 _MOST_WORK = 10_000_000_000
 """Multiply-adds of a model that is run to see whether it runs, a few seconds."""
+_CHOICES = 4
+"""The number of samples of a model that compares an input with numbers."""
 _PRODUCTS = "Conv ConvInteger ConvTranspose Einsum Gemm GRU LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN"
 _OTHERS = "AveragePool BatchNormalization Concat InstanceNormalization LayerNormalization MaxPool Split Squeeze"
 BY_SIZES_ALONE = operators("broadcasts").union(_PRODUCTS.split(), _OTHERS.split())
@@ -41,13 +43,22 @@ def refusal(model: ir.Model) -> OnnxRuntimeError | None:
 
 def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
     """Return why ONNX Runtime does not run a model on values for its sized form; None if it does, or cannot tell."""
+    refused: OnnxRuntimeError | None = None
     try:
-        Reference(model).run(*samplers.generate(sized))
+        reference, specs = Reference(model), samplers.specs(sized)
+        chosen = any(isinstance(spec.role, Choice) for spec in specs)  # the other branch may run
+        for sample in samplers.generate(specs, samples=_CHOICES if chosen else 1):
+            try:
+                reference.run(sample)
+            except OnnxRuntimeError as error:
+                refused = refused or error
+            else:
+                return None
     except OnnxRuntimeError as error:
         return error
     except BridgeError:
-        pass
-    return None
+        return None
+    return refused
 
 
 def is_refused_unsized(model: ir.Model) -> bool:

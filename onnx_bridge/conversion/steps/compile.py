@@ -72,7 +72,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
         raise partitioned.error
     if plan.program_only and not partitioned.plan.wholly_on_device:
         what = f"the model does not fit into a single program: {partitioned.notes[0]}"
-        raise InputError(what, where=str(plan.out), hint="give a folder, or --no-host")
+        raise InputError(what, where=str(plan.out), hint="give a folder")
     names = _program_names(plan, partitioned)
     archive = f"{plan.out.stem if plan.program_only else plan.source.name}{ENDING}"
     parent = manifest_path(plan.out).parent

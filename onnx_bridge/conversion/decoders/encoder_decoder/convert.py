@@ -161,7 +161,7 @@ class EncoderDecoderConversion(GeneratingConversion):
         fixed = {name: tuple(dim for dim in shape if isinstance(dim, int)) for name, shape in shapes.items()}
         if fixed != {name: tuple(shape) for name, shape in shapes.items()}:
             open_ = list(dict.fromkeys(str(dim) for shape in shapes.values() for dim in shape if isinstance(dim, str)))
-            hint = f"choose the most that it takes: {' '.join(f'--dim {name}=64' for name in open_)}"
+            hint = f"choose the most that it takes: {' '.join(f'--dim {name}=N' for name in open_)}"
             raise InputError("the encoder has open sizes", where=str(self.files.encoder), hint=hint)
         return fixed
 
