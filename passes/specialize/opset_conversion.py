@@ -264,9 +264,7 @@ def _step(model: onnx.ModelProto, source: int, target: int) -> onnx.ModelProto:
     except FatalInference as error:
         raise UnconvertibleError(str(error)) from None
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
-        if "No Adapter" not in str(error):
-            raise UnconvertibleError(_clean(error)) from None
-        return _without(model, source, target, f"no way is known from opset {source} to {target}")
+        return _without(model, source, target, f"no way is known from opset {source} to {target}: {_clean(error)}")
     for node in result.graph.node:
         if node.op_type == "Resize" and (source, target) == (10, 11):  # the converter loses unnamed inputs
             node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))

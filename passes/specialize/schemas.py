@@ -83,6 +83,8 @@ def removable_attributes(node: onnx.NodeProto, source: int, target: int) -> list
     boundary = max(source, target)
     if old is None or new is None or (node.op_type, boundary) in _CHANGED_MEANING:
         return None
+    if target < source == _BROADCASTS.get(node.op_type):
+        return None
     if not _fits(node.input, old.inputs, new.inputs, new.min_input):
         return None
     if not _fits(node.output, old.outputs, new.outputs, new.min_output):
