@@ -21,6 +21,7 @@ from onnx_bridge.benchmark.operators import per_operator as operator_times
 from onnx_bridge.benchmark.outcome import Baseline, BenchResult, Row
 from onnx_bridge.benchmark.subject import Subject, export_factory
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.conversion.steps.run import run as convert
 from onnx_bridge.core.errors import InputError
@@ -78,6 +79,9 @@ def _run(model: Model, request: BenchRequest, tell: Progress) -> BenchResult:
         if subject.bundle is not None and (request.batches or request.precisions != ("fp32",)):
             what = "a bundle has the batch size and the precision that it was made with"
             raise InputError(what, where=str(subject.bundle.path), hint="bench the model instead")
+        if subject.bundle is not None:
+            names = ("pipeline", "dims", "target", "keep_fp32", "options")
+            require_own_settings(subject.bundle.manifest, request.conversion, subject.bundle.path, *names)
         benchmark = _Benchmark(request, subject, folder, tell)
         symbol = subject.batch_dimension() if request.batches else None
         for batch in request.batches or (None,):

@@ -29,6 +29,8 @@ from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
 from passes.isolation import deferred
 
+_PARSER: Any = sys.modules[typer.BadParameter.__module__]
+"""The parser's errors: those of click, which some versions of typer carry themselves."""
 _VERBS = {
     "everyday": ("doctor", "convert", "check", "run"),
     "models": ("passes", "clean", "quantize", "export"),
@@ -183,7 +185,7 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         _leave(0)
     except Exception as error:
-        if hasattr(error, "format_message"):  # the parser's own, whose class typer does not export
+        if isinstance(error, _PARSER.ClickException):
             _fail_to_parse(error, as_json)
         if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             _fail(InputError(f"no file can be there: {error.strerror}", where=str(error.filename)), as_json)
@@ -257,7 +259,7 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
 def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
     """Say what is wrong with the command line; an empty one gets the help."""
     what = error.format_message()
-    if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+    if isinstance(error, _PARSER.NoArgsIsHelpError):  # its message is the help
         if not as_json:
             print(what)
             _leave(InputError.exit_code)

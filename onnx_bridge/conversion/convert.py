@@ -14,6 +14,7 @@ from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.run import run as run_steps
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.limits import limited
@@ -63,5 +64,8 @@ def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progre
     with limited(request.limits):
         if request.decoder:
             return run_decoder(source, out, request, tell)
+        if request.ties and not request.buckets:
+            what = "a dimension is tied to one with buckets, and there is none"
+            raise InputError(what, where=", ".join(request.ties), hint="give the sizes of the other one, too")
         selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
         return (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)

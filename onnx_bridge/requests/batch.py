@@ -12,7 +12,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
-from onnx_bridge.requests.request import Option, Part, Request
+from onnx_bridge.requests.request import Needs, Option, Part, Request
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class JobRequest(Request):
 
     conversion: Annotated[ConvertRequest, Part()] = field(default_factory=ConvertRequest)
     check: Annotated[bool, Option("Compare each bundle with the reference.")] = False
-    parity: Annotated[CheckRequest, Part("rtol", "atol")] = field(default_factory=CheckRequest)
+    parity: Annotated[CheckRequest, Part("rtol", "atol", needs=dict.fromkeys(("rtol", "atol"), Needs("check")))] = (
+        field(default_factory=CheckRequest)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,8 +46,10 @@ class JobRequest(Request):
         return Path(given) if isinstance(given, (str, os.PathLike)) else None
 
     def check_request(self, source: Path) -> CheckRequest:
-        """Return the request of the comparison with a model."""
-        return replace(self.parity, conversion=self.conversion, reference=source)
+        """Return the request of the comparison of a bundle with its model."""
+        given = self.conversion
+        limits = ConvertRequest(timeout=given.timeout, memory=given.memory, runtime=given.runtime)
+        return replace(self.parity, conversion=limits, reference=source)
 
     def fitting(self, symbols: Sequence[str], inputs: Sequence[str], own: frozenset[str]) -> JobRequest:
         """Return the request without names unknown to a model, except for ``own``, which must be reported."""
@@ -74,7 +78,7 @@ class BatchRequest(Request):
     jobs: Annotated[
         int | None, Option("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
     ] = None
-    resume: Annotated[bool, Option("Whether many models go on from what was done before.")] = True
+    resume: Annotated[bool, Option("Whether to keep what is up to date of what was done before.")] = True
     retry: Annotated[bool, Option("Try again what failed before.")] = False
     verify: Annotated[bool, Option("Read kept bundles whole, also if their files seem unchanged.")] = False
     dry_run: Annotated[bool, Option("Say what would be done, write nothing.")] = False

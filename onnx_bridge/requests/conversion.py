@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
-from onnx_bridge.requests.request import Data, Option, Request
+from onnx_bridge.requests.request import Data, Needs, Option, Request
 from passes.isolation.limits import Limits
 
 Dims = Mapping[str, int]
@@ -191,7 +191,13 @@ class ConvertRequest(DoctorRequest):
         Option("Run the bundle against the reference: within the budget, else by a witness; at real size; or not."),
     ] = "auto"
     prove_budget: Annotated[
-        float, Option("Longest estimated run, in seconds, that --prove auto makes.", metavar="S", above=0.0)
+        float,
+        Option(
+            "Longest estimated run, in seconds, that --prove auto makes.",
+            metavar="S",
+            above=0.0,
+            needs=Needs("prove", ("auto", "always")),
+        ),
     ] = PROVE_BUDGET
     buckets: Annotated[
         Shapes,
@@ -213,11 +219,18 @@ class ConvertRequest(DoctorRequest):
             "NAME=VALUE",
             texts.values_of("--pad", "mask=0"),
             many=True,
+            needs=Needs("buckets"),
         ),
     ] = field(default_factory=dict)
     pad_before: Annotated[
         tuple[str, ...],
-        Option("A dimension that is padded at its start; repeatable.", metavar="NAME", parse=tuple, many=True),
+        Option(
+            "A dimension that is padded at its start; repeatable.",
+            metavar="NAME",
+            parse=tuple,
+            many=True,
+            needs=Needs("buckets"),
+        ),
     ] = ()
     decoder: Annotated[
         bool,

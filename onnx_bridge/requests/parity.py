@@ -15,7 +15,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances, parse_tolerance
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.request import Data, Option, Part, Request, fields_of
+from onnx_bridge.requests.request import Data, Needs, Option, Part, Request, fields_of
 from onnx_bridge.samples.dataset import DataSource
 
 ModelSource = str | os.PathLike[str] | ir.Model
@@ -61,7 +61,7 @@ class ComparisonRequest(Request):
             metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
         ),
     ] = None
-    seed: Annotated[int, Option("Seed of the generated inputs.", minimum=0)] = 0
+    seed: Annotated[int, Option("Seed of the generated inputs.", minimum=0, needs=Needs("inputs", absent=True))] = 0
     samples: Annotated[
         int | None,
         Option("How many samples to generate (1), or to take of the given ones (all).", metavar="N", minimum=1),
@@ -123,7 +123,8 @@ class CheckRequest(ParityRequest):
     tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
     layers: Annotated[bool, Option("Compare every value of the model, and name the first that differs.")] = False
     layers_memory: Annotated[
-        float, Option("Memory limit of the values compared at a time.", metavar="GiB", above=0.0)
+        float,
+        Option("Memory limit of the values compared at a time.", metavar="GiB", above=0.0, needs=Needs("layers")),
     ] = 1.0
     evidence: Annotated[
         bool, Option("Keep all outputs, the graphs before and after, and a sketch of each layer.", cli=False)

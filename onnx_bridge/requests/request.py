@@ -33,6 +33,30 @@ else:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """Another option of the same request, without which an option would have no effect.
+
+    Attributes:
+        name: its name.
+        values: the values of it, of which one is needed; empty for any but its default.
+        absent: whether it must not be given instead.
+    """
+
+    name: str
+    values: tuple[Any, ...] = ()
+    absent: bool = False
+
+    def problem(self, field: Field, value: Any) -> str | None:
+        """Return what is missing from the value of the other option, or is too much; None if nothing is."""
+        if self.absent:
+            return None if value == field.default else f"with {field.flag}"
+        if not self.values:
+            return None if value != field.default else f"without {field.flag}"
+        given = value if isinstance(value, tuple) else (value,)
+        return None if set(given) & set(self.values) else f"without {field.flag} {' or '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True)
 class Option:
     """The properties of an option besides its name, its type and its default.
 
@@ -48,6 +72,7 @@ class Option:
         complete: proposes values in a shell.
         api: the type of the API's keyword, if it differs from the field's.
         cli: whether it is an option of the command line.
+        needs: the option without which it would have no effect.
     """
 
     help: str
@@ -61,14 +86,15 @@ class Option:
     complete: Callable[[str], list[str]] | None = None
     api: str = ""
     cli: bool = True
+    needs: Needs | None = None
 
 
 class Part:
     """Marks a field as a request of its own, whose options are options of the whole."""
 
-    def __init__(self, *names: str) -> None:
-        """Create a mark for the options ``names`` of the part; default: all."""
-        self.names = names
+    def __init__(self, *names: str, needs: Mapping[str, Needs] | None = None) -> None:
+        """Create a mark for the options ``names`` of the part, default: all, and what some need of the whole."""
+        self.names, self.needs = names, needs or {}
 
 
 @dataclass(frozen=True)
@@ -135,7 +161,21 @@ class Request:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
                 raise InputError("the option does not exist", where=f"option {name!r}", hint=hint)
         given = {name: plain(known[name].type, value) for name, value in options.items() if value is not None}
-        return cls()._with({(*known[name].path, name): value for name, value in given.items()})
+        request = cls()._with({(*known[name].path, name): value for name, value in given.items()})
+        request._check_needs(known, given)
+        return request
+
+    def _check_needs(self, known: Mapping[str, Field], given: Mapping[str, Any]) -> None:
+        """Raise InputError for an option that would have no effect."""
+        for name, value in given.items():
+            needs = known[name].option.needs
+            if needs is None or needs.name not in known or value == known[name].default:
+                continue
+            other = known[needs.name]
+            problem = needs.problem(other, functools.reduce(getattr, (*other.path, other.name), self))
+            if problem is not None:
+                what = f"{known[name].flag} has no effect {problem}"
+                raise InputError(what, where=name, hint="leave one of the two out" if needs.absent else "leave it out")
 
     def _with(self, values: Mapping[tuple[str, ...], Any]) -> Self:
         """Return a copy with values of fields, and of fields of its parts."""
@@ -205,7 +245,8 @@ def _options(request: type[Request]) -> Iterator[Field]:
             for inner in fields_of(hint.__origin__):
                 if inner.name in mark.names or not mark.names:
                     value = functools.reduce(getattr, (*inner.path, inner.name), default)
-                    yield replace(inner, path=(field.name, *inner.path), default=value)
+                    option = replace(inner.option, needs=mark.needs.get(inner.name, inner.option.needs))
+                    yield replace(inner, path=(field.name, *inner.path), default=value, option=option)
 
 
 def members(hint: Any) -> tuple[Any, ...]:

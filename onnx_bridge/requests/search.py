@@ -12,9 +12,10 @@ from onnx_bridge.reference.comparison.tolerances import PartialTolerance
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest, check_precision
 from onnx_bridge.requests.parity import NAMED_TOLERANCES, ComparisonRequest
-from onnx_bridge.requests.request import Data, Option, Part, Request
+from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
 
 CompileOptions = Mapping[str, bool | str]
+_ON_MIGRAPHX = Needs("engines", ("migraphx",))
 
 
 def _each_alone(options: list[str]) -> tuple[CompileOptions, ...]:
@@ -49,7 +50,12 @@ class BenchRequest(Request):
         ),
     ] = ("migraphx", "ort")
     module: Annotated[
-        str | None, Option("For torch: the factory of the module of an ONNX file.", metavar="FACTORY")
+        str | None,
+        Option(
+            "For torch: the factory of the module of an ONNX file.",
+            metavar="FACTORY",
+            needs=Needs("engines", ("torch", "torch-compile")),
+        ),
     ] = None
     inputs: Annotated[
         Data | None,
@@ -69,12 +75,26 @@ class BenchRequest(Request):
     seed: Annotated[int, Option("Seed of the sample and of the order.")] = 0
     against: Annotated[Path | None, Option("Earlier results to compare with.", metavar="BASELINE.json")] = None
     max_slowdown: Annotated[
-        float, Option("How much slower than the baseline it may be.", metavar="5%", parse=texts.share, default="5%")
+        float,
+        Option(
+            "How much slower than the baseline it may be.",
+            metavar="5%",
+            parse=texts.share,
+            default="5%",
+            needs=Needs("against"),
+        ),
     ] = 0.05
-    per_operator: Annotated[bool, Option("Also measure MIGraphX's operators.")] = False
+    per_operator: Annotated[bool, Option("Also measure MIGraphX's operators.", needs=_ON_MIGRAPHX)] = False
     conversion: Annotated[
         ConvertRequest,
-        Part("pipeline", "dims", "target", "calibration", "keep_fp32", "options", "timeout", "memory", "runtime"),
+        Part(
+            *("pipeline", "dims", "target", "calibration", "keep_fp32", "options", "timeout", "memory", "runtime"),
+            needs={
+                **dict.fromkeys(("pipeline", "target", "options"), _ON_MIGRAPHX),
+                "calibration": Needs("precisions", ("int8", "fp8")),
+                "keep_fp32": Needs("precisions", PRECISIONS[1:]),
+            },
+        ),
     ] = field(default_factory=ConvertRequest)
 
     def __post_init__(self) -> None:
@@ -149,7 +169,11 @@ class TuneRequest(Request):
     seed: Annotated[int, Option("Seed of samples and of the order.")] = 0
     resume: Annotated[bool, Option("Whether to continue from the journal.")] = True
     conversion: Annotated[
-        ConvertRequest, Part("dims", "target", "host", "buckets", "pad", "calibration", "timeout", "memory", "runtime")
+        ConvertRequest,
+        Part(
+            *("dims", "target", "host", "buckets", "pad", "calibration", "timeout", "memory", "runtime"),
+            needs={"calibration": Needs("precisions", ("int8", "fp8"))},
+        ),
     ] = field(default_factory=ConvertRequest)
 
     def __post_init__(self) -> None:

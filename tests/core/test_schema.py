@@ -16,6 +16,6 @@ def test_values_that_are_nested_too_deeply(start: str, end: str) -> None:
             parse_json(f"{start * depth}1{end * depth}")
 
 
-@pytest.mark.parametrize("text", ["1", '"[[["', "null", "[]"])
-def test_values_that_are_not_nested(text: str) -> None:
-    parse_json(text)
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ('"[[["', "[[["), ("null", None), ("[]", [])])
+def test_values_that_are_not_nested(text: str, value: object) -> None:
+    assert parse_json(text) == value

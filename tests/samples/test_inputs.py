@@ -304,7 +304,7 @@ def test_lengths_stay_within_the_sequence() -> None:
     ],
 )
 def test_shapes_axes_and_divisors_can_be_run(text: str) -> None:
-    generated(text, **({"c": np.array([2])} if "batch" in text else {}))
+    assert generated(text, **({"c": np.array([2])} if "batch" in text else {}))
 
 
 def test_floats_stay_where_their_function_is_defined() -> None:

@@ -130,7 +130,8 @@ def test_an_open_size(tmp_path: Path, shape: tuple[str | None] | None) -> None:
 
 def test_what_the_model_takes_may_be_inflated(tmp_path: Path) -> None:
     (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
-    files.read(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**24 + 2**20,))])
+    (sample,) = files.read(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**24 + 2**20,))])
+    assert np.shape(sample["x"]) == (2**24 + 2**20,)
 
 
 def test_labels(tmp_path: Path) -> None:

@@ -43,8 +43,9 @@ def check(
     any case. With --data, metrics over a dataset are measured instead; exit code 1 if one is below its --min.
     """
     if request.data is not None:
-        if strict:
-            what = "on a dataset metrics are measured, for which --strict means nothing"
+        if strict or save_results is not None:
+            option = "--strict" if strict else "--save-results"
+            what = f"on a dataset metrics are measured, for which {option} means nothing"
             raise InputError(what, where="--data", hint="--min says what a metric must reach")
         _measure(model, request, html, junit, as_json)
     if save_results is not None:

@@ -5,6 +5,7 @@ Batches are imported only if there are many models, the conversion of one model 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.batch.jobs import is_batch
-from onnx_bridge.cli.options import takes
+from onnx_bridge.cli.options import again, takes
 from onnx_bridge.cli.terminal import Json, show, volume
 from onnx_bridge.conversion.launch import launch
 from onnx_bridge.core.files.locations import parse_location
@@ -69,7 +70,12 @@ def convert(
         files = tuple(map(Path, context.find_root().params.get("files") or ()))
         _convert_many(replace(request, sources=places, out=target, passes=files), address, engine == "ray", as_json)
     else:
-        _convert_one(Path(sources[0]), target, request.job, as_json)
+        for name in ("jobs", "retry", "verify"):
+            for option in again(context, name):
+                if option.startswith("--") and not volume.quiet:
+                    print(f"onnx-bridge: {option} has no effect on a single model", file=sys.stderr)
+        conversion = replace(request.job.conversion, reuse=request.resume)
+        _convert_one(Path(sources[0]), target, replace(request.job, conversion=conversion), as_json)
 
 
 def _check_engine(engine: str, address: str | None) -> None:

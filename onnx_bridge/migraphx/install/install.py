@@ -65,6 +65,9 @@ def install(
     """
     report = progress or _ignore
     check_machine()
+    if source is not None and (update or suite != "sid"):
+        what = "a folder has the packages that it has: a suite, or an update, has no effect on them"
+        raise InputError(what, where=str(source), hint="leave one of the two out")
     label: str = _FROM if source else suite
     with _changing(report) as runtimes:
         if source is None and not update:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.parity import BisectRequest, LowPrecision, ReduceRequest
+from onnx_bridge.requests.parity import BisectRequest, LowPrecision, ParityRequest, ReduceRequest
 from passes.rewriting.pipeline import Pipeline
 from passes.specialize.freeze_inputs import FreezeInputs
 from passes.specialize.freeze_shapes import FreezeShapes
@@ -33,7 +34,8 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     given = None if request.conversion.pipeline == ConvertRequest().pipeline else request.conversion.pipeline
     recorded = Pipeline.parse(bundle.manifest.program.pipeline).passes
     scripts = [str(step) for step in recorded if isinstance(step, Surgeon)]
-    _require_defaults(bundle, replace(request.conversion, pipeline="default") if scripts else request.conversion)
+    settings = replace(request.conversion, pipeline="default") if scripts else request.conversion
+    require_own_settings(bundle.manifest, settings, bundle.path, *_settings(request))
     if scripts and given is None:
         what = f"the bundle was made by a script, and no script that a bundle names is run: {scripts[0]}"
         raise InputError(what, where=str(bundle.path), hint="give the pipeline again, if you trust the script")
@@ -63,13 +65,18 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
     Raises:
         InputError: the bundle keeps only the program, or the request has settings of its own.
     """
-    _require_defaults(bundle, request.conversion)
+    require_own_settings(bundle.manifest, request.conversion, bundle.path, *_settings(request))
     if bundle.model_path is None:
         what = "the bundle keeps no cleaned model"
         raise InputError(what, where=str(bundle.path), hint="name the ONNX file, or convert into a folder")
     conversion = replace(request.conversion, pipeline="none", target=bundle.manifest.target)
     precision = request.precision or _calibrated_precision(bundle)
     return bundle.model_path, replace(request, conversion=conversion, precision=precision)
+
+
+def _settings(request: ParityRequest) -> list[str]:
+    """Return the settings that a bundle has of its own; if the gpu target is rehearsed, the target is another."""
+    return ["pipeline", "dims", "shapes", "freeze", *([] if request.rehearse else ["target"])]
 
 
 def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:
@@ -90,10 +97,3 @@ def _source(bundle: Bundle) -> Path:
     if models.digest(path) != digest:
         raise InputError("the model was changed since it was converted", where=path, hint=hint)
     return Path(path)
-
-
-def _require_defaults(bundle: Bundle, conversion: ConvertRequest) -> None:
-    for name in ("pipeline", "dims", "shapes", "freeze"):
-        if getattr(conversion, name) != getattr(ConvertRequest(), name):
-            what = f"a bundle has its own {name}, with which it was converted"
-            raise InputError(what, where=str(bundle.path), hint="leave that out, or name the ONNX file")

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.intermediate_values import InsideProgram
+from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import InputError
@@ -247,6 +248,8 @@ def converted(
     if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
         model = Bundle.of(model, how)
     if isinstance(model, Bundle):
+        names = ["pipeline", "dims", "shapes", "freeze", "host", *([] if request.rehearse else ["target"])]
+        require_own_settings(model.manifest, request.conversion, model.path, *names)
         yield model, request
         return
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:

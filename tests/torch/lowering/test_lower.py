@@ -304,7 +304,7 @@ def test_a_module_that_padding_changes_is_refused(make: Make) -> None:
 
 def test_importing_the_project_does_not_import_pytorch() -> None:
     script = "import sys, onnx_bridge; onnx_bridge.lower; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_without_pytorch_the_error_says_how_to_get_it() -> None:

@@ -47,7 +47,8 @@ class TestUnroll:
             yes=YES,
             start=np.float32(3),
         )
-        UnrollLoop().run(m, Context())
+        assert len(UnrollLoop().run(m, Context()).rewrites) == 1
+        assert operators(m) == ["Unsqueeze", "Unsqueeze", "Concat", "ReduceSum"]
 
     def test_names_are_its_own(self) -> None:
         apply(UnrollLoop(), m := loop())
