@@ -90,7 +90,7 @@ class BenchRequest(Request):
         Part(
             *("pipeline", "dims", "target", "calibration", "keep_fp32", "options", "timeout", "memory", "runtime"),
             needs={
-                **dict.fromkeys(("pipeline", "target", "options"), _ON_MIGRAPHX),
+                **dict.fromkeys(("pipeline", "options"), _ON_MIGRAPHX),
                 "calibration": Needs("precisions", ("int8", "fp8")),
                 "keep_fp32": Needs("precisions", PRECISIONS[1:]),
             },

@@ -122,7 +122,6 @@ CASES: list[tuple[type[Request], dict[str, Any], dict[str, Any]]] = [
     (BenchRequest, {"keep_fp32": ["Softmax"]}, {"precisions": ["fp16"]}),
     (BenchRequest, {"per_operator": True, "engines": ["ort"]}, {"engines": ["ort", "migraphx"]}),
     (BenchRequest, {"pipeline": "minimal", "engines": ["ort"]}, {"engines": ["migraphx"]}),
-    (BenchRequest, {"target": "ref", "engines": ["ort"]}, {"engines": ["migraphx"]}),
     (BenchRequest, {"options": {"fast_math": "false"}, "engines": ["ort"]}, {"engines": ["migraphx"]}),
     (TuneRequest, {"pad": {"mask": "0"}}, {"buckets": {"n": [1, 4]}}),
     (TuneRequest, {"calibration": "x.npz", "precisions": ["fp32"]}, {"precisions": ["fp32", "fp8"]}),

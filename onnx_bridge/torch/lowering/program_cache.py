@@ -37,6 +37,7 @@ from onnx_bridge.torch.modules.fingerprint import fingerprint
 from onnx_bridge.torch.modules.modules import inference_copy
 from onnx_bridge.torch.modules.structure import Structure, renamed
 from onnx_bridge.torch.modules.tensors import to_array
+from passes.core.doubts import Doubts
 
 _LIBRARIES = ("torch", "onnxscript")
 
@@ -80,12 +81,16 @@ def _obtain(call: LoweringCall, progress: Progress) -> Obtained:
         return _built(call, progress)
     entry = cache / key
     try:
-        if entry.is_dir():
-            if (cached := _cached(call, Folder(entry), progress)) is not None:
-                return cached
-            shutil.rmtree(entry, ignore_errors=True)
+        doubts, doubt = Doubts(), cache / f"{key}.doubt"
+        kept = entry.is_dir() and not doubt.exists()
+        if kept and (cached := _cached(call, Folder(entry), progress)) is not None:
+            return cached
+        shutil.rmtree(entry, ignore_errors=True)
+        doubt.touch()  # the entry is not used again unless nothing lacked time or memory
         with atomic_folder(entry) as temporary:
             result = call.build(Folder(temporary), progress)
+        if not doubts:
+            doubt.unlink()
         return _opened(call, Folder(entry), result)
     finally:
         lock.release()

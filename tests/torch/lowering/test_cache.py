@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.torch.lowering.build_programs import LoweringCall
 from onnx_bridge.torch.lowering.lower import lower
 from onnx_bridge.torch.lowering.lowered import Lowered
 from onnx_bridge.torch.modules.fingerprint import fingerprint
+from passes.core.doubts import Doubts
 
 FACTOR = 2.0
 
@@ -57,6 +60,23 @@ def test_cached_programs_are_found(runtime: Runtime, tmp_path: Path) -> None:
     assert_close(lowered(x()), module(x()), check_stride=False)
     assert len(entries(tmp_path)) == 1
     assert not list(tmp_path.glob(".writing-*"))
+
+
+def test_programs_in_doubt_are_made_again(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lacked time or memory, also while the module was exported, may be better the next time."""
+    builds: list[int] = []
+    build = LoweringCall.build
+
+    def unlucky(*args: Any) -> Any:
+        builds.append(len(builds))
+        if len(builds) == 1:
+            Doubts.add()
+        return build(*args)
+
+    monkeypatch.setattr(LoweringCall, "build", unlucky)
+    for expected in (1, 2, 2):
+        _lowered(runtime, tmp_path)
+        assert len(builds) == expected
 
 
 def test_other_weights_attributes_shapes_and_options_are_others(runtime: Runtime, tmp_path: Path) -> None:
