@@ -14,7 +14,7 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, HostPartition, LoadedPartition, parse
 from onnx_bridge.bundle.requantize import quantize_again
-from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost
+from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost, WorkerCrashed
 from onnx_bridge.core.values import Kind, Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -22,6 +22,7 @@ from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
+from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 
 
@@ -110,13 +111,25 @@ class Program(Runnable):
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the program on arrays of its shapes; arguments, outputs and errors are those of `Bundle`."""
         sample = samplers.validate(arrays, self.specs)
+        for info in self.inputs:
+            info.check(sample[info.name])
         if not self.loaded:
             self.open()
         try:
-            return self._run(sample)
-        except ProgramLost:  # the worker has ended since, perhaps because of another program
-            self.open()
-            return self._run(sample)
+            try:
+                return self._run(sample)
+            except ProgramLost:  # the worker has ended since, perhaps because of another program
+                self.open()
+                return self._run(sample)
+        except WorkerCrashed:
+            self._check_sample(sample)
+            raise
+
+    def _check_sample(self, sample: Mapping[str, Value]) -> None:
+        """Raise InputError if ONNX Runtime refuses arrays on which MIGraphX has crashed."""
+        if self.model_path is not None:
+            with limited(self.limits), contextlib.suppress(NativeFailure):
+                Reference(self.model_path).run(sample)
 
     def close(self) -> None:
         """Release all that was loaded; the next call loads it again."""

@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.third_party import shorten
 from onnx_bridge.model.classes import keep_scores
 from onnx_bridge.model.message import NotUtf8, parse
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
@@ -361,9 +363,27 @@ class ModelFile:
                 path = locate(location, self.path)
                 self._located[location] = self.sources.setdefault(path, Source(path))
             except InputError as error:
+                if isinstance(error.__context__, FileNotFoundError):
+                    raise self._missing(location, what, path) from error
                 where = f"{error.where}: " if error.where else ""
                 raise self._error(f"{what}: {where}{error.what}", error.hint) from error
         return self._located[location]
+
+    def _missing(self, location: str, what: str, path: Path) -> InputError:
+        """Return the error for a file of external data that does not exist, with the other ones that are missing."""
+        entries = (entry for tensor in self.proto.graph.initializer for entry in tensor.external_data)
+        # of tensors that are located already, it is a number
+        names = {entry.value for entry in entries if entry.key == "location" and not entry.value.isdigit()}
+        missing = (name for name in names - {location} if not os.path.exists(self.path.parent / name))  # noqa: PTH110
+        others = [shorten(repr(name), 60) for name in sorted(missing)]
+        more = f", and so are {', '.join(others[:3])}{', …' * (len(others) > 3)}" if others else ""
+        with suppress(OSError):
+            names = {entry.name for entry in path.parent.iterdir() if entry.suffix != ".onnx"}
+        hint = nearest(path.name, names - {location})
+        return self._error(
+            f"{what} is in the data file {location!r}, which is missing{more}: looked for {path}",
+            f"{hint} then rename it" if hint else "copy the data files there: a model needs them beside it",
+        )
 
 
 def _normalize(imports: Any) -> dict[str, int]:

@@ -236,7 +236,8 @@ def locate(location: str, model: Path) -> Path:
         )
     given = Path(os.path.normpath(location))  # "a/../../b" is outside, like "../b"
     if not location or "\0" in location or given.is_absolute() or given.parts[:1] == ("..",):
-        raise InputError(f"external data must be in a file within the folder of the model, not in {location!r}")
+        what = f"external data must be in a file within the folder of the model, not in {location!r}"
+        raise InputError(what, hint="save the model again, with its data beside it")
     real = Path(os.path.realpath(model.parent / location))
     folders = (os.path.realpath(model.parent), Path(os.path.realpath(model)).parent)
     if not any(real.is_relative_to(folder) for folder in folders):

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -23,6 +23,14 @@ Dim = int | str | None
 Bound = tuple[Dim, int]
 """A dimension, and an offset to add to it."""
 
+_KEEPING = frozenset(("Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+"""Operators whose output has every element of the input."""
+_INDEXING = frozenset(
+    (operator, 1) for operator in ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
+) | {("GatherBlockQuantized", 1)}
+"""Inputs with indices, which may be negative: they count from the end."""
+_COUNTING = frozenset((("LSTM", 4), ("GRU", 4), ("RNN", 4), ("ReverseSequence", 1), ("EmbedLayerNormalization", 0)))
+"""Inputs with lengths from 0 to a size, or with indices that may not be negative."""
 _MAX_STEPS = 12
 """The most moving operators that are followed; exporters put about five between token ids and their embedding."""
 
@@ -132,6 +140,28 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
     return tuple(None if dim == "" or (isinstance(dim, int) and dim < 0) else dim for dim in dims)
 
 
+def index_bounds(value: ir.Value, sizes: Mapping[Dim, int]) -> tuple[int, int] | None:
+    """Return the least and the largest integer that an input may have, as indices or lengths; None if it has no bounds.
+
+    Only uses are considered to which every element gets. Beyond these bounds the model has no result.
+
+    Args:
+        value: the input.
+        sizes: the sizes of dimensions that have symbols.
+    """
+    lows, highs = [], []
+    for use in _uses(value, everything=True):
+        key = (use.node.op_type, use.index)
+        role = _EVIDENCE[key](use) if key in _INDEXING | _COUNTING else None
+        if isinstance(role, IntegerRange) and use.node.graph is value.graph and use.integer:
+            known = [sizes.get(dim, dim) for dim, _ in role.highs]
+            ends = [dim + more for dim, (_, more) in zip(known, role.highs, strict=True) if isinstance(dim, int)]
+            if len(ends) == len(known):
+                lows.append(-max(ends) - 2 * use.offset if key in _INDEXING else -use.offset)
+                highs.append(max(ends) - 1)
+    return (max(lows), min(highs)) if lows else None
+
+
 def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     name = (value.name or "").lower()
     dtype = value.dtype or ir.DataType.UNDEFINED
@@ -185,8 +215,8 @@ def _moves(node: ir.Node, index: int) -> bool:
     return index == 0 and node.op_type in operators("moves")
 
 
-def _uses(value: ir.Value) -> Iterator[_Use]:
-    """Yield the uses that the values reach, nearest first."""
+def _uses(value: ir.Value, *, everything: bool = False) -> Iterator[_Use]:
+    """Yield the uses that the values reach, nearest first; if ``everything``, only those that all of them reach."""
     integer = value.dtype is not None and value.dtype.is_integer()
     queue, seen = deque([(value, 0, 0)]), {value}
     while queue:
@@ -195,7 +225,8 @@ def _uses(value: ir.Value) -> Iterator[_Use]:
             if node.domain not in ("", "ai.onnx", "com.microsoft"):
                 continue
             yield _Use(node, index, offset, steps == 0, integer)
-            more = 0 if _moves(node, index) else _shift(node, index)
+            moves = node.op_type in _KEEPING and (index == 0 or node.op_type == "Concat")
+            more = 0 if (moves if everything else _moves(node, index)) else _shift(node, index)
             if more is None or steps == _MAX_STEPS:
                 continue
             fresh = [output for output in node.outputs if output not in seen]

@@ -209,7 +209,10 @@ def test_a_doc_string_that_is_not_utf8_is_rejected_when_saving(tmp_path: Path) -
 
 ENTRIES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "no entries": ([], "must be in a file within the folder"),
-    "missing": ([("location", "dta.bin")], r"the file does not exist \(did you mean data.bin\?\)"),
+    "missing": (
+        [("location", "dta.bin")],
+        r"'dta.bin', which is missing: looked for .*dta.bin \(did you mean data.bin\? ",
+    ),
     "folder": ([("location", ".")], "this is a folder"),
     "absolute": ([("location", "/etc/passwd")], "within the folder of the model, not in '/etc/passwd'"),
     "above": ([("location", "../secret.bin")], "not in '../secret.bin'"),
@@ -242,6 +245,24 @@ def test_invalid_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         models.load("model.onnx" if relative else path)
     assert "the initializer 'w'" in str(caught.value)
     assert "model.onnx" in str(caught.value)
+
+
+def test_all_data_files_that_are_missing_are_named_and_the_model_is_not_taken_for_one(tmp_path: Path) -> None:
+    proto = adder(external(("location", "unet.onnx.data")))
+    for location in ("more.data", "there.data", "null\0", "long" * 2000):
+        tensor = proto.graph.initializer.add()
+        tensor.CopyFrom(external(("location", location)))
+        tensor.name = location[:9]
+    path = write(proto, tmp_path / "unet.onnx")
+    path.with_name("there.data").write_bytes(bytes(4000))
+    with pytest.raises(InputError) as caught:
+        models.load(path)
+    said = str(caught.value)
+    assert "'unet.onnx.data', which is missing, and so are 'long" in said
+    assert str(path.with_name("unet.onnx.data")) in said
+    assert "unet.onnx?" not in said
+    assert "'there.data'" not in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

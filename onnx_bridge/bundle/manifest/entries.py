@@ -17,7 +17,7 @@ from onnx_bridge.bundle.manifest.axes import label, size_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.schema import Count, JsonRecord, Size
-from onnx_bridge.core.values import Kind
+from onnx_bridge.core.values import Kind, Value
 from passes.graphs.limits import MAX_ELEMENTS
 
 
@@ -32,6 +32,7 @@ class TensorInfo(JsonRecord):
             depends on the data. None if the rank is unknown.
         kind: a `Kind`; a sequence has the dtype and the shape of its arrays.
         classes: the classes whose scores the columns of an output are, in order; empty for other values.
+        bounds: the least and the largest integer that an input may have, if it has indices or lengths.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TensorInfo(JsonRecord):
     shape: tuple[Size | str | None, ...] | None
     kind: str = Kind.TENSOR.value
     classes: tuple[str | int, ...] = ()
+    bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         Kind(self.kind)
@@ -60,9 +62,18 @@ class TensorInfo(JsonRecord):
         return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return its members, without the ``kind`` and the ``classes`` of a usual tensor."""
-        usual = {"kind": Kind.TENSOR.value, "classes": []}
+        """Return its members, without the ``kind``, ``classes`` and ``bounds`` of a usual tensor."""
+        usual: dict[str, Any] = {"kind": Kind.TENSOR.value, "classes": [], "bounds": None}
         return {name: value for name, value in super().to_json().items() if value != usual.get(name, ...)}
+
+    def check(self, value: Value) -> None:
+        """Raise InputError if an index or a length is out of bounds, on which MIGraphX may crash."""
+        if self.bounds is not None and isinstance(value, np.ndarray) and value.size:
+            low, high = self.bounds
+            for extreme in (int(value.min()), int(value.max())):
+                if not low <= extreme <= high:
+                    what = f"{extreme} is out of bounds: as indices or lengths, the model takes {low} to {high}"
+                    raise InputError(what, where=f"input {self.name!r}")
 
     @property
     def sizes(self) -> tuple[int | None, ...] | None:

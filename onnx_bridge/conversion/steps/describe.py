@@ -31,7 +31,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.samples.roles import required_inputs
+from onnx_bridge.samples.roles import Dim, dims_of, index_bounds, required_inputs
 from passes.graphs.cost import has_known_work
 from passes.graphs.quantization import is_quantized
 from passes.probing.partition import Side
@@ -48,7 +48,7 @@ def describe(compiled: Compiled) -> Manifest:
     key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
     # the cleaned model cannot be reused if its products were quantized, without a key, or if it may be better next time
     reusable = plan.cleaning_key if key and not cleaned.products and not plan.doubts else None
-    inputs = tuple(map(TensorInfo.of, required_inputs(model)))
+    inputs = _inputs(model, plan.source.view())
     classes = classes_of(model.metadata_props)
     infos = _outputs(model.graph.outputs, partitioned)
     outputs = tuple(replace(info, classes=tuple(classes.get(info.name, ()))) for info in infos)
@@ -99,6 +99,18 @@ def _notes(compiled: Compiled) -> list[str]:
         command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
         notes.append(f"`{command}` reduces the model to what MIGraphX fails on, for a bug report")
     return notes
+
+
+def _inputs(model: ir.Model, source: ir.Model) -> tuple[TensorInfo, ...]:
+    """Return the inputs of the cleaned model, with the bounds that the operators of the source give them."""
+    infos = {str(value.name): TensorInfo.of(value) for value in required_inputs(model)}
+    values = [value for value in source.graph.inputs if value.name in infos]
+    sizes: dict[Dim, int] = {}
+    for value in values:
+        pairs = zip(dims_of(value) or (), infos[str(value.name)].shape or (), strict=False)
+        sizes |= {dim: size for dim, size in pairs if isinstance(size, int)}
+    bounds = {str(value.name): index_bounds(value, sizes) for value in values}
+    return tuple(replace(info, bounds=bounds.get(name)) for name, info in infos.items())
 
 
 def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
