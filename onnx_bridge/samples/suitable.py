@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import Choice, Dim
+from onnx_bridge.samples.roles import Choice, Data, Dim
 from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 
 _TRIED = 4
 """The number of samples that are generated for each, if the reference may refuse some."""
+_FACTORS = (None, 1, 16, 256)
+"""The factors of floats in `livelier`; with None they are noise."""
+_BLOCK = 8
+"""The number of neighbours that are alike in `livelier`, along each of the last two axes."""
 
 
 def suitable(
@@ -45,6 +49,22 @@ def suitable(
     generated = samplers.generate(wanted, seed=seed, samples=samples * _TRIED, dims=dims)
     taken = list(itertools.islice(filter(takes, generated), samples))
     return taken if len(taken) == samples else generated[:samples]
+
+
+def livelier(original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None]) -> Iterator[Sample]:
+    """Yield other samples than the first of `suitable`, on which outputs may depend more.
+
+    After another seed come floats that are alike in neighbourhoods, as in images and audio, and of larger ranges.
+    """
+    roles = {spec.name: spec.role for spec in samplers.specs(original)}
+    for seed, factor in enumerate(_FACTORS, 1):
+        (sample,) = suitable(original, shapes, seed=seed)
+        for name, array in sample.items() if factor else ():
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and isinstance(roles[name], Data):
+                for axis in range(max(0, array.ndim - 2), array.ndim):
+                    array = array.take(np.arange(array.shape[axis]) // _BLOCK * _BLOCK, axis)
+                sample[name] = (array * factor).astype(array.dtype)
+        yield sample
 
 
 def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:

@@ -53,6 +53,41 @@ def model(tmp_path: Path) -> Path:
 SIZES = {"N": 4, "H": 96, "W": 96}
 
 
+BLIND = "(float[1,3,16,16] x) => (float[1,4,14,14] y) { c = Conv(x, w, b) y = Sigmoid(c) }"
+NOTHING = "the same numbers on all inputs that were generated"
+
+
+class TestInputsThatProveNothing:
+    """Outputs that are constant within their tolerance, whatever is generated."""
+
+    @pytest.mark.parametrize("bias", [-60, -200])
+    def test_other_inputs_are_chosen(self, runtime: Runtime, tmp_path: Path, bias: int) -> None:
+        """On noise, every score is below 1e-9, and so is that of a bundle that computes zeros."""
+        weights = np.abs(np.random.default_rng(0).standard_normal((4, 3, 3, 3)))
+        path = write(tmp_path / "m.onnx", BLIND, w=weights, b=np.full(4, bias))
+        proof = onnx_bridge.convert(path, tmp_path / "out", target="ref").proof
+        assert (proof.level, proof.samples) == (Proof.RUN, 2)
+
+    @pytest.mark.parametrize("op", ["Mul", "Pow"])
+    def test_if_there_are_none_the_bundle_says_so(self, runtime: Runtime, tmp_path: Path, op: str) -> None:
+        path = write(tmp_path / "m.onnx", f"(float[2,4] x) => (float[2,4] y) {{ y = {op}(x, k) }}", k=0.0)
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
+        assert (bundle.proof.level, bundle.proof.comparable) == (Proof.NONE, True)
+        assert NOTHING in bundle.proof.unproven
+
+    @pytest.mark.parametrize(
+        "body",
+        ["s = Shape(x) y = Cast<to=1>(s)", "y = ReduceSum<keepdims=0>(x)", "y = ArgMax(x)", "y = Greater(x, k)"],
+    )
+    def test_outputs_that_are_constants_by_nature_are_proven(self, runtime: Runtime, tmp_path: Path, body: str) -> None:
+        kind = {"ArgMax": "int64", "Greater": "bool"}.get(body.split()[2].split("(")[0], "float")
+        path = write(tmp_path / "m.onnx", f"(float[2,4] x) => ({kind} y) {{ {body} }}", k=100.0)
+        proto = onnx.load(path)
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
+        onnx.save(proto, path)
+        assert onnx_bridge.convert(path, tmp_path / "out", target="ref").proof.level is Proof.RUN
+
+
 class TestLevels:
     def test_a_small_model_is_run_at_real_size(self, runtime: Runtime, model: Path, tmp_path: Path) -> None:
         bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims={"N": 1, "H": 8, "W": 8})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,12 +20,12 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.comparison.chain import ChainJudge
-from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare, tolerances_of
 from onnx_bridge.reference.comparison.conditioning import undetermined
-from onnx_bridge.reference.comparison.tolerances import is_float
+from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
-from onnx_bridge.samples.suitable import frozen_values, suitable
+from onnx_bridge.samples.suitable import frozen_values, livelier, suitable
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.memory import available_bytes
@@ -72,6 +73,7 @@ class Agreement:
     """A bundle and the reference agree; ``error`` is the largest absolute difference, None without any numbers."""
 
     error: float | None
+    samples: int = SAMPLES
 
 
 def compare_with_reference(
@@ -116,12 +118,16 @@ class _Comparison:
     def of(self, path: Path, runtime: Runtime) -> Agreement | OutputComparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
-        samples = self.samples({tensor.name: tensor.shape for tensor in bundle.inputs})
+        shapes = {tensor.name: tensor.shape for tensor in bundle.inputs}
+        samples = self.samples(shapes)
         expected = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
             raise Unprovable("the reference returns NaN alone")
         self._check_claims(bundle, expected)
+        says_nothing = not self.original.samples and self._is_constant(bundle, expected[0])
+        if says_nothing and (other := next(self._others(shapes, expected[0]), None)) is not None:
+            samples, expected, says_nothing = [*samples, other[0]], [*expected, other[1]], False
         errors: list[float] = []
         for sample, right in zip(samples, expected, strict=True):
             actual = _outputs(bundle, sample)
@@ -137,7 +143,35 @@ class _Comparison:
                     if output.undetermined is not None:
                         raise Unprovable(f"the values of {output.name} are not determined: {output.undetermined}")
             errors += [output.max_abs for output in compared.outputs if output.max_abs is not None]
-        return Agreement(max(errors, default=None))
+        if says_nothing:
+            what = "its outputs are the same numbers on all inputs that were generated, within their tolerances"
+            raise Unprovable(f"{what}; `onnx-bridge check --inputs FILE` compares it on inputs of its real use")
+        return Agreement(max(errors, default=None), len(samples))
+
+    def _is_constant(self, bundle: Bundle, outputs: Sample) -> bool:
+        """Return whether a constant is within the tolerances of all float outputs, though these depend on inputs."""
+        floats = {name: array for name, array in flat(outputs).items() if is_float(array.dtype) and array.size}
+        constants: dict[str, Value] = {}
+        for name, array in floats.items():
+            wide = array.astype(np.float64)
+            constants[name] = np.full_like(array, wide.min() / 2 + wide.max() / 2)
+        if not floats or not compare(constants, floats, self._tolerances(floats), measured=False).passed:
+            return False
+        inputs = models.load(bundle.model_path).graph.inputs if bundle.model_path else self.original.model.graph.inputs
+        return any(value.uses() or value.is_graph_output() for value in inputs)
+
+    def _others(
+        self, shapes: Mapping[str, Sequence[Dim] | None], first: Sample
+    ) -> Iterator[tuple[Sample, dict[str, Value]]]:
+        """Yield samples, with their outputs, on which these differ from the ``first`` ones beyond the tolerances."""
+        for sample in livelier(self.original.model, shapes):
+            with contextlib.suppress(Unprovable):
+                (outputs,) = self.reference([sample])
+                if not compare(outputs, first, self._tolerances(first), measured=False).passed:
+                    yield sample, outputs
+
+    def _tolerances(self, outputs: Sample) -> Tolerances:
+        return tolerances_of(self.precision.tolerances, outputs)
 
     def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> Comparison:
         """Return the outputs with their differences judged as `check` judges them; raises Unprovable."""

@@ -125,8 +125,9 @@ class _Prover:
             self.plan.stopwatch.progress(TimedProgress("comparing with the reference at real size", seconds))
         original = replace(self._original, samples=self.samples)
         timeout = self.request.timeout if unlimited else min(self.request.timeout or budget * _SLACK, budget * _SLACK)
-        error = self._compare(self.compiled, self.manifest, original, timeout)
-        return BundleProof(Proof.RUN, "compared with ONNX Runtime at real size", error, len(self.samples) or SAMPLES)
+        agreement = self._compare(self.compiled, self.manifest, original, timeout)
+        what = "compared with ONNX Runtime at real size"
+        return BundleProof(Proof.RUN, what, agreement.error, agreement.samples)
 
     def _by_witness(self) -> BundleProof:
         if self.request.precision in BY_CALIBRATION and self.request.calibration is not None:
@@ -137,7 +138,7 @@ class _Prover:
             self.plan.stopwatch.progress(f"converting a witness with {witness}")
             try:
                 with witnesses.converted(witness) as (compiled, original):
-                    error = self._compare(compiled, describe(compiled), original, witnesses.left)
+                    agreement = self._compare(compiled, describe(compiled), original, witnesses.left)
             except Unprovable as why:
                 reasons.append(f"with {witness}: {why}")
             except OutOfTime:
@@ -145,13 +146,11 @@ class _Prover:
                 break
             else:
                 what = f"the whole model was compared with ONNX Runtime by a witness with {witness}"
-                return BundleProof(Proof.WITNESS, what, error, SAMPLES)
+                return BundleProof(Proof.WITNESS, what, agreement.error, agreement.samples)
         raise Unprovable(f"no witness {reasons[0]}" if reasons else "no input of the model can be smaller")
 
-    def _compare(
-        self, compiled: Compiled, manifest: Manifest, original: Original, timeout: float | None
-    ) -> float | None:
-        """Return the largest error of a bundle in its staging folder; raises ParityError for a difference."""
+    def _compare(self, compiled: Compiled, manifest: Manifest, original: Original, timeout: float | None) -> Agreement:
+        """Return how a bundle in its staging folder agrees with the reference; raises ParityError for a difference."""
         plan = compiled.cleaned.plan
         manifest.write(plan.folder / manifest_path(plan.out).name)
         folder = plan.folder / plan.out.name if plan.program_only else plan.folder
@@ -159,7 +158,7 @@ class _Prover:
         limits = Limits(timeout, Limits.of(None, self.request.memory).memory)
         compared = compare_with_reference(folder, original, precision, limits, self.plan.runtime)
         if isinstance(compared, Agreement):
-            return compared.error
+            return compared
         if self.request.precision in BY_CALIBRATION:  # what is lost depends on the samples of the calibration
             what = f"in {self.request.precision} the output {compared.name} differs from the original's"
             raise Unprovable(f"{what}: {compared.reason}")
