@@ -75,7 +75,8 @@ def _hide_sizes(nodes: Any, constants: Set[str]) -> None:
                 nodes.append(onnx.helper.make_node("Shape", node.input, [f"{result}/shape"]))
                 nodes.append(onnx.helper.make_node("ReduceProd", [f"{result}/shape"], [result], keepdims=0))
                 continue
-            for index in (3, 4) if _is_open_cache(node, constants) else ():
+            caches = (3, 4) if _is_open_cache(node, constants) else ()
+            for index in (index for index in caches if node.input[index]):
                 past, node.input[index] = node.input[index], f"{node.output[0]}/past/{index}"
                 rows = f"{node.input[index]}/rows"  # of a length that is not inferred
                 nodes.append(onnx.helper.make_node("Shape", [past], [f"{rows}/shape"]))
@@ -92,13 +93,11 @@ def _is_size(node: onnx.NodeProto) -> bool:
 
 
 def _is_open_cache(node: onnx.NodeProto, constants: Set[str]) -> bool:
-    """Return whether a node has a past and a total length that is not constant."""
-    is_steered = node.op_type == "GroupQueryAttention" and len(node.input) > 6 and node.input[6] not in constants
-    return is_steered and bool(node.input[3]) and not any(_is_evicting(attribute) for attribute in node.attribute)
-
-
-def _is_evicting(attribute: onnx.AttributeProto) -> bool:
-    return attribute.name == "sliding_window_cache" and attribute.i != 0
+    """Return whether a node has a past and a total length that is not constant, and keeps all rows."""
+    if node.op_type != "GroupQueryAttention" or len(node.input) < 7 or node.input[6] in constants:
+        return False
+    evicts = any(attribute.name == "sliding_window_cache" and attribute.i for attribute in node.attribute)
+    return not evicts
 
 
 def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Value, _Known]:
