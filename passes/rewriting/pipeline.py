@@ -20,6 +20,7 @@ from passes.rewriting.base import Context, Exactness, Pass, Result
 from passes.rewriting.old_signatures import raise_opset
 from passes.rewriting.onnx_ir_passes import adapt
 from passes.shapes.declarations import settle
+from passes.shapes.validity import check_nodes
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class Pipeline:
             except (BridgeError, MemoryError):  # what does not fit is no defect of a pass
                 raise
             except Exception as error:
+                for scope in scopes(model):
+                    check_nodes(scope.nodes(), scope, sized=True)
                 raise PassError(
                     f"{type(error).__name__}: {error}",
                     where=f"pass {each.name}",

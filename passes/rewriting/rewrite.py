@@ -28,6 +28,7 @@ from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Resul
 from passes.rewriting.edit import Edit, Proposal
 from passes.rewriting.old_signatures import LOWEST
 from passes.shapes.inference import infer
+from passes.shapes.validity import check_nodes
 
 EVERY_INPUT = range(sys.maxsize)
 """For `NodeRewrite.needs_shape` and `NodeRewrite.needs_dtype`: all inputs of the node."""
@@ -99,6 +100,7 @@ class NodeRewrite(Pass):
 
         Raises:
             PassError: the replacement absorbs an operator that the class does not declare.
+            InputError: the rewrite fails on a node that is invalid.
         """
         if (node.domain, node.op_type) not in self.operators or not self._is_plain(node, scope):
             return None
@@ -113,6 +115,10 @@ class NodeRewrite(Pass):
             proposal = self._proposal(node, edit)
         except NotApplicable as error:
             proposal = Skip(str(error))
+        except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that no valid node has, or a defect
+            if node.graph is scope.graph:
+                check_nodes([node], scope, sized=True)
+            proposal = Skip(f"the rewrite fails: {type(error).__name__}: {error}")
         finally:
             if not isinstance(proposal, Proposal):
                 detach_nodes(edit.nodes)

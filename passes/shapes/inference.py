@@ -90,22 +90,36 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
     """Infer the outputs of one node, which need not be in a graph; its values must have names."""
     if not onnx.defs.has(node.op_type, scope.opset(node.domain), node.domain):
         return
-    types, data = {}, {}
-    for value in operands_of(node):
-        types[str(value.name)] = ir.serde.serialize_value(value).type
-        tensor = scope.constant(value)
-        if tensor is None and value.producer() is None and not value.is_graph_input():
-            tensor = value.const_value  # a constant of a proposal, which is in no graph yet
-        if tensor is not None and tensor.nbytes <= SMALL:
-            data[str(value.name)] = tensor_proto(tensor, str(value.name))
-    proto, ir_version = ir.serde.serialize_node(node), scope.model.ir_version
     try:
-        kinds = onnx_inference.infer_node_outputs(proto, types, data, opsets=scope.opset_imports, ir_version=ir_version)
+        kinds = ask_node(node, scope)
     except FAILURES:  # also if the types of inputs are unknown
         return
     for value in node.outputs:
         info = onnx.ValueInfoProto(name=value.name or "", type=kinds.get(value.name or ""))
         value.type, value.shape = _update(value, *read(info)) or (value.type, value.shape)
+
+
+def ask_node(node: ir.Node, scope: Scope, *, sized: bool = True) -> dict[str, onnx.TypeProto]:
+    """Return the types of the outputs of one node by name; raises `FAILURES`.
+
+    Args:
+        node: its operator is defined in the scope's opset, and its values have names.
+        scope: the scope of the node.
+        sized: whether the sizes of its inputs are considered, besides those of constants, lists and strings.
+    """
+    types, data = {}, {}
+    for value in operands_of(node):
+        kind = types[str(value.name)] = ir.serde.serialize_value(value).type
+        tensor = scope.constant(value)
+        if tensor is None and value.producer() is None and not value.is_graph_input():
+            tensor = value.const_value  # a constant of a proposal, which is in no graph yet
+        if tensor is not None and tensor.nbytes <= SMALL:
+            data[str(value.name)] = tensor_proto(tensor, str(value.name))
+        dims = kind.tensor_type.shape.dim
+        for dim in dims if tensor is None and not sized and len(dims) > 1 and value.dtype != ir.DataType.STRING else ():
+            dim.Clear()
+    proto, ir_version = ir.serde.serialize_node(node), scope.model.ir_version
+    return onnx_inference.infer_node_outputs(proto, types, data, opsets=scope.opset_imports, ir_version=ir_version)
 
 
 def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:

@@ -1,0 +1,62 @@
+"""Nodes that are invalid whatever the sizes of their inputs: by their attributes, constant operands and ranks.
+
+ONNX's inference of a single node says so, and ONNX Runtime refuses such a model. Asked without the sizes, it does not
+refuse what only does not fit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from passes.core.errors import InputError
+from passes.core.text import first_line
+from passes.graphs.matching import is_plain
+from passes.graphs.scopes import Scope
+from passes.graphs.traversal import has_subgraphs, operands_of
+from passes.shapes.inference import FAILURES, ask_node
+
+_POSITIVE = ("dilations", "group", "kernel_shape", "num_groups", "output_height", "output_width", "size", "strides")
+"""Attributes of ONNX's operators of which each number is at least 1, which inference does not always check."""
+
+
+def check_nodes(nodes: Iterable[ir.Node], scope: Scope, *, sized: bool = False) -> None:
+    """Check nodes of ONNX's own operators, to the extent that the types of their inputs are known.
+
+    Args:
+        nodes: the nodes after inference; those of other operators are not checked.
+        scope: the main graph or function that contains them.
+        sized: whether the sizes of inputs are checked as well; otherwise, nodes of whose outputs inference has found
+            the ranks are known to be valid.
+
+    Raises:
+        InputError: a node is invalid.
+    """
+    for node in nodes:
+        if node.domain == "" and onnx.defs.has(node.op_type, scope.opset(), "") and is_plain(node, scope):
+            doubtful = sized or any(value.shape is None or value.is_graph_output() for value in node.outputs)
+            problem = _not_positive(node) or (_refusal(node, scope, sized) if doubtful else "")
+            if problem:
+                raise InputError(f"{node.op_type} is not valid: {problem}", where=f"node {node.name}")
+
+
+def _not_positive(node: ir.Node) -> str:
+    for name in _POSITIVE:
+        attribute = node.attributes.get(name)
+        if attribute is not None and attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+            numbers = [attribute.value] if attribute.type == ir.AttributeType.INT else list(attribute.value)
+            if any(number < 1 for number in numbers):
+                return f"{name} is {attribute.value}, and must be positive"
+    return ""
+
+
+def _refusal(node: ir.Node, scope: Scope, sized: bool) -> str:
+    if has_subgraphs(node) or any(value.type is None for value in operands_of(node)):
+        return ""
+    try:
+        ask_node(node, scope, sized=sized)
+    except FAILURES as error:
+        return first_line(error).rpartition("Error] ")[2]
+    return ""

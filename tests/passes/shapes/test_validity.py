@@ -1,0 +1,115 @@
+"""Attributes and constants that no node may have: refused by naming the node, not as a defect of a pass."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx.backend.test.case.node import collect_testcases
+
+from passes.core.errors import InputError, PassError
+from passes.graphs.scopes import Scope, name_nodes
+from passes.rewriting.base import Context, Pass, Result, Skip
+from passes.rewriting.edit import Edit
+from passes.rewriting.pipeline import Pipeline
+from passes.rewriting.rewrite import Replacement, rewrite
+from passes.shapes.validity import check_nodes
+from tests.passes.harness import model
+
+_LISTS = {"zero": [0], "one": [1], "nine": [9], "minus": [-1], "far": [77], "pads": [0, 0], "two": [-1, -1]}
+_CONSTANTS = {name: np.array(numbers, np.int64) for name, numbers in _LISTS.items()}
+_CONSTANTS |= {"w": np.ones((2, 4, 1, 1), np.float32), "t": np.ones((4, 1, 1, 1), np.float32)}
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
+INVALID = {
+    **{f"{name} = {numbers}": f"Conv<{name} = {numbers}>(x, w)" for name in ("strides", "dilations", "kernel_shape")
+       for numbers in ("[0, 0]", "[-1, 1]")},
+    **{f"strides of {pool}": f"{pool}<kernel_shape = [2, 2], strides = [0, 0]>(x)" for pool in _POOLS},
+    **{f"window of {pool}": f"{pool}<kernel_shape = [0, 0]>(x)" for pool in _POOLS},
+    **{f"{axis} of {kind}": f"{kind}<axis = {axis}>(x)" for kind in ("Softmax", "ArgMax", "Flatten", "Split")
+       for axis in (9, -9)},
+    "group": "Conv<group = 0>(x, w)", "group of a transpose": "ConvTranspose<group = 0>(x, t)",
+    "pads": "Conv<pads = [1, 1]>(x, w)", "blocksize": "DepthToSpace<blocksize = 0>(x)",
+    "blocks": "SpaceToDepth<blocksize = -2>(x)", "size": "LRN<size = 0>(x)",
+    "pooled_shape": "MaxRoiPool<pooled_shape = [0, 0]>(x, r)", "perm": "Transpose<perm = [0, 0, 1, 2]>(x)",
+    "another perm": "Transpose<perm = [0, 1, 2, 9]>(x)",
+    "an axis of Slice": "Slice(x, zero, nine, far)", "axis of TopK": "TopK<axis = 9>(x, one)",
+    "repeats": "Tile(x, one)", "axes of Unsqueeze": "Unsqueeze(x, far)", "shape": "Reshape(x, two)",
+    "pads of Pad": "Pad(x, pads)", "a shape": "ConstantOfShape(minus)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["1,4,6,6", "a,b,c,d"])
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_nodes(name: str, shape: str) -> None:
+    """Also behind a node whose result is not declared, and when only the rank of the input is known."""
+    row = INVALID[name]
+    operator = re.match(r"\w+", row)[0]
+    outputs = "y, i" if operator in ("Split", "TopK") else "y"
+    used = {key: array for key, array in _CONSTANTS.items() if re.search(rf"[ (]{key}\b", row)}
+    source = model(f"(float[{shape}] a, float[1,5] r) => (y) {{ x = Relu(a) {outputs} = {row} }}", opset=18, **used)
+    with pytest.raises(InputError, match=f"{operator} is not valid: .+") as caught:
+        Pipeline.parse("infer-shapes").run(source)
+    assert str(caught.value.where).startswith("node ")
+
+
+@rewrite("Slice")
+def divide_by_step(node: ir.Node, edit: Edit) -> Replacement:
+    """Divide by the step."""
+    steps = edit.integers(node, 4, "the step")
+    return edit.input(node) if steps is not None and 6 // (steps[0] * (steps[0] - 2)) else None
+
+
+@rewrite("Slice")
+def lose_a_key(node: ir.Node, edit: Edit) -> Replacement:
+    """Look up what is not there."""
+    raise KeyError("gone")
+
+
+class Divide(Pass):
+    """Divide by the step, without a rule."""
+
+    name = "divide"
+
+    def run(self, model: ir.Model, context: Context) -> Result:
+        return Result(model, skips=[Skip(str(1 // len([node for node in model.graph if node.name == "nothing"])))])
+
+
+def _slice(step: int) -> ir.Model:
+    source = model("(float[6] x) => (float[n] y) { y = Slice(x, a, b, a, s) }", a=np.zeros(1, np.int64),
+                   b=np.full(1, 9), s=np.full(1, step))  # fmt: skip
+    name_nodes(Scope(source, source.graph))
+    return source
+
+
+@pytest.mark.parametrize("rule", [divide_by_step, lose_a_key, Divide()])
+def test_what_fails_on_an_invalid_node_says_what_the_node_is(rule: Pass) -> None:
+    source = _slice(0)
+    with pytest.raises(InputError, match="node Slice: Slice is not valid: 'step' cannot be 0"):
+        Pipeline([rule]).run(source)
+
+
+def test_a_rule_that_fails_on_a_valid_node_leaves_it() -> None:
+    (step,) = Pipeline([divide_by_step]).run(_slice(2))
+    (skip,) = step.result.skips
+    assert "the rewrite fails: ZeroDivisionError" in skip.reason
+    with pytest.raises(PassError, match="pass divide: ZeroDivisionError"):
+        Pipeline([Divide()]).run(_slice(1))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_onnx_tests_is_valid() -> None:
+    """No node of ONNX's own tests is refused."""
+    count = 0
+    for case in collect_testcases(None):
+        with contextlib.suppress(Exception):
+            source = ir.from_proto(case.model)
+            count += 1
+            try:
+                check_nodes(source.graph, Scope(source, source.graph))
+            except InputError as error:
+                pytest.fail(f"{case.name}: {error}")
+    assert count > 1000
