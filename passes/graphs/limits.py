@@ -27,6 +27,8 @@ MAX_RANK = 64
 """The most dimensions of a tensor; numpy and the runtimes have no more."""
 MAX_ELEMENTS = 2**40
 """The most elements of an input or output: more than fit into the memory of any machine."""
+MAX_BYTES = 2**40
+"""The most bytes of a value that is computed: no device has more memory."""
 MAX_VERSION = 2**31 - 1
 """The greatest version of ONNX's format or of an opset that libraries read."""
 

@@ -1,4 +1,4 @@
-"""Nodes that are invalid whatever the sizes of their inputs: by their attributes, constant operands and ranks.
+"""Nodes that are invalid whatever the sizes of their inputs: by attributes, constant operands and ranks; or too large.
 
 ONNX's inference of a single node says so, and ONNX Runtime refuses such a model. Asked without the sizes, it does not
 refuse what only does not fit them.
@@ -6,6 +6,7 @@ refuse what only does not fit them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import onnx
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from passes.core.errors import InputError
 from passes.core.text import first_line
+from passes.graphs.limits import MAX_BYTES
 from passes.graphs.matching import is_plain
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import has_subgraphs, operands_of
@@ -37,7 +39,7 @@ def check_nodes(nodes: Iterable[ir.Node], scope: Scope, *, sized: bool = False) 
     for node in nodes:
         if node.domain == "" and onnx.defs.has(node.op_type, scope.opset(), "") and is_plain(node, scope):
             doubtful = sized or any(value.shape is None or value.is_graph_output() for value in node.outputs)
-            problem = _not_positive(node) or (_refusal(node, scope, sized) if doubtful else "")
+            problem = _not_positive(node) or (_refusal(node, scope, sized) if doubtful else "") or _too_large(node)
             if problem:
                 raise InputError(f"{node.op_type} is not valid: {problem}", where=f"node {node.name}")
 
@@ -49,6 +51,14 @@ def _not_positive(node: ir.Node) -> str:
             numbers = [attribute.value] if attribute.type == ir.AttributeType.INT else list(attribute.value)
             if any(number < 1 for number in numbers):
                 return f"{name} is {attribute.value}, and must be positive"
+    return ""
+
+
+def _too_large(node: ir.Node) -> str:
+    for value in node.outputs:
+        size = math.prod(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else 0
+        if value.dtype is not None and size * value.dtype.itemsize > MAX_BYTES:
+            return f"{value.name} has the shape {list(value.shape or ())}, more than the memory of any device"
     return ""
 
 
