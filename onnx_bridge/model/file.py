@@ -21,6 +21,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.model.classes import keep_scores
 from onnx_bridge.model.message import NotUtf8, parse
+from onnx_bridge.model.sparse import dense
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
 from onnx_bridge.model.validity import interface_problem, node_problem, versions_problem
 from onnx_bridge.model.wire_format import Malformed, strip
@@ -166,8 +167,8 @@ class ModelFile:
     def _graph(self, graph: onnx.GraphProto, outer: list[_Scope]) -> None:
         what = f"the graph {graph.name!r}"
         for sparse in graph.sparse_initializer:
-            hint = "replace it with a dense one"
-            raise self._error(f"the initializer {sparse.values.name!r} is sparse, which is not supported", hint)
+            graph.initializer.append(self._dense(sparse, f"the initializer {sparse.values.name!r}"))
+        del graph.sparse_initializer[:]
         self._lift_constants(graph)
         scope = _Scope()
         for info in graph.input:
@@ -268,8 +269,20 @@ class ModelFile:
         elif kind in (_Attr.TYPE_PROTO, _Attr.TYPE_PROTOS):
             for proto in [attribute.tp] if kind == _Attr.TYPE_PROTO else attribute.type_protos:
                 self._type(proto, what)
+        elif kind == _Attr.SPARSE_TENSOR and attribute.name == "sparse_value":
+            attribute.t.CopyFrom(self._dense(attribute.sparse_tensor, what))
+            attribute.ClearField("sparse_tensor")
+            attribute.name, attribute.type = "value", _Attr.TENSOR
         elif kind in (_Attr.SPARSE_TENSOR, _Attr.SPARSE_TENSORS):
             raise self._error(f"{what} is a sparse tensor, which is not supported", "replace it with a dense one")
+
+    def _dense(self, sparse: onnx.SparseTensorProto, what: str) -> onnx.TensorProto:
+        for tensor, part in ((sparse.values, "values"), (sparse.indices, "indices")):
+            self._tensor(tensor, f"{what}, of whose {part} it consists,")
+        try:
+            return dense(sparse)
+        except ValueError as error:
+            raise self._error(f"{what} is sparse, and {error}") from None
 
     def _infos(self, infos: Iterable[onnx.ValueInfoProto]) -> None:
         for info in infos:

@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str] | ModelFile) -> ir.Model:
 
     Raises:
         InputError: the file cannot be read, is not an ONNX model, or is invalid: elements missing, names undefined or
-            defined twice, nodes in a cycle, sparse initializers.
+            defined twice, nodes in a cycle.
     """
     return build_model(_file(path))
 

@@ -383,7 +383,7 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     "strings": (lambda m: setattr(m.graph.initializer[0], "data_type", 8), "strings as raw data"),
     "sparse": (
         lambda m: m.graph.sparse_initializer.add().values.CopyFrom(onnx.numpy_helper.from_array(np.ones(1), "s")),
-        "'s' is sparse",
+        "'s', of whose indices it consists, is of an unknown type",
     ),
     "sparse attribute": (
         lambda m: m.graph.node[0].attribute.add(name="v", type="SPARSE_TENSOR"),
