@@ -99,13 +99,14 @@ def infer_node(node: ir.Node, scope: Scope) -> None:
         value.type, value.shape = _update(value, *read(info)) or (value.type, value.shape)
 
 
-def ask_node(node: ir.Node, scope: Scope, *, sized: bool = True) -> dict[str, onnx.TypeProto]:
+def ask_node(node: ir.Node, scope: Scope, *, sized: bool = True, corrected: bool = True) -> dict[str, onnx.TypeProto]:
     """Return the types of the outputs of one node by name; raises `FAILURES`.
 
     Args:
         node: its operator is defined in the scope's opset, and its values have names.
         scope: the scope of the node.
         sized: whether the sizes of its inputs are considered, besides those of constants, lists and strings.
+        corrected: whether a node that ONNX gets wrong is inferred at all (`passes.shapes.corrections`).
     """
     types, data = {}, {}
     for value in operands_of(node):
@@ -119,7 +120,9 @@ def ask_node(node: ir.Node, scope: Scope, *, sized: bool = True) -> dict[str, on
         for dim in dims if tensor is None and not sized and len(dims) > 1 and value.dtype != ir.DataType.STRING else ():
             dim.Clear()
     proto, ir_version = ir.serde.serialize_node(node), scope.model.ir_version
-    return onnx_inference.infer_node_outputs(proto, types, data, opsets=scope.opset_imports, ir_version=ir_version)
+    return onnx_inference.infer_node_outputs(
+        proto, types, data, opsets=scope.opset_imports, ir_version=ir_version, corrected=corrected
+    )
 
 
 def infer_after(values: Iterable[ir.Value], scope: Scope) -> None:

@@ -192,6 +192,7 @@ def infer_node_outputs(
     *,
     opsets: Mapping[str, int],
     ir_version: int,
+    corrected: bool = True,
 ) -> dict[str, onnx.TypeProto]:
     """Run `onnx.shape_inference.infer_node_outputs`, by the versions of domains; raises like `infer_shapes`."""
     refuse_fatal(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
@@ -205,7 +206,7 @@ def infer_node_outputs(
                 schema, node, types, data, opset_imports=imports, ir_version=ir_version
             )
 
-    return apply.infer_node(node, types, data, opsets.get("", 1), run)
+    return apply.infer_node(node, types, data, opsets.get("", 1), run, corrected=corrected)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from passes.graphs.limits import MAX_BYTES
 from passes.graphs.matching import is_plain
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import has_subgraphs, operands_of
+from passes.shapes.fatal import FatalInference
 from passes.shapes.inference import FAILURES, ask_node
 
 _POSITIVE = ("dilations", "group", "kernel_shape", "num_groups", "output_height", "output_width", "size", "strides")
@@ -66,7 +67,8 @@ def _refusal(node: ir.Node, scope: Scope, sized: bool) -> str:
     if has_subgraphs(node) or any(value.type is None for value in operands_of(node)):
         return ""
     try:
-        ask_node(node, scope, sized=sized)
+        ask_node(node, scope, sized=sized, corrected=False)
     except FAILURES as error:
-        return first_line(error).rpartition("Error] ")[2]
+        # inference was not asked where it would not return
+        return "" if isinstance(error, FatalInference) else first_line(error).rpartition("Error] ")[2]
     return ""

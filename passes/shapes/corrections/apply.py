@@ -88,6 +88,8 @@ def infer_node(
     constants: Mapping[str, onnx.TensorProto],
     opset: int,
     run: Callable[[onnx.NodeProto, int], _Types],
+    *,
+    corrected: bool = True,
 ) -> _Types:
     """Infer the types of the outputs of one node; no shapes if a node in its subgraphs has to be corrected.
 
@@ -97,12 +99,15 @@ def infer_node(
         constants: constants among its operands.
         opset: the version of ONNX's operators.
         run: ONNX's inference of a node, as it is in an opset.
+        corrected: whether a node that has to be corrected is inferred at all.
     """
     graphs = subgraphs(node)
     if node.op_type not in _NOT_PROPAGATED and not graphs:
         return run(node, opset)
     known = onnx.GraphProto(initializer=constants.values())
     work = _rewritten(Node(node, Surroundings(known, opset, types=types)))
+    if not corrected and work != node:
+        return {}
     if work.domain == HIDDEN:
         if work.op_type not in STAND_INS:
             return {}
