@@ -58,13 +58,14 @@ def _not_positive(node: ir.Node) -> str:
 def _too_large(node: ir.Node) -> str:
     for value in node.outputs:
         size = math.prod(value.shape.numpy()) if value.shape is not None and value.shape.is_static() else 0
-        if value.dtype is not None and size * value.dtype.itemsize > MAX_BYTES:
+        sized = value.dtype is not None and value.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+        if size * (value.dtype.itemsize if value.dtype is not None and sized else 1) > MAX_BYTES:
             return f"{value.name} has the shape {list(value.shape or ())}, more than the memory of any device"
     return ""
 
 
 def _refusal(node: ir.Node, scope: Scope, sized: bool) -> str:
-    if has_subgraphs(node) or any(value.type is None for value in operands_of(node)):
+    if not node.inputs or has_subgraphs(node) or any(value.type is None for value in operands_of(node)):
         return ""
     try:
         ask_node(node, scope, sized=sized, corrected=False)

@@ -99,6 +99,32 @@ def test_a_rule_that_fails_on_a_valid_node_leaves_it() -> None:
         Pipeline([Divide()]).run(_slice(1))
 
 
+@pytest.mark.parametrize(
+    "row",
+    ["Tile(x, r)", "Expand(x, r)", "ConstantOfShape(r)", "Pad(x, p)", "Resize(x, , s)", "OneHot(i, d, v)",
+     "Range(o, d, e)", "MatMul(c, t)"],
+)  # fmt: skip
+def test_what_no_device_can_hold(row: str) -> None:
+    """Nothing is computed, and MIGraphX is not asked."""
+    r, big = np.array([2**21, 2**21]), np.full(4, 2**21)
+    given = {"r": r, "p": big, "s": np.full(2, 2**20, np.float32), "d": np.array(2**42), "v": np.ones(2, np.float32),
+             "o": np.array(0), "e": np.array(1)}  # fmt: skip
+    used = {name: array for name, array in given.items() if re.search(rf"[ (]{name}\b", row)}
+    head = "(float[1,1] x, int64[2] i, float[4000000,1] c, float[1,4000000] t)"
+    with pytest.raises(InputError, match=f"{row.partition('(')[0]} is not valid: y has the shape .* any device"):
+        Pipeline.parse("infer-shapes").run(model(f"{head} => (float[n] z) {{ y = {row} z = Shape(y) }}", **used))
+
+
+def test_constants_of_old_opsets() -> None:
+    """ONNX's definition before opset 9 has no integers, and ONNX Runtime takes them."""
+    text = "(float[1,1] x) => (float[n] y) { s = Constant<value = int64[1] {-1}>() y = Reshape(x, s) }"
+    Pipeline.parse("infer-shapes").run(model(text, opset=8))
+
+
+def test_strings_have_a_size_too() -> None:
+    Pipeline.parse("infer-shapes").run(model("(string[2] x) => (string[2] y) { a = Identity(x) y = Identity(a) }"))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_onnx_tests_is_valid() -> None:
