@@ -53,11 +53,7 @@ class Prepared:
     names: NeutralNames
 
     def result(self, by: str) -> ir.Model:
-        """Return the model that a quantizer has written, without unused opset imports.
-
-        Raises:
-            InputError: the quantizer, which is named ``by``, wrote none, or one that is invalid or has other outputs.
-        """
+        """Return the model that a quantizer, named ``by``, has written, without unused imports; raises InputError."""
         if not self.source.target.is_file():  # quantizers only log some failures
             raise InputError(f"{by} wrote no model, and raised no error")
         try:

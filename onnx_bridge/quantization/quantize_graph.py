@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import onnx_ir as ir
 
 from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.third_party import shorten
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.neutral_names import NeutralNames
@@ -29,8 +31,6 @@ _LIBRARIES = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}
 _FEW = 16
 """The most nodes of wrong operators that are tried one by one, if other nodes can be quantized."""
-_NAMED = 3
-"""The most nodes that a note names."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,7 @@ class _Attempt:
     progress: Progress
 
     def __call__(self, excluded: Sequence[str]) -> tuple[ir.Model, tuple[Deviation, ...], tuple[str, ...]]:
-        """Return the quantized model, how far its outputs are from the original's, and sentences for the user.
-
-        Raises:
-            InputError: the quantizer fails, or what it writes is invalid, cannot run, or has outputs of other shapes.
-            NativeFailure: a limit was exceeded, or the quantizer has crashed.
-        """
+        """Return the quantized model, its deviations and notes; raises InputError if it fails, or is wrong."""
         library = _LIBRARIES[self.request.with_]
         source = replace(self.prepared.source, excluded=tuple(excluded))
         source.target.unlink(missing_ok=True)
@@ -76,13 +71,13 @@ class _Attempt:
                 return not quantized or is_quantized(model)
             return False
 
-        def of(operators: Sequence[str]) -> list[ir.Node]:
-            return [node for node in nodes if node.op_type in operators]
-
         nodes = list(self.prepared.graph)
         if not succeeds(nodes):
             return []
-        wrong = of(minimal_subset(sorted({node.op_type for node in nodes}), lambda kinds: succeeds(of(kinds))))
+        by_kind: dict[str, list[ir.Node]] = {}
+        for node in nodes:
+            by_kind.setdefault(node.op_type, []).append(node)
+        wrong = list(chain(*minimal_subset([*by_kind.values()], lambda kinds: succeeds([*chain(*kinds)]))))
         few = len(wrong) <= _FEW or not succeeds(wrong, quantized=True)
         return minimal_subset(wrong, succeeds) if few else wrong
 
@@ -105,15 +100,15 @@ def quantize_graph(
         try:
             quantized, compared, notes = attempt(excluded)
         except InputError as error:
+            attempt.original.run(data.samples[0])  # raises if the float model or the sample is the cause
             progress("search what cannot be quantized")
             nodes = attempt.culprits()
             excluded = (*excluded, *(str(node.name) for node in nodes))
             quantized, compared, notes = attempt(excluded) if nodes else (model, (), ())
             if not is_quantized(quantized):
                 raise
-            names = ", ".join(f"{node.op_type} {ready.names.original(str(node.name))}" for node in nodes[:_NAMED])
-            more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-            left = (f"{names}{more} stayed in float, because quantization fails with it: {error.what}",)
+            names = ", ".join(f"{node.op_type} {ready.names.original(str(node.name))}" for node in nodes)
+            left = (f"{shorten(names)} stayed in float, because quantization fails with it: {error.what}",)
         require_quantized(quantized, scheme)
         quantized = saved(quantized, request.out, progress)
     return Quantized(

@@ -141,13 +141,9 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
 
 
 def index_bounds(value: ir.Value, sizes: Mapping[Dim, int]) -> tuple[int, int] | None:
-    """Return the least and the largest integer that an input may have, as indices or lengths; None if it has no bounds.
+    """Return the least and the largest integer that an input may have, as indices or lengths; None without bounds.
 
-    Only uses are considered to which every element gets. Beyond these bounds the model has no result.
-
-    Args:
-        value: the input.
-        sizes: the sizes of dimensions that have symbols.
+    Only uses are considered to which every element gets; ``sizes`` are those of dimensions that have symbols.
     """
     lows, highs = [], []
     for use in _uses(value, everything=True):

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.requests.schemes import QUANTIZERS, Quantizer
 
@@ -86,3 +87,12 @@ def test_what_is_quantized_from_float16_has_operators_for_it() -> None:
     model = named(text, {"w": arrays["w"]}, {})
     quantized = onnx_bridge.quantize(model, with_="ort", calibration=[{"x": arrays["x"]}])
     assert (quantized.deviations[0].sqnr_db or 99) > 25
+
+
+def test_a_sample_that_the_float_model_refuses_is_not_the_quantizers_fault() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[3,4] x, int64[1] i) => (float[1,4] y) {
+        h = MatMul (x, w) y = Gather (h, i) }"""
+    model = named(text, weights(w=(4, 4)), {})
+    with pytest.raises(InputError) as caught:
+        onnx_bridge.quantize(model, with_="ort", calibration=[{**weights(x=(3, 4)), "i": np.array([9])}])
+    assert "quantizer" not in str(caught.value)
