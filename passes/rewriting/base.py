@@ -108,6 +108,7 @@ class Obstacle(enum.Enum):
     SIZE = "too large to run"
     DTYPE = "inputs of its dtype cannot be fed"
     ORDER = "the order of its results is undefined"
+    CONDITION = "its results move as far when its inputs move by one unit in the last place"
     REFERENCE = "there is no reference for it"
     SHAPE = "a shape is not known"
     UNUSED = "nothing uses its results"

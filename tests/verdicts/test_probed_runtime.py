@@ -443,3 +443,26 @@ class TestManyNodes:
         assert reported
         assert len({probe.signature for probe in many()}) < len(nodes) * 2 / 3
         assert ProbedRuntime(runtime).verdicts(many()) == cold
+
+
+CANCELLED = """(float[2, 256] x, bool c) => (y) {{ y = If (c) <
+    then_branch = network () => (float[2, 8] t) {{
+        s = MatMul(x, w) n = Neg(x) r = MatMul(n, v) d = Add(s, r) {last} }},
+    else_branch = other () => (float[2, 8] e) {{ e = MatMul(x, w) }}> }}"""
+"""A result that is nothing but what two products round differently, 100,000 times as large."""
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "proof"),
+    [
+        ("t = Mul(d, big)", Status.OK, Proof.NONE),
+        ("m = Mul(d, big) f = Floor(m) t = Identity(f)", Status.WRONG, Proof.RUN),  # it may be a fault of Floor
+    ],
+)
+def test_a_network_that_rounds_as_far_by_itself(target: Target, last: str, status: Status, proof: Proof) -> None:
+    weight = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32) * 100
+    given = {"w": weight, "v": weight * (1 + np.float32(2**-22)), "big": np.float32(1e5)}
+    verdict = judged(target, last_node(CANCELLED.format(last=last), **given))
+    assert (verdict.status, verdict.proof) == (status, proof), verdict
+    if status is Status.OK:
+        assert verdict.unproven is not None and verdict.unproven.obstacle is Obstacle.CONDITION
