@@ -45,11 +45,7 @@ def _attend(
 
 
 def _mask(node: ir.Node, index: int, heads: Heads, edit: Edit, *, may_be_shorter: bool = False) -> ir.Value | None:
-    """Return the mask, the optional input ``index``, which may be shorter than the keys only if ``may_be_shorter``.
-
-    Raises:
-        NotApplicable: the mask has an unknown form.
-    """
+    """Return the mask, the optional input ``index``, which may be shorter than the keys only if ``may_be_shorter``."""
     mask, batch = given(node, index), heads.batch
     if mask is None:
         return None
@@ -122,11 +118,7 @@ def decompose_multi_head_attention(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _heads(node: ir.Node, past: int, edit: Edit) -> Heads:
-    """Return the sizes of MultiHeadAttention, in any of its forms, with ``past`` keys before those of the node.
-
-    Raises:
-        NotApplicable: the form is unknown, or queries, keys or values are empty.
-    """
+    """Return the sizes of MultiHeadAttention, in any of its forms, with ``past`` keys before those of the node."""
     count = node.attributes.get_int("num_heads", 1)
     q = edit.shape(node)
     k, v = (edit.scope.static_shape(given(node, index)) for index in (1, 2))

@@ -41,11 +41,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def common_dtype(node: ir.Node, edit: Edit) -> ir.DataType:
-    """Return the dtype of a node whose inputs all have the same one: that of the first input whose dtype is known.
-
-    Raises:
-        NotApplicable: no dtype is known.
-    """
+    """Return the dtype of a node whose inputs all have the same one: that of the first input whose dtype is known."""
     for value in node.inputs:
         dtype = edit.scope.dtype(value)
         if dtype is not None:
@@ -67,11 +63,7 @@ def without_activation(edit: Edit, node: ir.Node, op_type: str, inputs: Sequence
 
 
 def activate(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
-    """Apply the activation of a fused ``node`` to ``x``.
-
-    Raises:
-        NotApplicable: the activation is unknown.
-    """
+    """Apply the activation of a fused ``node`` to ``x``."""
     name = node.attributes.get_string("activation", "")
     if not name:
         return x

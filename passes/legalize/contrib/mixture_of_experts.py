@@ -111,11 +111,7 @@ def _activate(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
 
 
 def _dequantize(a: Arithmetic, node: ir.Node, layer: _Layer) -> ir.Value:
-    """Return the weights of a layer, (experts, columns, rows).
-
-    Raises:
-        NotApplicable: the weights are of another kind, or not constant.
-    """
+    """Return the weights of a layer, (experts, columns, rows)."""
     attributes, scope = node.attributes, a.edit.scope
     assert layer.scales is not None and layer.zeros is not None
     if attributes.get_string("quant_type", "int") != "int":

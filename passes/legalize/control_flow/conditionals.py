@@ -58,11 +58,7 @@ class JoinBranches(NodeRewrite):
         return outputs
 
     def _require_cheap(self, branch: ir.Graph, scope: Scope) -> None:
-        """Check that a branch can be computed when it is not taken.
-
-        Raises:
-            NotApplicable: it is unsafe or expensive.
-        """
+        """Check that a branch can be computed when it is not taken."""
         hazard = speculation_hazard(branch, scope)
         if hazard is not None:
             raise NotApplicable(f"both branches cannot be computed: {hazard}")

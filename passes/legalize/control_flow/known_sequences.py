@@ -69,11 +69,7 @@ def split_to_sequence(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _part_sizes(node: ir.Node, size: int, edit: Edit) -> list[int]:
-    """Return the sizes of the parts of an axis of ``size`` elements.
-
-    Raises:
-        NotApplicable: they are not constant, not positive, or too many.
-    """
+    """Return the sizes of the parts of an axis of ``size`` elements."""
     split, length = given(node, 1), 1
     if split is not None:
         tensor = edit.scope.constant(split)

@@ -57,11 +57,7 @@ class _Loop:
 
     @classmethod
     def of(cls, node: ir.Node, scope: Scope) -> _Loop:
-        """Read a Loop.
-
-        Raises:
-            NotApplicable: the body cannot be copied, or the trip count is not constant.
-        """
+        """Read a Loop."""
         initial = [value for value in node.inputs[2:] if value is not None]
         if "body" not in node.attributes or len(initial) != len(node.inputs) - 2:
             raise NotApplicable("the Loop is not valid: it has no body, or a loop-carried value has no initial value")

@@ -52,11 +52,7 @@ class _Scan:
 
     @classmethod
     def of(cls, node: ir.Node, scope: Scope) -> _Scan:
-        """Read a Scan.
-
-        Raises:
-            NotApplicable: the body cannot be copied, or the number of iterations is unknown.
-        """
+        """Read a Scan."""
         is_old = scope.opset() < 9
         operands = node.inputs[1:] if is_old else node.inputs
         inputs = [value for value in operands if value is not None]
@@ -155,11 +151,7 @@ class UnrollScan(NodeRewrite):
         body: Body,
         label: str,
     ) -> tuple[list[ir.Value], list[list[ir.Value]]]:
-        """Return the final states, and the elements of each scan output.
-
-        Raises:
-            NotApplicable: there are too many nodes.
-        """
+        """Return the final states, and the elements of each scan output."""
         carried = list(states)
         elements: list[list[ir.Value]] = [[] for _ in scan.elements]
         ordered = [values[::-1] if back else values for values, back in zip(parts, scan.backward, strict=True)]
@@ -177,11 +169,7 @@ unroll_scan = UnrollScan()
 
 
 def _lengths(node: ir.Node, scan: _Scan, scope: Scope) -> list[int]:
-    """Return the sequence length of each element of the batch of a Scan of opset 8.
-
-    Raises:
-        NotApplicable: the size of the batch or a length is unknown, or shorter sequences are scanned backward.
-    """
+    """Return the sequence length of each element of the batch of a Scan of opset 8."""
     shape = scope.shape(scan.scanned[0])
     size = shape[0] if shape is not None else None
     if not isinstance(size, int) or not size or not scan.iterations:

@@ -49,11 +49,7 @@ class Transform:
 
     @classmethod
     def of(cls, length: int, size: int, parts: int, *, inverse: bool, onesided: bool) -> Transform:
-        """Return the transform of an axis of ``size`` elements.
-
-        Raises:
-            NotApplicable: the transform is not supported.
-        """
+        """Return the transform of an axis of ``size`` elements."""
         if onesided and parts != (2 if inverse else 1):
             direction, kind = "inverse" if inverse else "spectrum", "complex" if parts == 2 else "real"
             raise NotApplicable(f"the standard defines no one-sided {direction} of {kind} input")

@@ -55,9 +55,6 @@ def read(node: ir.Node, edit: Edit, *, rank: int | None = 2) -> Features:
     Args:
         node: an operator of ai.onnx.ml.
         rank: the maximum rank of the features; None for any rank.
-
-    Raises:
-        NotApplicable: the features have an unsupported dtype or rank.
     """
     dtype, shape = edit.dtype(node), edit.shape(node)
     if dtype == ir.DataType.STRING:
@@ -91,11 +88,7 @@ def post_transform(node: ir.Node) -> str:
 
 
 def has_string_labels(node: ir.Node) -> bool:
-    """Return whether the labels of a classifier are strings, which must be unused.
-
-    Raises:
-        NotApplicable: they are strings, and used.
-    """
+    """Return whether the labels of a classifier are strings, which must be unused."""
     is_string = bool(node.attributes.get_strings("classlabels_strings", []))
     if is_string and is_output_used(node, 0):
         raise NotApplicable("the labels are strings, which run on the host")

@@ -53,11 +53,7 @@ def multiply_linear_classifier(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _product(node: ir.Node, features: Features, targets: int, intercepts: np.ndarray, edit: Edit) -> ir.Value:
-    """Return x·Aᵀ + b, of shape [rows, targets].
-
-    Raises:
-        NotApplicable: the number of coefficients does not fit.
-    """
+    """Return x·Aᵀ + b, of shape [rows, targets]."""
     coefficients = ml.floats(node, "coefficients")
     if len(coefficients) != targets * features.columns:
         raise NotApplicable(

@@ -60,11 +60,7 @@ class _Machine:
 
     @classmethod
     def of(cls, node: ir.Node, edit: Edit, count: int) -> _Machine:
-        """Return the machine with ``count`` support vectors that a node is.
-
-        Raises:
-            NotApplicable: the features are not supported, or attributes do not fit each other.
-        """
+        """Return the machine with ``count`` support vectors that a node is."""
         features, kernel = ml.read(node, edit), node.attributes.get_string("kernel_type", "LINEAR") or "LINEAR"
         gamma = ml.floats(node, "kernel_params").tolist() or [0.0, 0.0, 0.0]
         coefficients, rho, flat = (ml.floats(node, name) for name in ("coefficients", "rho", "support_vectors"))

@@ -126,9 +126,6 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
 
     Args:
         dtype: the dtype of thresholds and weights.
-
-    Raises:
-        NotApplicable: the attributes are malformed.
     """
     classifier = node.op_type == "TreeEnsembleClassifier"
     kind = "class" if classifier else "target"
@@ -184,11 +181,7 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
 
 
 def read_v5(node: ir.Node) -> Ensemble:
-    """Return the trees of a TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes.
-
-    Raises:
-        NotApplicable: the attributes are malformed.
-    """
+    """Return the trees of a TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes."""
     features, yes, no = (ml.integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids"))
     tensors = {name: _tensor(node, name) for name in ("nodes_modes", "nodes_splits", "leaf_weights")}
     leaf_yes, leaf_no = (ml.integers(node, f"nodes_{name}leafs") for name in ("true", "false"))
@@ -242,11 +235,7 @@ def _check(ensemble: Ensemble) -> Ensemble:
 
 
 def _members(modes: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray]:
-    """Return the sets of MEMBER nodes, which are separated by NaN.
-
-    Raises:
-        NotApplicable: there are too few.
-    """
+    """Return the sets of MEMBER nodes, which are separated by NaN."""
     sets: dict[int, np.ndarray] = {}
     ends = np.append(np.flatnonzero(np.isnan(values)), len(values)) if len(values) else np.zeros(0, np.int64)
     start = 0

@@ -62,11 +62,7 @@ class _Trees:
 
     @classmethod
     def of(cls, node: ir.Node, edit: Edit) -> _Trees:
-        """Return the trees of a node.
-
-        Raises:
-            NotApplicable: the features are not supported, the attributes are malformed, or the opset is too old.
-        """
+        """Return the trees of a node."""
         features, opset = ml.read(node, edit), edit.scope.opset()
         is_simple = node.op_type == "TreeEnsembleRegressor" and (
             node.attributes.get_string("post_transform", "NONE") in ("NONE", "LOGISTIC", "SOFTMAX")

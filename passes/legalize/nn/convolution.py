@@ -53,9 +53,6 @@ def _transposed(node: ir.Node, edit: Edit) -> list[Window]:
     """Return the windows of a transposed convolution: one per input element, over an output of ``size`` elements.
 
     ``begin`` and ``end`` are the elements that pads crop, or, if negative, that are added.
-
-    Raises:
-        NotApplicable: ONNX Runtime deviates from the standard.
     """
     sizes, kernel = edit.shape(node)[2:], edit.shape(node, 1)[2:]
     rank = len(sizes)

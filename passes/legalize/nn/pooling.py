@@ -31,11 +31,7 @@ from passes.rewriting.rewrite import Replacement, rewrite
 
 
 def _windows(node: ir.Node, edit: Edit) -> list[Window]:
-    """Return the windows of a pooling along each axis.
-
-    Raises:
-        NotApplicable: the input or output is empty, or ONNX Runtime deviates from the standard.
-    """
+    """Return the windows of a pooling along each axis."""
     shape, kernel = edit.shape(node), node.attributes.get_ints("kernel_shape", [])
     if 0 in shape:
         raise NotApplicable("the input is empty")

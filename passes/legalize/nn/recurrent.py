@@ -78,11 +78,7 @@ class Recurrence:
 
     @classmethod
     def of(cls, node: ir.Node, steps: int, batch: int, hidden: int, directions: int, dtype: ir.DataType) -> Self:
-        """Return the recurrence of a node with these sizes.
-
-        Raises:
-            NotApplicable: there are too many steps, or an activation is unknown.
-        """
+        """Return the recurrence of a node with these sizes."""
         if steps * directions > MAX_STEPS:
             raise NotApplicable(f"there are {steps * directions} steps; the limit is {MAX_STEPS}")
         return cls(node, steps, batch, hidden, directions, dtype, _activations_of(node, directions))

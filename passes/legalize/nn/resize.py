@@ -91,11 +91,7 @@ def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple
 
 
 def _resized_axes(node: ir.Node, edit: Edit) -> list[_Axis]:
-    """Return the resized axes, in their order.
-
-    Raises:
-        NotApplicable: the axes are unknown, or the input or output is empty.
-    """
+    """Return the resized axes, in their order."""
     opset, shape, rank = edit.scope.opset(), edit.shape(node), len(edit.shape(node))
     if 0 in shape:
         raise NotApplicable("the input is empty")

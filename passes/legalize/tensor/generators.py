@@ -43,11 +43,7 @@ def count_range(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _count(node: ir.Node, edit: Edit) -> int:
-    """Return the length of a range, from its operands if they are constant, else from the output's shape.
-
-    Raises:
-        NotApplicable: the length is not known.
-    """
+    """Return the length of a range, from its operands if they are constant, else from the output's shape."""
     constants = [edit.scope.constant(value) for value in node.inputs]
     if all(tensor is not None for tensor in constants):
         start, limit, delta = (tensor.numpy().item() for tensor in constants if tensor is not None)

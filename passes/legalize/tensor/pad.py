@@ -91,11 +91,7 @@ class _Padding:
 
     @classmethod
     def of(cls, pad: ir.Node, edit: Edit) -> _Padding:
-        """Return the pads of a Pad.
-
-        Raises:
-            NotApplicable: the shape, pads or axes are unknown, or the output is empty.
-        """
+        """Return the pads of a Pad."""
         scope = edit.scope
         shape = scope.static_shape(pad.inputs[0])
         if shape is None:
@@ -138,11 +134,7 @@ def _crop(pad: ir.Node, padding: _Padding, edit: Edit) -> ir.Value:
 
 
 def _concatenated(pad: ir.Node, edit: Edit) -> ir.Value:
-    """Write a constant Pad as one Concat per axis.
-
-    Raises:
-        NotApplicable: the Pad is not supported.
-    """
+    """Write a constant Pad as one Concat per axis."""
     padding, dtype = _Padding.of(pad, edit), edit.scope.dtype(pad.inputs[0])
     if dtype is None or dtype == ir.DataType.STRING:
         raise NotApplicable(UNKNOWN_DTYPE if dtype is None else "the input is of strings")

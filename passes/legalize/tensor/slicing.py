@@ -130,22 +130,14 @@ def _computed_bound(node: ir.Node, scope: Scope) -> str | None:
 
 
 def _operand(node: ir.Node, name: str, edit: Edit) -> list[int] | None:
-    """Return the integers of an input, or of an attribute before opset 10; None if it is omitted.
-
-    Raises:
-        NotApplicable: the input is not constant.
-    """
+    """Return the integers of an input, or of an attribute before opset 10; None if it is omitted."""
     if edit.scope.opset() < 10:
         return list(node.attributes.get_ints(name, [])) or None
     return edit.integers(node, _INPUTS[name], f"the operand {name}")
 
 
 def _axes(node: ir.Node, edit: Edit) -> list[int]:
-    """Return the sliced axes, by default the first ones.
-
-    Raises:
-        NotApplicable: they are not constant, or their number is unknown.
-    """
+    """Return the sliced axes, by default the first ones."""
     axes, starts = _operand(node, "axes", edit), given(node, 1)
     if axes is not None:
         return [axis % len(edit.shape(node)) for axis in axes]

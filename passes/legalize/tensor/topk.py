@@ -51,11 +51,7 @@ class _Rows:
 
     @classmethod
     def of(cls, node: ir.Node, edit: Edit) -> _Rows | None:
-        """Return the rows that a node sorts; None for a single row.
-
-        Raises:
-            NotApplicable: k is not constant.
-        """
+        """Return the rows that a node sorts; None for a single row."""
         shape = edit.shape(node)
         (k,) = edit.integers(node, 1, "k") or [node.attributes.get_int("k", -1)]
         axis = node.attributes.get_int("axis", -1) % len(shape)

@@ -31,11 +31,7 @@ _WIDE_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir
 
 
 def _dtypes(node: ir.Node, edit: Edit) -> tuple[ir.DataType, ir.DataType]:
-    """Return the source and the target dtype of a Cast.
-
-    Raises:
-        NotApplicable: a dtype is unknown, or a string.
-    """
+    """Return the source and the target dtype of a Cast."""
     source, target = edit.scope.dtype(node.inputs[0]), ir.DataType(node.attributes.get_int("to", 0))
     if source is None or ir.DataType.UNDEFINED in (source, target):
         raise NotApplicable("the source or target dtype is unknown")

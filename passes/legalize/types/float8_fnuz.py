@@ -58,11 +58,7 @@ def float8_to_fnuz(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
-    """Return a constant, or the result of a QuantizeLinear, in the other dtype.
-
-    Raises:
-        NotApplicable: the value is computed in another way, or is NaN.
-    """
+    """Return a constant, or the result of a QuantizeLinear, in the other dtype."""
     tensor, producer = edit.scope.constant(value), value.producer() if value is not None else None
     if tensor is not None:
         bits = _bits(tensor)

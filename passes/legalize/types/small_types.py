@@ -77,11 +77,7 @@ def _dtype(value: ir.Value | None, scope: Scope) -> ir.DataType | None:
 
 
 def _trace(value: ir.Value, scope: Scope, sources: dict[ir.Node, None]) -> None:
-    """Collect the nodes that a value of a small dtype is computed by, operands first.
-
-    Raises:
-        NotApplicable: a node cannot be computed in another dtype.
-    """
+    """Collect the nodes that a value of a small dtype is computed by, operands first."""
     pending: list[ir.Value | ir.Node] = [value]
     while pending:
         current = pending.pop()
@@ -100,11 +96,7 @@ def _trace(value: ir.Value, scope: Scope, sources: dict[ir.Node, None]) -> None:
 
 
 def _carriable(value: ir.Value, scope: Scope) -> ir.Node:
-    """Return the node that computes a value of a small dtype.
-
-    Raises:
-        NotApplicable: the node cannot compute the value in another dtype.
-    """
+    """Return the node that computes a value of a small dtype."""
     node, dtype = value.producer(), _dtype(value, scope)
     assert dtype is not None
     if node is None:
