@@ -70,13 +70,7 @@ def legalize(model: ir.Model, context: Context) -> Result:
 
 @dataclass
 class _Replacement:
-    """A proposal.
-
-    Attributes:
-        proposal: the proposal.
-        rules: the names of the rules that contributed to it, outermost first.
-        verdict: the runtime's verdict; None if there is nothing to compare.
-    """
+    """A proposal, the names of its rules, outermost first, and the verdict; None if there is nothing to compare."""
 
     proposal: Proposal
     rules: list[str]
@@ -211,8 +205,7 @@ class _Legalizer:
     def _legalize_proposal(self, replacement: _Replacement, chain: RuleChain, *, keep_random: bool) -> str | None:
         """Substitute the failing nodes of a proposal, random ones only if not ``keep_random``.
 
-        Returns:
-            Why the first node without a substitute fails, otherwise None. The node may still pass in the proposal.
+        Return why the first node without a substitute fails, otherwise None; it may still pass in the proposal.
         """
         proposal, unresolved = replacement.proposal, None
         for node, finding in self.verdicts.failing_nodes(list(proposal.nodes)).items():

@@ -130,7 +130,6 @@ class Verdict:
     """A runtime's verdict on one probe.
 
     Attributes:
-        status: its kind.
         message: the runtime's message, cleaned; for a crash the signal and the last output; for wrong numbers how they
             differ.
         error: the largest absolute difference from the reference, if the probe was run and has one.
@@ -150,9 +149,7 @@ class Verdict:
 class Target(Protocol):
     """The runtime that the model is meant for, as passes see it.
 
-    Attributes:
-        name: the target's name.
-        rehearses: whether its verdicts hold nodes to the fusions of another target as well.
+    If it ``rehearses``, its verdicts hold nodes to the fusions of another target as well.
     """
 
     name: str

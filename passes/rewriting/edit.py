@@ -84,14 +84,10 @@ class Edit(Expressions):
         return dtype
 
     def integers(self, node: ir.Node, index: int, what: str) -> list[int] | None:
-        """Return the elements of an optional input, which must be constant; None if it is omitted.
-
-        Args:
-            index: the input.
-            what: what the input is called in the reason.
+        """Return the elements of an optional input; None if it is omitted.
 
         Raises:
-            NotApplicable: the input is not constant.
+            NotApplicable: the input, which the reason calls ``what``, is not constant.
         """
         value = node.inputs[index] if index < len(node.inputs) else None
         elements = ints(self.scope.constant(value))
@@ -120,8 +116,6 @@ class Edit(Expressions):
         Args:
             inputs: values of the graph or of this edit; None for optional inputs that are not given.
             attributes: by name; empty lists are not possible, since their type is unknown.
-            domain: the operator's domain.
-            outputs: their number.
 
         Raises:
             PassError: an input that must be an attribute in the model's opset is not constant.
@@ -201,15 +195,11 @@ def not_constant(value: ir.Value, what: str) -> str:
 
 @dataclass(eq=False)
 class Proposal:
-    """A replacement that is complete but not yet in the graph.
+    """The parts of an `Edit` that is complete but not yet in the graph.
 
     Attributes:
-        scope: the scope of the node.
-        node: the node whose outputs are replaced.
+        node: the `Edit.root`.
         outputs: the replacement of each of its outputs; None for outputs that nothing uses.
-        nodes: the new nodes, in topological order.
-        constants: the new initializers.
-        absorbed: nodes before it that the replacement covers as well; those that nothing else uses are removed.
     """
 
     scope: Scope

@@ -33,11 +33,7 @@ LOWEST = 7
 
 
 def raise_opset(model: ir.Model, where: str | None = None) -> None:
-    """Rewrite all nodes of an opset before `LOWEST`, in place.
-
-    Args:
-        model: with all its functions.
-        where: its file, for the error.
+    """Rewrite all nodes of an opset before `LOWEST`, in place and with all functions.
 
     Raises:
         InputError: a node has no equivalent, or it depends on ranks or constants that are unknown.
@@ -53,13 +49,7 @@ def raise_opset(model: ir.Model, where: str | None = None) -> None:
 
 @dataclass(frozen=True)
 class _Raised:
-    """A scope that is being raised.
-
-    Attributes:
-        scope: the main graph or function, which imports the new opset already.
-        source: the old opset.
-        where: the file of the model.
-    """
+    """A main graph or function, which imports the new opset already, and the old one, ``source``."""
 
     scope: Scope
     source: int

@@ -28,13 +28,9 @@ class Step:
     """The work of one pass of a pipeline.
 
     Attributes:
-        name: the name of the pass.
         options: the options that differ from their defaults, by name, as JSON values.
         exactness: how much it may have changed numbers.
-        seconds: its duration.
         nodes_before: the number of nodes before it, in all graphs, subgraphs and functions.
-        nodes_after: the number after it.
-        result: its result, with the model.
     """
 
     name: str

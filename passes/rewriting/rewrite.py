@@ -167,11 +167,7 @@ class NodeRewrite(Pass):
             )
 
     def _checked_outputs(self, outputs: Sequence[ir.Value | None], edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Return a value for each output of the replaced node.
-
-        Returns:
-            A Skip if a value is missing or would be hidden by its name, or if an operator is of a later opset.
-        """
+        """Return a value for each output; a Skip if one is missing or hidden, or an operator is of a later opset."""
         node, scope = edit.root, edit.scope
         unknown = _unknown_operator(edit.nodes, scope.opset())
         if unknown is not None:
@@ -241,10 +237,7 @@ def rewrite(  # noqa: PLR0913
 
     Args:
         operators: the operators of the nodes; those of other domains than the standard's as ``com.microsoft.Gelu``, or
-            as the pair of domain and operator.
-        absorbs: the operators of other nodes that a replacement may cover; None means ``operators``.
-        exactness: how much the pass may change numbers.
-        since_opset: see `NodeRewrite`, as for all others.
+            as the pair of domain and operator. All others are attributes of `NodeRewrite`.
     """
     members = {
         "exactness": exactness,

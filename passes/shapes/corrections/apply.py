@@ -97,7 +97,6 @@ def infer_node(
         node: not changed.
         types: known types of its operands.
         constants: constants among its operands.
-        opset: the version of ONNX's operators.
         run: ONNX's inference of a node, as it is in an opset.
         corrected: whether a node that has to be corrected is inferred at all.
     """

@@ -15,12 +15,7 @@ STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
 class Surroundings:
-    """The known types and values of a graph.
-
-    Attributes:
-        opset: the version of ONNX's operators.
-        is_function: whether it is a function, in which nothing can be declared.
-    """
+    """The known types and values of a graph, or of a function, in which nothing can be declared."""
 
     def __init__(
         self,
@@ -31,15 +26,7 @@ class Surroundings:
         outer: Surroundings | None = None,
         types: Mapping[str, onnx.TypeProto] | None = None,
     ) -> None:
-        """Look at a graph.
-
-        Args:
-            graph: a graph with the value infos of known types.
-            opset: the version of ONNX's operators.
-            is_function: whether it is a function.
-            outer: the graph around it.
-            types: further types of values, by name.
-        """
+        """Look at a graph with the value infos of known types, and further ``types`` of values, by name."""
         self.opset, self.is_function = opset, is_function
         self._graph, self._outer, self._given = graph, outer, types or {}
 
@@ -88,12 +75,7 @@ class Surroundings:
 
 
 class Node:
-    """A node, and what is known of its operands and attributes.
-
-    Attributes:
-        message: the node.
-        around: the values that it can refer to.
-    """
+    """The message of a node, and what is known of the values that it can refer to."""
 
     __slots__ = ("around", "message")
 
