@@ -13,7 +13,6 @@ under any reordering or contraction; the shorter methods that add large constant
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes
@@ -234,8 +233,3 @@ def as_carrier(tensor: ir.TensorProtocol) -> np.ndarray:
     """Return the elements of a constant of a small dtype, in its carrier dtype."""
     array: np.ndarray = tensor.numpy().astype(np.float32)
     return array.astype(carrier(tensor.dtype).numpy())
-
-
-def is_one_of(dtype: ir.DataType | None, dtypes: Collection[ir.DataType]) -> bool:
-    """Return whether ``dtype`` is known and in ``dtypes``."""
-    return dtype is not None and dtype in dtypes

@@ -197,12 +197,12 @@ def decompose_decoder_masked_multi_head_attention(node: ir.Node, edit: Edit) -> 
             allowed = a("Not", a("Greater", a.constant(places), length))
         else:
             k, v = a.concat([past_key, k], 2), a.concat([past_value, v], 2)
-    mask, bias = (_extend(a, value, heads.keys) for value in (mask, given(node, 4)))
+    mask, bias = (extend(a, value, heads.keys) for value in (mask, given(node, 4)))
     output, attended = _attend(a, node, heads, (q, k, v), _masked_bias(a, node, heads, mask, bias), allowed)
     return [output, k, v, attended.biased]
 
 
-def _extend(a: Arithmetic, x: ir.Value | None, keys: int) -> ir.Value | None:
+def extend(a: Arithmetic, x: ir.Value | None, keys: int) -> ir.Value | None:
     """Extend a mask or bias of the keys so far with zeros to the whole buffer."""
     shape = a.edit.scope.static_shape(x)
     if x is None or shape is None or len(shape) < 2 or shape[-1] >= keys:
@@ -234,13 +234,9 @@ def decompose_quantized_attention(node: ir.Node, edit: Edit) -> Replacement:
 def _attend_projected(
     a: Arithmetic, node: ir.Node, projected: ir.Value, *, mask_index: int, past_index: int, bias: ir.Value | None
 ) -> Replacement:
-    """Return the outputs of Attention and QAttention.
+    """Return the outputs of Attention and QAttention, with the ``bias`` of the scores.
 
-    Args:
-        projected: queries, keys and values without the bias of the projection, concatenated.
-        mask_index: the input that is the mask.
-        past_index: the input with the past keys and values.
-        bias: the bias of the scores.
+    Queries, keys and values are ``projected`` without the bias of the projection, and concatenated.
     """
     edit, attributes, past = a.edit, node.attributes, given(node, past_index)
     if attributes.get_int("past_present_share_buffer", 0):

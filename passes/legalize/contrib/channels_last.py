@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
-from passes.legalize.contrib.fused import activate, without_activation
+from passes.legalize.contrib.fused import unfused
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -31,7 +31,7 @@ from passes.rewriting.rewrite import Replacement, rewrite
 )
 def move_channels(node: ir.Node, edit: Edit) -> Replacement:
     """Write a channels-last convolution or pooling as ONNX's, between two Transposes."""
-    a, shape, inputs = Arithmetic(edit, edit.dtype(node)), edit.shape(node), list(node.inputs[:3])
+    a, shape, inputs = Arithmetic(edit, edit.dtype(node)), edit.shape(node), list(node.inputs)
     inward = [0, len(shape) - 1, *range(1, len(shape) - 1)]
     inputs[0] = a("Transpose", inputs[0], perm=inward)
     if node.op_type == "NhwcConv":
@@ -39,8 +39,7 @@ def move_channels(node: ir.Node, edit: Edit) -> Replacement:
         if weights[-1] * node.attributes.get_int("group", 1) != shape[-1]:
             return Skip(f"the last axis of the weights {weights} does not match the channels of {shape}")
         inputs[1] = a("Transpose", inputs[1], perm=inward)
-    y = without_activation(edit, node, node.op_type.removeprefix("Nhwc").removeprefix("Fused"), inputs)
-    summand = given(node, 3)
-    if summand is not None:
-        y = a("Add", y, a("Transpose", summand, perm=inward))
-    return a("Transpose", activate(a, node, y), perm=[0, *range(2, len(shape)), 1])
+    if given(node, 3) is not None:
+        inputs[3] = a("Transpose", inputs[3], perm=inward)
+    y = unfused(a, node, node.op_type.removeprefix("Nhwc").removeprefix("Fused"), inputs)
+    return a("Transpose", y, perm=[0, *range(2, len(shape)), 1])

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
-from passes.builders.operands import given
 from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement, rewrite
@@ -49,20 +48,23 @@ def common_dtype(node: ir.Node, edit: Edit) -> ir.DataType:
     raise NotApplicable(UNKNOWN_DTYPE)
 
 
-def without_activation(edit: Edit, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """Return ``op_type`` of ``inputs`` with the attributes of a fused ``node``, except those of its activation."""
-    inputs = list(inputs)
-    while inputs[-1] is None:
-        inputs.pop()
+def unfused(a: Arithmetic, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None]) -> ir.Value:
+    """Return the activation of a fused ``node`` applied to ``op_type`` of the first three inputs plus the fourth."""
+    operands, summands = list(inputs[:3]), inputs[3:]
+    while operands[-1] is None:
+        operands.pop()
     attributes = {
         name: attribute.value
         for name, attribute in node.attributes.items()
         if not name.startswith("activation") and attribute.value not in ([], ())
     }
-    return edit.op(op_type, inputs, attributes)
+    y = a.op(op_type, operands, attributes)
+    for summand in summands:
+        y = y if summand is None else a("Add", y, summand)
+    return _activated(a, node, y)
 
 
-def activate(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
+def _activated(a: Arithmetic, node: ir.Node, x: ir.Value) -> ir.Value:
     """Apply the activation of a fused ``node`` to ``x``."""
     name = node.attributes.get_string("activation", "")
     if not name:
@@ -129,11 +131,7 @@ def _transposed(node: ir.Node, index: int, side: str, edit: Edit) -> ir.Value:
 def decompose_fused_activation(node: ir.Node, edit: Edit) -> Replacement:
     """Write FusedGemm and FusedConv as a product and an activation."""
     a = Arithmetic(edit, common_dtype(node, edit))
-    result = without_activation(edit, node, node.op_type.removeprefix("Fused"), node.inputs[:3])
-    summand = given(node, 3)
-    if summand is not None:
-        result = a("Add", result, summand)
-    return activate(a, node, result)
+    return unfused(a, node, node.op_type.removeprefix("Fused"), node.inputs)
 
 
 @rewrite(

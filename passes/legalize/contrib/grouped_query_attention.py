@@ -33,6 +33,7 @@ from passes.builders.attention import (
 )
 from passes.builders.operands import constant_integer, given
 from passes.graphs.tensors import ints
+from passes.legalize.contrib.attention import extend
 from passes.legalize.contrib.normalization import rms_norm
 from passes.legalize.nn.rotary import angles, rotate
 from passes.rewriting.base import Exactness, Skip
@@ -73,7 +74,7 @@ def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
             allowed=_allowed(a, node, heads, start, ends),
             # a padding query may have all keys outside of its window
             every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
-            bias=_bias(a, given(node, 10), keys),
+            bias=extend(a, given(node, 10), keys),
         ),
     )
     output = merge_heads(a, attended.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
@@ -199,11 +200,3 @@ def _allowed(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None,
     if window > 0:
         allowed = intersection(a, allowed, a("Greater", apart, a("Sub", start, a.index(window))))
     return allowed
-
-
-def _bias(a: Arithmetic, bias: ir.Value | None, keys: int) -> ir.Value | None:
-    """Extend the bias of the scores with zeros to the whole cache."""
-    shape = a.edit.scope.static_shape(bias)
-    if bias is None or shape is None or shape[-1] == keys:
-        return bias
-    return a.concat([bias, a.value(np.zeros((*shape[:-1], keys - shape[-1])))], -1)

@@ -70,10 +70,7 @@ def unpack_attention(node: ir.Node, edit: Edit) -> Replacement:
 def _attend(a: Arithmetic, node: ir.Node, parts: Sequence[ir.Value], widths: Sequence[int], ends: ir.Value) -> ir.Value:
     """Return the attention over one sample of all tokens.
 
-    Args:
-        parts: queries, keys and values, (tokens, width) each.
-        widths: the widths of ``parts``.
-        ends: the cumulative lengths of the samples.
+    The ``parts`` are queries, keys and values, (tokens, width) each; ``ends`` the cumulative lengths of the samples.
     """
     tokens, count = a.edit.shape(node)[0], node.attributes["num_heads"].as_int()
     q, k, v = (split_heads(a, part, (1, tokens, width), count) for part, width in zip(parts, widths, strict=True))

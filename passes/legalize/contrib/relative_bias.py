@@ -17,21 +17,17 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide
 from passes.builders.attention import split_heads
-from passes.builders.operands import constant_integer, given
+from passes.builders.operands import given
 from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit, not_constant
+from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
 
 def buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool) -> Array:
     """Return the bucket of each key for each query, (queries, keys), computed in float32 as ONNX Runtime does.
 
-    Args:
-        queries: the number of queries.
-        keys: the number of keys.
-        count: the number of buckets.
-        farthest: the distance from which on keys share the last bucket.
-        both_ways: whether keys after the query have their own buckets; if not, their distance is 0.
+    Of ``count`` buckets, keys from the distance ``farthest`` on share the last. Keys after the query have their own
+    buckets if ``both_ways``, else the distance 0.
     """
     offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
     first = np.zeros_like(offset)
@@ -51,15 +47,12 @@ def buckets(queries: int, keys: int, count: int, farthest: int, both_ways: bool)
 @rewrite("com.microsoft.RelativePositionBias", needs_shape=(0,))
 def look_up_relative_positions(node: ir.Node, edit: Edit) -> Replacement:
     """Write RelativePositionBias as a lookup by constant indices."""
-    scope, (count, heads) = edit.scope, edit.shape(node)
-    shape = scope.proven_sizes(node.outputs[0])
+    count, heads = edit.shape(node)
+    shape = edit.scope.proven_sizes(node.outputs[0])
     lengths = []
     for index, what in ((1, "query_length"), (2, "key_length")):
-        value = given(node, index)
-        length = constant_integer(value, scope) if shape is None else shape[index + 1]
-        if length is None and value is not None:
-            return Skip(not_constant(value, what))
-        lengths.append(length or 0)
+        length = edit.integers(node, index, what) if shape is None else [shape[index + 1]]
+        lengths.append(length[0] if length else 0)
     is_bidirectional = bool(node.attributes.get_int("is_bidirectional", 0))
     queries, keys = lengths
     places = buckets(queries, keys, count, node.attributes["max_distance"].as_int(), is_bidirectional)

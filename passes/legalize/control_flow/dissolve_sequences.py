@@ -27,7 +27,7 @@ import onnx_ir as ir
 from passes.builders.subgraph_copies import Body, require_copyable
 from passes.cleanup.fold_constants import FoldConstants
 from passes.graphs.matching import is_plain
-from passes.graphs.replacement import can_stand_for, detach_nodes, remove_nodes
+from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import ints
 from passes.graphs.traversal import operands_of, subgraphs, with_nested
@@ -41,26 +41,14 @@ from passes.legalize.control_flow.known_sequences import (
 )
 from passes.legalize.control_flow.loops import UnrollLoop
 from passes.legalize.control_flow.scans import UnrollScan
-from passes.rewriting.base import Context, NotApplicable, Pass, Result, Rewrite, Skip
+from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 from passes.rewriting.edit import Edit, Proposal
-from passes.rewriting.rewrite import NodeRewrite, Replacement
+from passes.rewriting.rewrite import NodeRewrite, Replacement, rewrite
 
-_OPERATORS = frozenset(
-    {
-        "ConcatFromSequence",
-        "Optional",
-        "OptionalGetElement",
-        "OptionalHasElement",
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceErase",
-        "SequenceInsert",
-        "SequenceLength",
-        "SequenceMap",
-        "SplitToSequence",
-    }
-)
+_OPERATORS = {
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt", "SequenceConstruct",
+    "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
+}  # fmt: skip
 """The operators on sequences and optionals."""
 
 
@@ -95,11 +83,7 @@ class DissolveSequences(Pass):
 
 @dataclass(frozen=True)
 class _Optional:
-    """The content of an optional.
-
-    Attributes:
-        value: a tensor or a sequence; None if it is empty.
-    """
+    """The content of an optional: a tensor or a sequence; None if it is empty."""
 
     value: ir.Value | None
 
@@ -199,22 +183,9 @@ class _Walk:
         return None
 
     def _propose(self, node: ir.Node, make: Callable[[Edit], Replacement]) -> Proposal | Skip | None:
-        """Return the replacement that ``make`` builds, unless a subgraph would shadow one of its names."""
-        edit = Edit(self.scope, node)
-        try:
-            replacement = make(edit)
-        except NotApplicable as error:
-            replacement = Skip(str(error))
-        if replacement is None or isinstance(replacement, Skip):
-            detach_nodes(edit.nodes)
-            return replacement
-        outputs = [replacement] if isinstance(replacement, ir.Value) else replacement
-        new_values = {*edit.constants, *(value for new_node in edit.nodes for value in new_node.outputs)}
-        for old, new in zip(node.outputs, outputs, strict=True):
-            if new is not None and new not in new_values and not can_stand_for(new, old, node.graph, self.scope):
-                detach_nodes(edit.nodes)
-                return Skip("a subgraph calls another value by the same name: unshadow-names comes first")
-        return Proposal(self.scope, node, outputs, edit.nodes, edit.constants)
+        """Return the replacement that ``make`` builds."""
+        rule = rewrite(node.op_type, tensors_only=False)(lambda _node, edit: make(edit))
+        return rule.propose(node, self.scope)
 
     def _alias(self, new: ir.Value, old: ir.Value) -> None:
         if old in self.sequences:

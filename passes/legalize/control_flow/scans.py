@@ -121,13 +121,7 @@ class UnrollScan(NodeRewrite):
         return outputs
 
     def _batch(self, scan: _Scan, lengths: Sequence[int], body: Body) -> list[ir.Value]:
-        """Return the outputs of a Scan of opset 8.
-
-        Args:
-            scan: the Scan.
-            lengths: the length of each sequence of the batch.
-            body: receives the new nodes.
-        """
+        """Return the outputs of a Scan of opset 8, whose batch has sequences of these lengths."""
         states: list[list[ir.Value]] = [[] for _ in scan.states]
         scans: list[list[ir.Value]] = [[] for _ in scan.elements]
         initial, scanned = (
@@ -144,12 +138,7 @@ class UnrollScan(NodeRewrite):
         return [stack(body, values) for values in (*states, *scans)]
 
     def _iterate(
-        self,
-        scan: _Scan,
-        states: Sequence[ir.Value],
-        parts: Sequence[Sequence[ir.Value]],
-        body: Body,
-        label: str,
+        self, scan: _Scan, states: Sequence[ir.Value], parts: Sequence[Sequence[ir.Value]], body: Body, label: str
     ) -> tuple[list[ir.Value], list[list[ir.Value]]]:
         """Return the final states, and the elements of each scan output."""
         carried = list(states)

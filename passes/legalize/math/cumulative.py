@@ -14,9 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
-from passes.builders.operands import constant_integer
-from passes.rewriting.base import Exactness, Skip
-from passes.rewriting.edit import Edit, not_constant
+from passes.rewriting.base import Exactness
+from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
 _STEPS = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
@@ -27,12 +26,10 @@ _STEPS = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
 def decompose_cumulative(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose CumSum and CumProd into sums and products of shifted tensors."""
     shape, dtype = edit.shape(node), edit.dtype(node)
-    axis = constant_integer(edit.input(node, 1), edit.scope)
-    if axis is None:
-        return Skip(not_constant(edit.input(node, 1), "axis"))
-    if not shape or 0 in shape:
+    given_axis = edit.integers(node, 1, "axis")
+    if not given_axis or not shape or 0 in shape:
         return None
-    axis %= len(shape)
+    axis = given_axis[0] % len(shape)
     length = shape[axis]
     join, neutral = _STEPS[node.op_type]
     reverse = bool(node.attributes.get_int("reverse", 0))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from passes.graphs.scopes import Scope
+from passes.builders.operands import given
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
@@ -34,13 +34,7 @@ _DIGITS = (9, 5, 3, 2, 1)
 
 
 def centered(edit: Edit, value: ir.Value, zero_point: ir.Value | None, shape: Sequence[int] | None = None) -> ir.Value:
-    """Return 8-bit integers minus their zero point, as float32.
-
-    Args:
-        value: the integers.
-        zero_point: per tensor or per axis; None for zero.
-        shape: what a zero point per axis is reshaped to.
-    """
+    """Return 8-bit integers minus their zero point, as float32; one per axis is reshaped to ``shape``."""
     x = edit.op("Cast", [value], {"to": _NUMBER.value})
     if zero_point is None:
         return x
@@ -84,34 +78,16 @@ def exact_sum(edit: Edit, x: ir.Value, bits: int, multiply: Callable[[ir.Value],
     return total
 
 
-class _Operands:
-    """The inputs of MatMulInteger, ConvInteger, QLinearMatMul or QLinearConv by role."""
-
-    def __init__(self, node: ir.Node) -> None:
-        inputs = [*node.inputs, *[None] * (9 - len(node.inputs))]
-        self.scales: tuple[ir.Value, ir.Value, ir.Value] | None = None
-        self.output_zero: ir.Value | None = None
-        self.bias: ir.Value | None = None
-        if node.op_type.startswith("QLinear"):
-            self.x, x_scale, self.x_zero, self.w, w_scale, self.w_zero, y_scale, self.output_zero, self.bias = inputs
-            assert x_scale is not None and w_scale is not None and y_scale is not None
-            self.scales = x_scale, w_scale, y_scale
-        else:
-            self.x, self.w, self.x_zero, self.w_zero = inputs[:4]
-
-
 @rewrite("MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv", needs_shape=EVERY_INPUT)
 def exact_integer_product(node: ir.Node, edit: Edit) -> Replacement:
     """Multiply 8-bit integers exactly in float32."""
-    scope, operands = edit.scope, _Operands(node)
-    assert operands.x is not None and operands.w is not None
-    if scope.dtype(operands.x) not in _BYTES or scope.dtype(operands.w) not in _BYTES:
+    scope, is_scaled, is_conv = edit.scope, node.op_type.startswith("QLinear"), "Conv" in node.op_type
+    x_index, w_index, x_zero, w_zero = (0, 3, 2, 5) if is_scaled else (0, 1, 2, 3)
+    if scope.dtype(node.inputs[x_index]) not in _BYTES or scope.dtype(node.inputs[w_index]) not in _BYTES:
         return Skip("the factors are not known to be 8-bit integers")
-    if operands.scales is not None and _several(operands.scales[2], scope):
+    if is_scaled and any(size != 1 for size in edit.shape(node, 6)):
         return Skip("the output has more than one scale")
-    shape = scope.static_shape(operands.w)
-    assert shape is not None
-    is_conv = "Conv" in node.op_type
+    shape = edit.shape(node, w_index)
     length = math.prod(shape[1:]) if is_conv else shape[max(len(shape) - 2, 0)]
     bits = digits_of(length)
     if bits is None:
@@ -119,26 +95,19 @@ def exact_integer_product(node: ir.Node, edit: Edit) -> Replacement:
     columns, along = None, None
     if is_conv:
         columns, along = [-1, *[1] * (len(shape) - 1)], [-1, *[1] * (len(shape) - 2)]
-    x = centered(edit, operands.x, operands.x_zero, [-1, 1])
-    w = centered(edit, operands.w, operands.w_zero, columns)
+    x = centered(edit, edit.input(node, x_index), given(node, x_zero), [-1, 1])
+    w = centered(edit, edit.input(node, w_index), given(node, w_zero), columns)
     operator, attributes = ("Conv", dict(node.attributes)) if is_conv else ("MatMul", {})
     total = exact_sum(edit, x, bits, lambda digit: edit.op(operator, [digit, w], attributes))
-    if operands.scales is None:
+    if not is_scaled:
         return total
-    if operands.bias is not None:
-        total = edit.op("Add", [total, reshaped_parameter(edit, operands.bias, along)])
-    x_scale, w_scale, y_scale = operands.scales
-    both = edit.op("Mul", [_scale(edit, x_scale, [-1, 1]), _scale(edit, w_scale, along)])
-    factor = edit.op("Div", [both, _scale(edit, y_scale, None)])
+    bias, zero = given(node, 8), given(node, 7) or edit.scalar(0, ir.DataType.UINT8)
+    if bias is not None:
+        total = edit.op("Add", [total, reshaped_parameter(edit, bias, along)])
+    scales = ((1, [-1, 1]), (4, along), (6, None))
+    x_scale, w_scale, y_scale = (
+        edit.cast(reshaped_parameter(edit, edit.input(node, index), sizes), _NUMBER) for index, sizes in scales
+    )
+    factor = edit.op("Div", [edit.op("Mul", [x_scale, w_scale]), y_scale])
     y = edit.op("Mul", [edit.cast(total, _NUMBER), factor])
-    zero = edit.scalar(0, ir.DataType.UINT8) if operands.output_zero is None else operands.output_zero
     return edit.op("QuantizeLinear", [y, edit.scalar(1, _NUMBER), reshaped_parameter(edit, zero, None)])
-
-
-def _scale(edit: Edit, value: ir.Value, shape: Sequence[int] | None) -> ir.Value:
-    return edit.cast(reshaped_parameter(edit, value, shape), _NUMBER)
-
-
-def _several(value: ir.Value, scope: Scope) -> bool:
-    shape = scope.shape(value)
-    return shape is None or any(size != 1 for size in shape)

@@ -56,7 +56,8 @@ def _determinant(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: in
         factors += [a("Where", swapped, -1, 1), pivot]
         top = a.slice(a.slice(matrix, -2, 0, 1), -1, 1, left)
         below = a.slice(matrix, -2, 1, left)
-        ratio = a("Div", a.slice(below, -1, 0, 1), _nonzero(a, pivot))
+        divisor = a("Where", a("Equal", pivot, 0), 1, pivot)  # of a pivot of 0, all dividends are 0
+        ratio = a("Div", a.slice(below, -1, 0, 1), divisor)
         matrix = a("Sub", a.slice(below, -1, 1, left), a("Mul", ratio, top))
     if size == 1:
         factors = [matrix]
@@ -84,15 +85,14 @@ def _inverse(a: Arithmetic, matrix: ir.Value, shape: Sequence[int], size: int) -
 def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Swap row ``row`` with the row from it on that has the largest element in column ``row``.
 
-    Returns:
-        The matrix, the pivot as (…, 1, 1), and whether rows were swapped as (…, 1, 1).
+    Return the matrix, the pivot, and whether rows were swapped, both as (…, 1, 1).
     """
     column = a("Abs", a.slice(a.slice(matrix, -1, row, row + 1), -2, row, size))
-    largest = a("ArgMax", column, axis=_axis(a, matrix, -2), keepdims=1)
+    largest = a("ArgMax", column, axis=-2, keepdims=1)
     places = a.index(np.arange(-row, size - row)[:, None])
     is_found = a("Equal", places, largest)
     old = a.slice(matrix, -2, row, row + 1)
-    new = a.reduce("Sum", a("Where", is_found, matrix, 0), [_axis(a, matrix, -2)])
+    new = a.reduce("Sum", a("Where", is_found, matrix, 0), [-2])
     swapped = a("Where", _is_row(a, row, size), new, a("Where", is_found, old, matrix))
     return swapped, a.slice(new, -1, row, row + 1), a("Greater", largest, a.index(0))
 
@@ -100,17 +100,6 @@ def _swap(a: Arithmetic, matrix: ir.Value, row: int, size: int) -> tuple[ir.Valu
 def _is_row(a: Arithmetic, row: int, size: int) -> ir.Value:
     """Return a mask of one row, (size, 1)."""
     return a.edit.constant((np.arange(size) == row)[:, None])
-
-
-def _axis(a: Arithmetic, matrix: ir.Value, axis: int) -> int:
-    shape = matrix.shape
-    assert shape is not None
-    return axis + len(shape)
-
-
-def _nonzero(a: Arithmetic, pivot: ir.Value) -> ir.Value:
-    """Return the pivot as a divisor: if it is 0, so are all dividends."""
-    return a("Where", a("Equal", pivot, 0), 1, pivot)
 
 
 @rewrite("Gemm", exactness=Exactness.ROUNDING, needs_dtype=(0,))

@@ -41,7 +41,7 @@ def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
     a, index = Arithmetic(edit, wide(dtype)), Arithmetic(edit, edit.dtype(node, 1))
     scores, labels, weights = a.cast(edit.input(node)), edit.input(node, 1), given(node, 2)
     if node.op_type == "SoftmaxCrossEntropyLoss":
-        scores = _log_softmax(a, scores)
+        scores = log_softmax(a, scores, _CLASSES)
     column = [-1, *(1 for _ in shape[2:])]
     classes = shape[_CLASSES]
     ignored = node.attributes.get_int("ignore_index", None)
@@ -69,7 +69,7 @@ def decompose_loss(node: ir.Node, edit: Edit) -> Replacement:
     return [a.cast(loss, dtype), a.cast(scores, dtype)]
 
 
-def _log_softmax(a: Arithmetic, x: ir.Value) -> ir.Value:
-    """Compute LogSoftmax without overflow, in operators of every opset."""
-    low = a("Sub", x, a.reduce("Max", x, [_CLASSES]))
-    return a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [_CLASSES])))
+def log_softmax(a: Arithmetic, x: ir.Value, axis: int) -> ir.Value:
+    """Compute LogSoftmax along an axis without overflow, in operators of every opset."""
+    low = a("Sub", x, a.reduce("Max", x, [axis]))
+    return a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [axis])))

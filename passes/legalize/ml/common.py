@@ -23,13 +23,7 @@ _FEATURES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataTy
 
 @dataclass(frozen=True)
 class Features:
-    """A matrix of features, or one row of them: the first input of a node.
-
-    Attributes:
-        value: the features.
-        dtype: the dtype of the features.
-        shape: the shape of the features, of rank 1 or more.
-    """
+    """A matrix of features, or one row of them: the first input of a node, of rank 1 or more."""
 
     value: ir.Value
     dtype: ir.DataType
@@ -50,12 +44,7 @@ class Features:
 
 
 def read(node: ir.Node, edit: Edit, *, rank: int | None = 2) -> Features:
-    """Return the features that a node takes as its first input, whose shape and dtype a rule must need.
-
-    Args:
-        node: an operator of ai.onnx.ml.
-        rank: the maximum rank of the features; None for any rank.
-    """
+    """Return the features, of a rank up to the maximum, that a node takes; its rule must need their shape and dtype."""
     dtype, shape = edit.dtype(node), edit.shape(node)
     if dtype == ir.DataType.STRING:
         raise NotApplicable("the features are strings, which run on the host")
@@ -117,12 +106,7 @@ def number(value: float, like: ir.Value, edit: Edit) -> ir.Value:
 
 
 def transform(scores: ir.Value, kind: str, edit: Edit) -> ir.Value:
-    """Return the post transform of at least two scores per row.
-
-    Args:
-        scores: [rows, scores].
-        kind: NONE, LOGISTIC, SOFTMAX, SOFTMAX_ZERO or PROBIT.
-    """
+    """Return the post transform of at least two scores per row, [rows, scores]."""
     match kind:
         case "LOGISTIC":
             return edit.op("Sigmoid", [scores])

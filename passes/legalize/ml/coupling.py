@@ -25,12 +25,8 @@ _ERROR = np.float32(0.005)
 def coupled(pairs: ir.Value, rows: int, classes: int, edit: Edit) -> ir.Value:
     """Return the probabilities of the classes, [rows, classes].
 
-    With r the probabilities of pairs, Qᵢᵢ = Σ rⱼᵢ² and Qᵢⱼ = −rⱼᵢ rᵢⱼ, p minimizes pᵀQp with Σ p = 1.
-
-    Args:
-        pairs: the probability of the first class of each pair, [rows, pairs]; (0, 1), (0, 2), …, (1, 2), ….
-        rows: their number.
-        classes: their number.
+    The probabilities of the first class of each of the ``pairs`` are [rows, pairs]; (0, 1), (0, 2), …, (1, 2), ….
+    With r these, Qᵢᵢ = Σ rⱼᵢ² and Qᵢⱼ = −rⱼᵢ rᵢⱼ, p minimizes pᵀQp with Σ p = 1.
     """
     a = Arithmetic(edit, FLOAT)
     places, rest = np.zeros((classes * (classes - 1) // 2, classes, classes)), np.zeros((classes, classes))

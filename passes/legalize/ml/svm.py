@@ -39,15 +39,9 @@ _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 @dataclass(frozen=True)
 class _Machine:
-    """A support vector machine, or a linear model.
+    """A support vector machine, or a linear model of the features, without ``vectors``: [vectors, features].
 
-    Attributes:
-        features: its input.
-        kernel: LINEAR, POLY, RBF or SIGMOID.
-        gamma: γ, c and d.
-        vectors: [vectors, features]; None for a linear model of the features.
-        coefficients: flat.
-        rho: flat.
+    ``gamma`` is γ, c and d; coefficients and rho are flat.
     """
 
     node: ir.Node

@@ -134,9 +134,6 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     trees, ids, yes, no = (ml.integers(node, f"nodes_{name}ids") for name in ("tree", "node", "truenode", "falsenode"))
     names = [name.removeprefix("BRANCH_") for name in node.attributes.get_strings("nodes_modes", [])]
     count = len(names)
-    missing = np.zeros(count, bool)
-    given = ml.integers(node, "nodes_missing_value_tracks_true")[:count] == 1
-    missing[: len(given)] = given
     thresholds, weights = (_values(node, name, dtype) for name in ("nodes_values", f"{kind}_weights"))
     features = ml.integers(node, "nodes_featureids")
     if not count or any(len(numbers) != count for numbers in (trees, ids, yes, no, thresholds, features)):
@@ -169,15 +166,9 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
         if mode[owner] == LEAF:  # old converters also write weights for inner nodes, which have no meaning
             held.setdefault(owner, []).append((target, weight))
     starts = np.flatnonzero(np.concatenate([[True], trees[1:] != trees[:-1]]))
-    ensemble = Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets)
-    return _check(
-        replace(
-            ensemble,
-            aggregate=node.attributes.get_string("aggregate_function", "SUM") or "SUM",
-            transform=node.attributes.get_string("post_transform", "NONE") or "NONE",
-            base=_values(node, "base_values", dtype),
-        )
-    )
+    missing, aggregate = _missing(node, count, count), node.attributes.get_string("aggregate_function", "SUM") or "SUM"
+    combine = (aggregate, ml.post_transform(node), _values(node, "base_values", dtype))
+    return _check(Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets, *combine))
 
 
 def read_v5(node: ir.Node) -> Ensemble:
@@ -199,28 +190,34 @@ def read_v5(node: ir.Node) -> Ensemble:
             raise NotApplicable("a node refers to a node or a leaf that does not exist")
     own = np.arange(count, count + leaves)
     pad = np.zeros(leaves, np.int64)
-    missing = np.zeros(count + leaves, bool)
-    given = ml.integers(node, "nodes_missing_value_tracks_true")[:count] == 1
-    missing[: len(given)] = given
+    aggregate, transform = (
+        node.attributes.get_int(name, default) for name, default in (("aggregate_function", 1), ("post_transform", 0))
+    )
+    if not 0 <= aggregate < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
+        raise NotApplicable(f"the aggregate function {aggregate} or post transform {transform} is unknown")
     ensemble = Ensemble(
         np.concatenate([features, pad]),
         np.concatenate([splits, pad.astype(splits.dtype)]),
         np.array([_MODES[mode] for mode in modes] + [LEAF] * leaves),
         np.concatenate([np.where(leaf_yes != 0, count + yes, yes), own]),
         np.concatenate([np.where(leaf_no != 0, count + no, no), own]),
-        missing,
+        _missing(node, count, count + leaves),
         ml.integers(node, "tree_roots"),
         {count + index: [(int(targets_of[index]), weights[index])] for index in range(leaves)},
         targets,
+        _AGGREGATES[aggregate],
+        _TRANSFORMS[transform],
+        members=_members(modes, _tensor(node, "membership_values")),
     )
-    aggregate, transform = (
-        node.attributes.get_int(name, default) for name, default in (("aggregate_function", 1), ("post_transform", 0))
-    )
-    if not 0 <= aggregate < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
-        raise NotApplicable(f"the aggregate function {aggregate} or post transform {transform} is unknown")
-    members = _members(modes, _tensor(node, "membership_values"))
-    combine, transformed = _AGGREGATES[aggregate], _TRANSFORMS[transform]
-    return _check(replace(ensemble, aggregate=combine, transform=transformed, members=members))
+    return _check(ensemble)
+
+
+def _missing(node: ir.Node, inner: int, count: int) -> np.ndarray:
+    """Return whether the comparison of each of ``count`` nodes holds for NaN, of which the first may be ``inner``."""
+    missing = np.zeros(count, bool)
+    given = ml.integers(node, "nodes_missing_value_tracks_true")[:inner] == 1
+    missing[: len(given)] = given
+    return missing
 
 
 def _check(ensemble: Ensemble) -> Ensemble:

@@ -34,8 +34,8 @@ from passes.rewriting.rewrite import Replacement, rewrite
 
 _MAX_CELLS = 2**22
 """The maximum size of the matrix of paths; larger trees are traversed."""
-_OLDEST, _WITH_WHERE = 7, 9
-"""The oldest opset of the standard operators, and the first that has Where and IsNaN. onnxmltools writes both."""
+_WITH_WHERE = 9
+"""The first opset that has Where and IsNaN; onnxmltools also writes opset 7."""
 _TRAVERSABLE = 11
 """The first opset that has GatherElements."""
 _COMPARISONS = {"LT": "Less", "GT": "Greater", "LEQ": "Less", "GTE": "Greater"}
@@ -46,14 +46,7 @@ Column = Callable[[np.ndarray], ir.Value]
 
 @dataclass(frozen=True)
 class _Trees:
-    """An ensemble and the features that it compares.
-
-    Attributes:
-        features: the features.
-        ensemble: the trees.
-        paths: the paths of each tree; None if the trees are to be traversed.
-        precision: float32 or float64.
-    """
+    """An ensemble, the features that it compares, and its paths; None if the trees are to be traversed."""
 
     features: Features
     ensemble: Ensemble
@@ -101,7 +94,6 @@ def _small_paths(trees: Ensemble) -> Sequence[Sequence[Path]] | None:
     "ai.onnx.ml.TreeEnsembleRegressor",
     "ai.onnx.ml.TreeEnsemble",
     exactness=Exactness.ROUNDING,
-    since_opset=_OLDEST,
     needs_shape=(0,),
     needs_dtype=(0,),
 )
@@ -121,13 +113,7 @@ def evaluate_trees(node: ir.Node, edit: Edit) -> Replacement:
     return scores
 
 
-@rewrite(
-    "ai.onnx.ml.TreeEnsembleClassifier",
-    exactness=Exactness.ROUNDING,
-    since_opset=_OLDEST,
-    needs_shape=(0,),
-    needs_dtype=(0,),
-)
+@rewrite("ai.onnx.ml.TreeEnsembleClassifier", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
 def classify_by_trees(node: ir.Node, edit: Edit) -> Replacement:
     """Write a TreeEnsembleClassifier as tensor operations."""
     read, has_strings = _Trees.of(node, edit), ml.has_string_labels(node)
@@ -166,8 +152,7 @@ def _decide_binary(read: _Trees, labels: Sequence[int], scores: ir.Value, edit: 
     positive, is_pair = all(weight >= 0 for weight in weights), trees.targets == 2 and len(targets) == 1
     single = trees.targets == 1 or trees.scores(1) is False
     if single:
-        columns = [np.array([0])] if trees.targets == 2 else []
-        rated = edit.op("Gather", [scores, edit.constant(columns[0])], {"axis": 1}) if columns else scores
+        rated = edit.op("Gather", [scores, edit.index([0])], {"axis": 1}) if trees.targets == 2 else scores
         rated = edit.op("Add", [rated, edit.constant(base[:1])]) if len(base) else rated
     else:
         first, second = (edit.op("Gather", [scores, edit.constant(np.array([i]))], {"axis": 1}) for i in (0, 1))
@@ -254,10 +239,8 @@ def _by_walking(read: _Trees, x: ir.Value, edit: Edit) -> ir.Value:
 def _decide(seen: ir.Value, trees: Ensemble, column: Column, nodes: set[int], edit: Edit) -> ir.Value:
     """Return whether the comparisons of nodes hold.
 
-    Args:
-        seen: the features that the nodes compare.
-        column: selects the entries of the nodes, in a shape that broadcasts with ``seen``.
-        nodes: the nodes that may be evaluated, without padding.
+    The features that they compare are ``seen``, which the result of ``column`` broadcasts with; ``nodes`` are those
+    that may be evaluated, without padding.
     """
     threshold = column(trees.threshold)
     chosen = sorted(nodes)

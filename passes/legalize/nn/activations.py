@@ -17,6 +17,7 @@ import math
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, wide
+from passes.legalize.math.losses import log_softmax
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
@@ -36,12 +37,7 @@ def flatten_softmax(node: ir.Node, edit: Edit) -> Replacement:
     return edit.reshape(edit.op(node.op_type, [rows], {"axis": 1}), shape)
 
 
-@rewrite(
-    "Softplus",
-    "LogSoftmax",
-    exactness=Exactness.ROUNDING,
-    needs_dtype=(0,),
-)
+@rewrite("Softplus", "LogSoftmax", exactness=Exactness.ROUNDING, needs_dtype=(0,))
 def stabilize_activation(node: ir.Node, edit: Edit) -> Replacement:
     """Rewrite Softplus, and LogSoftmax over one axis, so that no exponential has a positive argument."""
     dtype, opset = edit.dtype(node), edit.scope.opset()
@@ -57,5 +53,4 @@ def stabilize_activation(node: ir.Node, edit: Edit) -> Replacement:
             return Skip(UNKNOWN_SHAPE)
         if axis % max(len(shape), 1) != len(shape) - 1:
             return None  # flatten-softmax comes first
-    low = a("Sub", x, a.reduce("Max", x, [axis]))
-    return a.cast(a("Sub", low, a("Log", a.reduce("Sum", a("Exp", low), [axis]))), dtype)
+    return a.cast(log_softmax(a, x, axis), dtype)

@@ -122,17 +122,9 @@ def conv_transpose_as_conv(node: ir.Node, edit: Edit) -> Replacement:
     weights = edit.reshape(weights, (group, inner, outer, *kernel))
     weights = edit.op("Transpose", [weights], {"perm": [0, 2, 1, *range(3, 3 + rank)]})
     weights = edit.reshape(weights, (group * outer, inner, *kernel))
-    y = edit.op(
-        "Conv",
-        [x, weights],
-        {
-            "kernel_shape": kernel,
-            "strides": [1] * rank,
-            "dilations": [window.dilation for window in axes],
-            "pads": [window.reach - 1 for window in axes] * 2,
-            "group": group,
-        },
-    )
+    pads = [window.reach - 1 for window in axes] * 2
+    attributes = _explicit(axes) | {"strides": [1] * rank, "pads": pads, "group": group}
+    y = edit.op("Conv", [x, weights], attributes)
     starts = [max(window.begin, 0) for window in axes]
     ends = [(window.count - 1) * window.stride + window.reach - max(window.end, 0) for window in axes]
     y = edit.op("Slice", [y, edit.index(starts), edit.index(ends), edit.index(np.arange(2, 2 + rank))])

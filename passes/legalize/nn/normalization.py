@@ -25,12 +25,7 @@ from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import EVERY_INPUT, Replacement, rewrite
 
 
-@rewrite(
-    "BatchNormalization",
-    exactness=Exactness.ROUNDING,
-    needs_shape=(0,),
-    needs_dtype=EVERY_INPUT,
-)
+@rewrite("BatchNormalization", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=EVERY_INPUT)
 def decompose_batch_normalization(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose BatchNormalization: by the statistics of the input for training, else by the given ones."""
     shape, opset, attributes = edit.shape(node), edit.scope.opset(), node.attributes
@@ -63,11 +58,7 @@ def decompose_batch_normalization(node: ir.Node, edit: Edit) -> Replacement:
 
 
 @rewrite(
-    "LayerNormalization",
-    "RMSNormalization",
-    exactness=Exactness.ROUNDING,
-    needs_shape=(0,),
-    needs_dtype=EVERY_INPUT,
+    "LayerNormalization", "RMSNormalization", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=EVERY_INPUT
 )
 def decompose_layer_normalization(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose LayerNormalization and RMSNormalization; scale and bias may broadcast in any way."""
@@ -86,13 +77,10 @@ def decompose_layer_normalization(node: ir.Node, edit: Edit) -> Replacement:
     y = a("Mul", a("Mul", x, inverse), scale)
     for bias in biases:
         y = a("Add", y, bias)
-    outputs: list[ir.Value | None] = [a.cast(y, edit.dtype(node, 1))]
+    outputs: list[ir.Value | None] = [a.cast(y, edit.dtype(node, 1)), None, None]
     for index, statistic in enumerate((mean, inverse), start=1):
         if statistic is not None and is_output_used(node, index):
-            statistic = a.cast(statistic, edit.scope.dtype(node.outputs[index]) or ir.DataType.FLOAT)
-            outputs.append(statistic)
-        else:
-            outputs.append(None)
+            outputs[index] = a.cast(statistic, edit.scope.dtype(node.outputs[index]) or ir.DataType.FLOAT)
     return outputs
 
 

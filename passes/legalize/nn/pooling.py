@@ -24,6 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide_float
+from passes.builders.operands import is_output_used
 from passes.builders.windows import Window, windows
 from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
@@ -45,11 +46,7 @@ def _windows(node: ir.Node, edit: Edit) -> list[Window]:
             raise NotApplicable("windows leave gaps: ONNX Runtime's auto_pad crops, which deviates from the standard")
     if any(window.count < 1 for window in axes):
         raise NotApplicable("the output is empty: a window is larger than the input")
-    return list(axes)
-
-
-def _needs_indices(node: ir.Node) -> bool:
-    return any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:])
+    return axes
 
 
 @rewrite("AveragePool", "LpPool", "MaxPool", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
@@ -57,7 +54,7 @@ def explicit_pooling(node: ir.Node, edit: Edit) -> Replacement:
     """Replace auto_pad, ceil_mode and default attributes by explicit pads and strides."""
     has_auto_pad = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
     is_implicit = has_auto_pad or not {"pads", "strides"} <= set(node.attributes)
-    if not (is_implicit or node.attributes.get_int("ceil_mode", 0) == 1) or _needs_indices(node):
+    if not (is_implicit or node.attributes.get_int("ceil_mode", 0) == 1) or is_output_used(node, 1):
         return None
     axes = _windows(node, edit)
     if any(_end(window) >= window.kernel or window.begin >= window.kernel for window in axes):
@@ -86,10 +83,9 @@ def matmul_pooling(node: ir.Node, edit: Edit) -> Replacement:
     if node.op_type == "LpPool":
         y = _power(a, a("Abs", y), order)
     for axis, window in enumerate(axes, start=2):
-        positions = window.positions()
-        rows, columns = np.nonzero((positions >= 0) & (positions < window.size))
+        rows, columns = np.nonzero(_inside(window))
         matrix = np.zeros((window.count, window.size))
-        matrix[rows, positions[rows, columns]] = 1
+        matrix[rows, window.positions()[rows, columns]] = 1
         if node.op_type == "AveragePool":
             matrix /= np.maximum(_counts(node, window), 1)[:, None]
         y = a.apply_along(y, shape, axis, matrix.astype(a.dtype.numpy()))
@@ -99,10 +95,8 @@ def matmul_pooling(node: ir.Node, edit: Edit) -> Replacement:
 
 def _counts(node: ir.Node, window: Window) -> Array:
     """Return the number of elements that each window averages."""
-    behind = window.size + (window.end if node.attributes.get_int("count_include_pad", 0) else 0)
-    before = -window.begin if node.attributes.get_int("count_include_pad", 0) else 0
-    positions = window.positions()
-    counts: Array = ((positions >= before) & (positions < behind)).sum(axis=1)
+    pads = (window.begin, window.end) if node.attributes.get_int("count_include_pad", 0) else (0, 0)
+    counts: Array = _inside(window, *pads).sum(axis=1)
     return counts
 
 
@@ -126,20 +120,21 @@ def gather_max_pool(node: ir.Node, edit: Edit) -> Replacement:
     shape, table = (batch, channels, *(window.count for window in axes)), _elements(axes, spatial)
     flat = edit.op("Gather", [edit.reshape(edit.input(node), (planes, size)), edit.constant(table)], {"axis": 1})
     maxima = edit.reshape(edit.reduce("Max", flat, [2], keepdims=False), shape)
-    if not _needs_indices(node):
+    if not is_output_used(node, 1):
         return [maxima]
     first = edit.op("ArgMax", [flat], {"axis": 2, "keepdims": 0})
     starts = edit.index(np.arange(len(table)) * table.shape[1])
     if node.attributes.get_int("storage_order", 0):
-        table = _column_major(table, spatial)
+        table = np.ravel_multi_index(np.unravel_index(table, spatial), tuple(spatial), order="F").astype(np.int64)
     places = edit.op("Gather", [edit.constant(table.ravel()), edit.op("Add", [first, starts])])
     offsets = edit.index(np.arange(planes)[:, None] * size)
     return [maxima, edit.reshape(edit.op("Add", [places, offsets]), shape)]
 
 
-def _inside(window: Window) -> Array:
+def _inside(window: Window, begin: int = 0, end: int = 0) -> Array:
+    """Return which elements of each window are in the input, or in so many elements before or after it."""
     positions = window.positions()
-    inside: Array = (positions >= 0) & (positions < window.size)
+    inside: Array = (positions >= -begin) & (positions < window.size + end)
     return inside
 
 
@@ -160,11 +155,6 @@ def _elements(axes: Sequence[Window], spatial: Sequence[int]) -> Array:
     total = reduce(np.add, parts)
     table: Array = total.reshape(math.prod(total.shape[:rank]), -1).astype(np.int64)
     return table
-
-
-def _column_major(table: Array, spatial: Sequence[int]) -> Array:
-    """Return the same elements with column-major flat indices."""
-    return np.ravel_multi_index(np.unravel_index(table, spatial), tuple(spatial), order="F").astype(np.int64)
 
 
 @rewrite("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", exactness=Exactness.ROUNDING, needs_dtype=(0,))

@@ -34,30 +34,16 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 """The default activations of a direction."""
 _PARAMETERS: Mapping[str, Mapping[str, float]] = {
-    "relu": {},
-    "tanh": {},
-    "sigmoid": {},
-    "softsign": {},
-    "softplus": {},
-    "affine": {"alpha": 0.0, "beta": 0.0},
-    "leakyrelu": {"alpha": 0.01},
-    "thresholdedrelu": {"alpha": 0.0},
-    "scaledtanh": {"alpha": 0.0, "beta": 0.0},
-    "hardsigmoid": {"alpha": 0.2, "beta": 0.5},
-    "elu": {"alpha": 1.0},
+    **{name: {} for name in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")},
+    "Affine": {"alpha": 0.0, "beta": 0.0},
+    "LeakyRelu": {"alpha": 0.01},
+    "ThresholdedRelu": {"alpha": 0.0},
+    "ScaledTanh": {"alpha": 0.0, "beta": 0.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "Elu": {"alpha": 1.0},
 }
-"""The activations that ONNX defines, in lower case, with the defaults of their parameters.
-
-Defaults that ONNX does not define are ONNX Runtime's.
-"""
-_OPERATORS = {
-    name.lower(): name
-    for name in (
-        *("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus"),
-        *("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
-    )
-}
-"""Activations that are ONNX operators."""
+"""The activations that ONNX defines, with the defaults of their parameters, or else those of ONNX Runtime."""
+_BY_LOWER_CASE = {name.lower(): name for name in _PARAMETERS}
 
 Activation = Callable[[ir.Value], ir.Value]
 Weights = Callable[[int], ir.Value | None]
@@ -86,19 +72,10 @@ class Recurrence:
     @property
     def kind(self) -> str:
         """RNN, GRU or LSTM."""
-        return _kind(self.node)
+        return self.node.op_type.removeprefix("DynamicQuantize")
 
 
-def _kind(node: ir.Node) -> str:
-    return node.op_type.removeprefix("DynamicQuantize")
-
-
-@rewrite(
-    *_GATES,
-    exactness=Exactness.ROUNDING,
-    needs_shape=(0, 2),
-    needs_dtype=(0,),
-)
+@rewrite(*_GATES, exactness=Exactness.ROUNDING, needs_shape=(0, 2), needs_dtype=(0,))
 def unroll_recurrent(node: ir.Node, edit: Edit) -> Replacement:
     """Unroll RNN, GRU and LSTM."""
     shape, (directions, _, hidden) = edit.shape(node), edit.shape(node, 2)
@@ -130,18 +107,17 @@ def unroll(recurrence: Recurrence, kind: type[Layer], edit: Edit) -> list[ir.Val
 
 def _activations_of(node: ir.Node, directions: int) -> list[tuple[str, Mapping[str, float]]]:
     """Return the name and the parameters of each activation; parameter lists are consumed in order."""
-    names = node.attributes.get_strings("activations", []) or _DEFAULTS[_kind(node)] * directions
+    default = _DEFAULTS[node.op_type.removeprefix("DynamicQuantize")] * directions
+    names = node.attributes.get_strings("activations", []) or default
     queues = {name: list(node.attributes.get_floats(f"activation_{name}", [])) for name in ("alpha", "beta")}
     activations: list[tuple[str, Mapping[str, float]]] = []
-    for name in map(str.lower, names):
-        if name not in _PARAMETERS:
-            raise NotApplicable(f"the activation {name} is not defined by ONNX")
-        activations.append((name, {key: _next(queues[key], default) for key, default in _PARAMETERS[name].items()}))
+    for lower in map(str.lower, names):
+        if lower not in _BY_LOWER_CASE:
+            raise NotApplicable(f"the activation {lower} is not defined by ONNX")
+        name = _BY_LOWER_CASE[lower]
+        parameters = {key: (queues[key] or [least]).pop(0) for key, least in _PARAMETERS[name].items()}
+        activations.append((name, parameters))
     return activations
-
-
-def _next(queue: list[float], default: float) -> float:
-    return queue.pop(0) if queue else default
 
 
 def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Activation:
@@ -149,11 +125,11 @@ def _activation(a: Arithmetic, name: str, parameters: Mapping[str, float]) -> Ac
 
     def apply(x: ir.Value) -> ir.Value:
         match name:
-            case "affine":
+            case "Affine":
                 return a("Add", a("Mul", x, parameters["alpha"]), parameters["beta"])
-            case "scaledtanh":
+            case "ScaledTanh":
                 return a("Mul", a("Tanh", a("Mul", x, parameters["beta"])), parameters["alpha"])
-        return a(_OPERATORS[name], x, **parameters)
+        return a(name, x, **parameters)
 
     return apply
 

@@ -49,19 +49,17 @@ def matmul_roi_align(node: ir.Node, edit: Edit) -> Replacement:
     images = a("Gather", a.cast(edit.input(node)), node.inputs[2], axis=0)
     rois = a.cast(edit.input(node, 1))
     height, width = (_RoiAlignAxis(node, axis, edit) for axis in (0, 1))
-    rows, columns = height.weights(edit, rois, a.dtype), width.weights(edit, rois, a.dtype)
+    rows, columns = height.weights(a, rois), width.weights(a, rois)
     if node.attributes.get_string("mode", "avg") == "avg":
-        y = _weighted(edit, height.averaged(edit, rows), images, width.averaged(edit, columns))
-        return a.cast(y, dtype)
-    corners = [_weighted(edit, row, images, column) for row in rows for column in columns]
+        return a.cast(_weighted(a, height.averaged(a, rows), images, width.averaged(a, columns)), dtype)
+    corners = [_weighted(a, row, images, column) for row in rows for column in columns]
     y = a.reshape(a("Max", *corners), (count, channels, height.bins, height.samples, width.bins, width.samples))
     return a.cast(a.reduce("Max", y, [3, 5], keepdims=False), dtype)
 
 
-def _weighted(edit: Edit, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
+def _weighted(a: Arithmetic, rows: ir.Value, images: ir.Value, columns: ir.Value) -> ir.Value:
     """Multiply by the weights of rows, then by those of columns."""
-    transposed = edit.op("Transpose", [columns], {"perm": [0, 1, 3, 2]})
-    return edit.op("MatMul", [edit.op("MatMul", [rows, images]), transposed])
+    return a("MatMul", a("MatMul", rows, images), a("Transpose", columns, perm=[0, 1, 3, 2]))
 
 
 class _RoiAlignAxis:
@@ -94,42 +92,28 @@ class _RoiAlignAxis:
             extent = np.maximum(extent, np.float32(1))
         return np.maximum(np.ceil(extent / np.float32(self.bins)).astype(np.int64), 1)
 
-    def weights(self, edit: Edit, rois: ir.Value, dtype: ir.DataType) -> list[ir.Value]:
+    def weights(self, a: Arithmetic, rois: ir.Value) -> list[ir.Value]:
         """Return the weight of each pixel in each sample, as the lower and as the upper neighbour.
 
-        Returns:
-            Two values of shape (regions, 1, bins · samples, size).
+        Both are (regions, 1, bins · samples, size).
         """
-        shift = edit.scalar(0.5 if self.half else 0.0, dtype)
-        scale = edit.scalar(self.scale, dtype)
-        start, end = (
-            edit.op("Sub", [edit.op("Mul", [_column(edit, rois, place), scale]), shift])
-            for place in (1 - self.axis, 3 - self.axis)
-        )
-        extent = edit.op("Sub", [end, start])
+        shift = 0.5 if self.half else 0.0
+        places = (1 - self.axis, 3 - self.axis)
+        start, end = (a("Sub", a("Mul", _column(a.edit, rois, place), self.scale), shift) for place in places)
+        extent = a("Sub", end, start)
         if not self.half:
-            extent = edit.op("Max", [extent, edit.scalar(1, dtype)])
-        bin_size = edit.op("Div", [extent, edit.scalar(self.bins, dtype)])
-        steps = edit.constant(self._steps().astype(dtype.numpy()))
-        at = edit.op("Add", [start, edit.op("Mul", [bin_size, steps])])
-        outside = edit.op(
-            "Or",
-            [edit.op("Less", [at, edit.scalar(-1, dtype)]), edit.op("Greater", [at, edit.scalar(self.size, dtype)])],
-        )
-        last = edit.scalar(self.size - 1, dtype)
-        at = edit.op("Clip", [at, edit.scalar(0, dtype), last])
-        low = edit.op("Floor", [at])
-        high = edit.op("Min", [edit.op("Add", [low, edit.scalar(1, dtype)]), last])
-        far = edit.op("Sub", [at, low])
-        near = edit.op("Sub", [edit.scalar(1, dtype), far])
-        pixels = edit.constant(np.arange(self.size, dtype=np.int64))
-        zero = edit.scalar(0, dtype)
-        weights = []
-        for pixel, weight in ((low, near), (high, far)):
-            inside = edit.op("Where", [outside, zero, weight])
-            here = edit.op("Equal", [edit.cast(pixel, ir.DataType.INT64), pixels])
-            chosen = edit.op("Where", [here, inside, zero])
-            weights.append(edit.reshape(chosen, (self.regions, 1, self.bins * self.samples, self.size)))
+            extent = a("Max", extent, 1)
+        at = a("Add", start, a("Mul", a("Div", extent, self.bins), self._steps()))
+        outside = a("Or", a("Less", at, -1), a("Greater", at, self.size))
+        at = a("Clip", at, 0, self.size - 1)
+        low = a("Floor", at)
+        high = a("Min", a("Add", low, 1), self.size - 1)
+        far = a("Sub", at, low)
+        weights, pixels = [], a.index(np.arange(self.size))
+        for pixel, weight in ((low, a("Sub", 1, far)), (high, far)):
+            here = a("Equal", a.cast(pixel, ir.DataType.INT64), pixels)
+            chosen = a("Where", here, a("Where", outside, 0, weight), 0)
+            weights.append(a.reshape(chosen, (self.regions, 1, self.bins * self.samples, self.size)))
         return weights
 
     def _steps(self) -> Array:
@@ -142,15 +126,12 @@ class _RoiAlignAxis:
         steps: Array = np.arange(self.bins)[None, :, None] + inner
         return steps.reshape(len(self.counts), -1, 1)
 
-    def averaged(self, edit: Edit, weights: Sequence[ir.Value]) -> ir.Value:
+    def averaged(self, a: Arithmetic, weights: Sequence[ir.Value]) -> ir.Value:
         """Return the weight of each pixel in each bin: (regions, 1, bins, size)."""
-        both = edit.op("Add", list(weights))
-        shape = (self.regions, 1, self.bins, self.samples, self.size)
+        both = a.reshape(a("Add", *weights), (self.regions, 1, self.bins, self.samples, self.size))
         counts = self.counts[:, None]
         share = np.where(np.arange(self.samples) < counts, 1 / counts, 0.0)[:, None, None, :, None]
-        assert both.dtype is not None
-        shared = edit.op("Mul", [edit.reshape(both, shape), edit.constant(share.astype(both.dtype.numpy()))])
-        return edit.op("ReduceSum", [shared, edit.constant(np.array([3], np.int64))], {"keepdims": 0})
+        return a.reduce("Sum", a("Mul", both, share), [3], keepdims=False)
 
 
 @rewrite("MaxRoiPool", exactness=Exactness.ROUNDING, needs_shape=(0, 1), needs_dtype=(0,))

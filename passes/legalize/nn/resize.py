@@ -37,11 +37,8 @@ _UINT8_SCALE = 2**22
 class _Axis:
     """One resized axis.
 
-    Attributes:
-        axis: the index of the axis.
-        size: the size of the input.
-        scale: output size divided by input size, before rounding.
-        positions: the position of each output element in the input, float32.
+    The ``scale`` is output size divided by input size, before rounding; ``positions`` are those of the output elements
+    in the input, float32.
     """
 
     axis: int
@@ -56,15 +53,7 @@ class _Axis:
 
 
 def _coordinates(mode: str, size: int, count: int, scale: np.float32, roi: tuple[float, float]) -> Array:
-    """Return the positions of the output elements in the input.
-
-    Args:
-        mode: coordinate_transformation_mode.
-        size: the size of the input.
-        count: the size of the output.
-        scale: output size divided by input size.
-        roi: start and end of the region, relative to the size.
-    """
+    """Return the positions of ``count`` output elements in an input of a ``size``; ``roi`` is relative to that."""
     index = np.arange(count, dtype=np.float32)
     half, one = np.float32(0.5), np.float32(1)
     if scale == 1:  # in every mode, an axis of the same size is copied

@@ -25,16 +25,9 @@ from passes.rewriting.rewrite import Replacement, rewrite
 def rotate(
     a: Arithmetic, x: ir.Value, shape: Sequence[int], cos: ir.Value, sin: ir.Value, half: int, *, interleaved: bool
 ) -> ir.Value:
-    """Rotate the first ``2 · half`` elements of every head.
+    """Rotate the first ``2 · half`` elements of every head of ``x``, (batch, heads, length, size).
 
-    Args:
-        a: builds the nodes.
-        x: (batch, heads, length, size).
-        shape: the shape of ``x``.
-        cos: cosines that broadcast to (batch, heads, length, half).
-        sin: sines of the same shape.
-        half: the number of pairs.
-        interleaved: whether adjacent elements are pairs, instead of halves.
+    Pairs are halves, or adjacent elements if ``interleaved``; cosines and sines broadcast to (…, length, half).
     """
     size = shape[-1]
     rotated = x if 2 * half == size else a.slice(x, -1, 0, 2 * half)

@@ -77,13 +77,7 @@ def _mode(pad: ir.Node) -> str:
 
 @dataclass(frozen=True)
 class _Padding:
-    """The pads of a Pad.
-
-    Attributes:
-        shape: the shape of its input.
-        begins: the number of elements before the input, by axis; negative for cropping.
-        ends: the number of elements after the input.
-    """
+    """The input's shape, and the numbers of elements before and after it, by axis; negative for cropping."""
 
     shape: tuple[int, ...]
     begins: list[int]

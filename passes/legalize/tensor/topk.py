@@ -33,15 +33,7 @@ _ROWS = 256
 
 @dataclass(frozen=True)
 class _Rows:
-    """The lines of a tensor along an axis, of which TopK sorts each.
-
-    Attributes:
-        axis: the axis; non-negative.
-        length: the number of elements of a row.
-        count: the number of rows.
-        k: the number of elements to take.
-        largest: whether these are the largest ones.
-    """
+    """The lines of ``length`` elements of a tensor along a non-negative axis, of which TopK sorts each."""
 
     axis: int
     length: int

@@ -3,7 +3,7 @@
     float → bits    e = ⌊log₂|x|⌋ − least,  m = |x| / 2^(e + least − p),  bits = e·2ᵖ + m
     bits → float    e = bits / 2ᵖ,  m = bits mod 2ᵖ + 2ᵖ,  |x| = m·2^(e − 1 + least − p)
 
-where p is the number of fraction bits, and ``least`` the exponent of the smallest normal number.
+where p is the number of fraction bits, and ``least`` the exponent of the smallest normal number: 1 − bias.
 
 Subnormal numbers have that exponent and no leading one. The sign of a zero is that of 1 / x. All steps are exact.
 Infinities and NaN have the largest exponent; every NaN becomes the positive quiet NaN.
@@ -56,15 +56,7 @@ def bit_cast_by_arithmetic(node: ir.Node, edit: Edit) -> Replacement:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The bit layout of a float dtype, and the dtypes that its parts are computed in.
-
-    Attributes:
-        fraction: the number of fraction bits.
-        least: the exponent of the smallest normal number: 1 − bias.
-        most: the exponent of the largest number.
-        number: the dtype of floats.
-        whole: the dtype of their bits.
-    """
+    """The bit layout of a float dtype, as above, and the dtypes that floats and their bits are computed in."""
 
     fraction: int
     least: int

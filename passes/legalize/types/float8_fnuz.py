@@ -61,7 +61,7 @@ def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
     """Return a constant, or the result of a QuantizeLinear, in the other dtype."""
     tensor, producer = edit.scope.constant(value), value.producer() if value is not None else None
     if tensor is not None:
-        bits = _bits(tensor)
+        bits = np.asarray(tensor.numpy()).view(np.uint8)
         if np.isin(bits, _NAN).any():
             raise NotApplicable("the weights contain NaN")
         return edit.constant(np.where(bits == 0x80, 0, bits).astype(np.uint8).view(ml_dtypes.float8_e4m3fnuz))
@@ -73,10 +73,6 @@ def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
         raise NotApplicable("the scale of the QuantizeLinear before the node is not constant")
     edit.absorb(producer)
     return _quantize(edit, producer)
-
-
-def _bits(tensor: ir.TensorProtocol) -> Array:
-    return np.asarray(tensor.numpy()).view(np.uint8)
 
 
 def _scale(node: ir.Node, scope: Scope) -> Array | None:

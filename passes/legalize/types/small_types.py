@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.quantize_linear import arithmetic_dtype, dequantize, quantize
-from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, is_one_of, to_small
+from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, as_carrier, carrier, to_small
 from passes.graphs.matching import is_op, is_plain
 from passes.graphs.scopes import Scope
 from passes.operators import is_quantize
@@ -45,7 +45,7 @@ _CONVERTING = ("Cast", "CastLike", "QuantizeLinear")
 def carry_small_types(node: ir.Node, edit: Edit) -> Replacement:
     """Carry the numbers of small dtypes in wider ones."""
     scope = edit.scope
-    values = [value for value in node.inputs if value is not None and is_one_of(_dtype(value, scope), SMALL)]
+    values = [value for value in node.inputs if value is not None and _dtype(value, scope) in SMALL]
     target = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
     if not values or (target and ir.DataType(target) in SMALL):
         return None
@@ -62,7 +62,7 @@ def carry_small_types(node: ir.Node, edit: Edit) -> Replacement:
     if node.op_type == "Cast":
         assert inputs[0] is not None
         return edit.cast(inputs[0], ir.DataType(target))
-    if _dtype(values[0], scope) not in SMALL_FLOATS and not is_one_of(_dtype(node.inputs[1], scope), SMALL):
+    if _dtype(values[0], scope) not in SMALL_FLOATS and _dtype(node.inputs[1], scope) not in SMALL:
         return edit.op("DequantizeLinear", inputs, node.attributes)
     return dequantize(edit, node, inputs, arithmetic_dtype(node, scope))
 
@@ -91,7 +91,7 @@ def _trace(value: ir.Value, scope: Scope, sources: dict[ir.Node, None]) -> None:
         operands = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
         pending.append(node)
         for operand in reversed(operands):
-            if operand is not None and is_one_of(_dtype(operand, scope), SMALL):
+            if operand is not None and _dtype(operand, scope) in SMALL:
                 pending.append(operand)
 
 
@@ -116,7 +116,7 @@ def _carriable(value: ir.Value, scope: Scope) -> ir.Node:
 
 def _carry(value: ir.Value | None, edit: Edit, carried: dict[ir.Value, ir.Value]) -> ir.Value | None:
     """Return the carrier of a value of a small dtype; any other value unchanged."""
-    if value is None or not is_one_of(_dtype(value, edit.scope), SMALL):
+    if value is None or _dtype(value, edit.scope) not in SMALL:
         return value
     if value not in carried:
         tensor = edit.scope.constant(value)
