@@ -111,16 +111,7 @@ def intersection(a: Arithmetic, one: Allowed, other: Allowed) -> Allowed:
 
 
 def attend(a: Arithmetic, q: ir.Value, k: ir.Value, v: ir.Value, heads: Heads, scoring: Scoring) -> Attended:
-    """Return the attention of all heads.
-
-    Args:
-        a: builds the nodes, in the dtype of ``q``, ``k``, ``v`` and the bias.
-        q: queries, (batch, query heads, queries, size).
-        k: keys, (batch, kv heads, keys, size).
-        v: values, (batch, kv heads, keys, value size).
-        heads: the sizes of ``q``, ``k`` and ``v``.
-        scoring: how scores become probabilities.
-    """
+    """Return the attention of all heads, in the dtype of the operands and of the bias."""
     groups = heads.query_heads // heads.kv_heads
     rows = [heads.batch, heads.kv_heads, groups * heads.queries]
     scaled = q if scoring.scale == 1.0 else a("Mul", q, scoring.scale)

@@ -92,13 +92,8 @@ def in_blocks(
 ) -> ir.Value:
     """Apply ``compute`` to blocks along an axis; the last block is padded with zeros.
 
-    Args:
-        x: float32.
-        dims: the shape of ``x``.
-        axis: non-negative.
-        size: the size of a block.
-        compute: maps x, reshaped so that ``axis`` is split in two, and the index of the inner axis to a result of the
-            same shape.
+    ``compute`` maps x, reshaped so that ``axis`` is split in two, and the index of the inner axis to a result of the
+    same shape.
     """
     a = Arithmetic(edit, _NUMBER)
     length = dims[axis]
@@ -113,14 +108,10 @@ def in_blocks(
 
 
 def round_block(edit: Edit, x: ir.Value, axis: int, *, bits: int, rounding: Rounding, widen: bool = False) -> ir.Value:
-    """Round to block floats: all numbers along an axis share an 8-bit exponent.
+    """Round finite numbers to block floats: all numbers along an axis share an 8-bit exponent.
 
-    Args:
-        x: float32, finite.
-        axis: the axis of the block.
-        bits: the bits of a number including the exponent: 16 means 7 bits of mantissa.
-        rounding: how halves are rounded.
-        widen: use the next larger exponent for blocks whose numbers round beyond 8-bit integers, instead of clamping.
+    A number has ``bits`` including the exponent: 16 means 7 bits of mantissa. With ``widen``, blocks whose numbers
+    round beyond 8-bit integers use the next larger exponent, instead of clamping.
     """
     a = Arithmetic(edit, _NUMBER)
     mantissa = bits - 9
@@ -148,17 +139,7 @@ def round_prime_block(
     sub_block: int,
     shift: int,
 ) -> ir.Value:
-    """Round to block floats in which sub-blocks of small numbers have a smaller exponent.
-
-    Args:
-        x: float32, finite.
-        shape: the shape of ``x``.
-        axis: the axis of the block.
-        bits: the bits of a number including the exponent.
-        rounding: how halves are rounded.
-        sub_block: size of a sub-block.
-        shift: number of bits that encode how much smaller the exponent of a sub-block is.
-    """
+    """Round as `round_block`, but sub-blocks of small numbers have an exponent that is up to 2^shift − 1 less."""
     a = Arithmetic(edit, _NUMBER)
     mantissa = bits - 9
     split_shape = [*shape[:axis], shape[axis] // sub_block, sub_block, *shape[axis + 1 :]]
@@ -177,13 +158,9 @@ def round_prime_block(
 
 
 def round_mx(edit: Edit, x: ir.Value, axis: int, *, element: str, rounding: Rounding) -> ir.Value:
-    """Round to MX blocks: a power-of-two scale, and elements that are narrow floats or int8.
+    """Round finite numbers to MX blocks: a power-of-two scale, and an ``element`` of `ELEMENTS`, or int8.
 
-    Args:
-        x: float32, finite.
-        axis: the axis of the block.
-        element: a key of `ELEMENTS`, or int8.
-        rounding: how halves are rounded, for int8 only; narrow floats round half to even.
+    Halves are rounded by ``rounding`` for int8 only; narrow floats round half to even.
     """
     a = Arithmetic(edit, _NUMBER)
     power, _ = floor_power(edit, a.reduce("Max", a("Abs", x), [axis]), _LOW, _HIGH)

@@ -37,17 +37,9 @@ class Taps:
 
 
 def sample(a: Arithmetic, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps], positions: int) -> ir.Value:
-    """Sample ``x`` at positions that are given by axis.
+    """Sample ``x``, (N, C, spatial sizes…), by the taps along each spatial axis.
 
-    Args:
-        a: builds the nodes, in the dtype of ``x`` and of the weights.
-        x: (N, C, spatial sizes…).
-        shape: the shape of ``x``.
-        taps: the taps along each spatial axis.
-        positions: Q, the number of positions per image.
-
-    Returns:
-        (N, C, Q)
+    Return (N, C, Q), with Q the number of positions per image.
     """
     batch, channels, spatial = shape[0], shape[1], shape[2:]
     pixels, rank = math.prod(spatial), len(spatial)
@@ -83,13 +75,7 @@ def sample(a: Arithmetic, x: ir.Value, shape: Sequence[int], taps: Sequence[Taps
 
 
 def linear_taps(a: Arithmetic, at: ir.Value, size: int) -> Taps:
-    """Return the taps of linear interpolation between two neighbours, with zeros outside of the image.
-
-    Args:
-        a: builds the nodes, in the dtype of ``at``.
-        at: positions along the axis, (N, Q, 1).
-        size: the size of the image along the axis.
-    """
+    """Return the taps of linear interpolation along an axis at positions (N, Q, 1), with zeros outside of the image."""
     low = a("Floor", at)
     far = a("Sub", at, low)
     weights = a.concat([a("Sub", 1, far), far], -1)

@@ -52,24 +52,20 @@ def arithmetic_dtype(node: ir.Node, scope: Scope) -> ir.DataType:
 
 
 def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
-    """Return the result of a QuantizeLinear, in the carrier of its dtype.
+    """Return the result of a QuantizeLinear that has an `arithmetic_dtype`, in the carrier of that.
 
     Args:
-        edit: receives the new nodes.
-        node: a QuantizeLinear that has an `arithmetic_dtype`.
         inputs: the node's inputs or their replacements; small dtypes are in their carriers.
-        dtype: the dtype of the result.
     """
     x, scale, zero_point = (*inputs, None)[:3]
     assert x is not None and scale is not None
     y = edit.op("Div", [edit.cast(x, _NUMBER), edit.cast(broadcast_parameter(edit, node, scale), _NUMBER)])
-    if dtype in SMALL_FLOATS:
-        if zero_point is not None and dtype == ir.DataType.FLOAT4E2M1:  # 8-bit floats have zero points of 0
-            y = edit.op("Add", [y, edit.cast(broadcast_parameter(edit, node, zero_point), _NUMBER)])
-        return round_to_small_float(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
-    y = edit.op("Round", [y])
-    if zero_point is not None:
+    is_float = dtype in SMALL_FLOATS
+    y = y if is_float else edit.op("Round", [y])
+    if zero_point is not None and (not is_float or dtype == ir.DataType.FLOAT4E2M1):  # others have zero points of 0
         y = edit.op("Add", [y, edit.cast(broadcast_parameter(edit, node, zero_point), _NUMBER)])
+    if is_float:
+        return round_to_small_float(edit, y, dtype, saturate=bool(node.attributes.get_int("saturate", 1)))
     least, largest = (edit.scalar(limit, _NUMBER) for limit in limits(dtype))
     return edit.cast(edit.op("Min", [edit.op("Max", [y, least]), largest]), carrier(dtype))
 

@@ -70,10 +70,8 @@ def _spatial(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Val
     """Return the builder of an operator that may be channels-last."""
 
     def compute(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
-        last = bool(node.attributes.get_int("channels_last", 0))
-        shape = edit.scope.shape(node.inputs[0])
-        assert shape is not None
-        order = [0, len(shape) - 1, *range(1, len(shape) - 1)]
+        last, rank = bool(node.attributes.get_int("channels_last", 0)), len(edit.shape(node))
+        order = [0, rank - 1, *range(1, rank - 1)]
         x, *others = operands
         if last:
             x = edit.op("Transpose", [x], {"perm": order})
@@ -84,9 +82,7 @@ def _spatial(operator: str, *names: str) -> Callable[[Edit, ir.Node, list[ir.Val
 
 
 def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
-    shape = edit.scope.shape(node.inputs[0])
-    assert shape is not None
-    dims = list(shape.numpy())
+    dims = edit.shape(node)
     axis = node.attributes.get_int("axis", -1) % max(len(dims), 1)
     if node.attributes.get_int("opset", 13) >= 13 or axis == len(dims) - 1:
         return edit.op("Softmax", operands, {"axis": axis})
@@ -95,16 +91,9 @@ def _softmax(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
     return edit.reshape_or_fold(y, dims)
 
 
-def _leaky(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
-    return edit.op("LeakyRelu", operands, {"alpha": node.attributes.get_float("alpha", 0.01)})
-
-
 def _reduce_mean(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
     axes = list(node.attributes.get_ints("axes", []))
-    inputs: list[ir.Value | None] = [*operands]
-    if axes:
-        inputs.append(edit.constant(np.array(axes, np.int64)))
-    return edit.op("ReduceMean", inputs, {"keepdims": node.attributes.get_int("keepdims", 1)})
+    return edit.op("ReduceMean", [*operands, *([edit.index(axes)] if axes else [])], _attributes(node, ["keepdims"]))
 
 
 def _where(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
@@ -119,7 +108,7 @@ _FORMS: dict[str, _Form] = {
     "QLinearAdd": _Form((0, 3), 6, _plain("Add")),
     "QLinearMul": _Form((0, 3), 6, _plain("Mul")),
     "QLinearSigmoid": _Form((0,), 3, _plain("Sigmoid")),
-    "QLinearLeakyRelu": _Form((0,), 3, _leaky),
+    "QLinearLeakyRelu": _Form((0,), 3, _plain("LeakyRelu", "alpha")),
     "QLinearSoftmax": _Form((0,), 3, _softmax),
     "QLinearAveragePool": _Form((0,), 3, _spatial("AveragePool", *_WINDOW)),
     "QLinearGlobalAveragePool": _Form((0,), 3, _spatial("GlobalAveragePool")),
@@ -207,11 +196,9 @@ def _has_one_zero(node: ir.Node, scope: Scope) -> bool:
 
 def _scaled(edit: Edit, node: ir.Node, y: ir.Value, bias: ir.Value | None) -> ir.Value:
     """Return the product of a weight that was dequantized with the scale 1, times its scales, plus the bias."""
-    scale, shape = given(node, 4), edit.scope.shape(node.inputs[0])
-    assert scale is not None and shape is not None
     first = node.op_type == "QLinearConv" and not node.attributes.get_int("channels_last", 0)
-    along = [-1, *[1] * (len(shape) - 2)] if first else [-1]
-    y = edit.op("Mul", [y, edit.reshape_or_fold(scale, along)])
+    along = [-1, *[1] * (len(edit.shape(node)) - 2)] if first else [-1]
+    y = edit.op("Mul", [y, edit.reshape_or_fold(edit.input(node, 4), along)])
     return y if bias is None else edit.op("Add", [y, edit.reshape_or_fold(bias, along)])
 
 
@@ -232,10 +219,8 @@ def _dequantize(edit: Edit, node: ir.Node, index: int, axis: int = 0) -> ir.Valu
 
 def _bias(edit: Edit, node: ir.Node, index: int) -> ir.Value:
     """Return an int32 bias, whose scale is the product of the others, in float32."""
-    x_scale, w_scale, bias = node.inputs[1], node.inputs[4], node.inputs[index]
-    assert x_scale is not None and w_scale is not None and bias is not None
-    both = edit.op("Mul", [_per_tensor(edit, x_scale), _per_tensor(edit, w_scale)])
-    return edit.op("Mul", [edit.op("Cast", [bias], {"to": _NUMBER.value}), both])
+    both = edit.op("Mul", [_per_tensor(edit, edit.input(node, scale)) for scale in (1, 4)])
+    return edit.op("Mul", [edit.cast(edit.input(node, index), _NUMBER), both])
 
 
 def _quantize(
@@ -247,11 +232,8 @@ def _quantize(
     rescale: Callable[[Edit, ir.Value], ir.Value] = _per_tensor,
 ) -> ir.Value:
     """Return the output with the scale at ``index``; without a zero point, in the dtype of the input at ``like``."""
-    scale, zero = given(node, index), given(node, index + 1)
-    assert scale is not None
-    if zero is None:
-        zero = edit.scalar(0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
-    return edit.op("QuantizeLinear", [y, rescale(edit, scale), _per_tensor(edit, zero)])
+    zero = given(node, index + 1) or edit.scalar(0, edit.scope.dtype(node.inputs[like]) or ir.DataType.UINT8)
+    return edit.op("QuantizeLinear", [y, rescale(edit, edit.input(node, index)), _per_tensor(edit, zero)])
 
 
 def _whole_steps(edit: Edit, scale: ir.Value) -> ir.Value:

@@ -42,11 +42,9 @@ def precision(node: ir.Node, scope: Scope) -> ir.DataType:
 
 
 def from_uniform(node: ir.Node, uniform: ir.Value, edit: Edit) -> list[ir.Value | None]:
-    """Return the outputs of a random node.
+    """Return the outputs of one of `FROM_UNIFORM` that `check_supported` accepts.
 
-    Args:
-        node: one of `FROM_UNIFORM` that `check_supported` accepts.
-        uniform: uniform numbers, of the shape of the first output and of the dtype `precision`.
+    The uniform numbers have the shape of the first output and the dtype `precision`.
     """
     wide, scope = precision(node, edit.scope), edit.scope
     x = node.inputs[0]

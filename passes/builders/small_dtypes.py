@@ -22,14 +22,11 @@ import onnx_ir as ir
 from passes.graphs import lineage
 from passes.rewriting.edit import Edit
 
-SMALL_INTEGERS = {
-    dtype for name in ("INT2", "UINT2", "INT4", "UINT4") if (dtype := getattr(ir.DataType, name, None)) is not None
-}
+SMALL_INTEGERS = {ir.DataType.INT2, ir.DataType.UINT2, ir.DataType.INT4, ir.DataType.UINT4}
 """The integers narrower than a byte."""
 SMALL_FLOATS = {
-    dtype
+    ir.DataType[name]
     for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1", "FLOAT8E8M0")
-    if (dtype := getattr(ir.DataType, name, None)) is not None
 }
 """The floats of at most a byte."""
 SMALL = SMALL_INTEGERS | SMALL_FLOATS
@@ -65,13 +62,9 @@ def is_already_corrected(node: ir.Node, name: str) -> bool:
 
 
 def round_to_small_float(edit: Edit, x: ir.Value, dtype: ir.DataType, *, saturate: bool = True) -> ir.Value:
-    """Round float32 numbers to a small float; the result is float32.
+    """Round float32 numbers to a small float except float8e8m0; the result is float32.
 
-    Args:
-        edit: receives the new nodes.
-        x: float32.
-        dtype: a small float except float8e8m0.
-        saturate: clamp to the largest number instead of overflowing to NaN or infinity; see Cast.
+    Without ``saturate``, numbers beyond the largest one overflow to NaN or infinity; see Cast.
     """
     number = ir.DataType.FLOAT
     info = float_info(dtype)
@@ -103,11 +96,6 @@ def round_to_half(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
     Numbers that overflow, infinities and NaN give any result. bfloat16 numbers from 2^−125 to 2^−110 may be rounded
     twice, once half to even in the subnormals of float32.
-
-    Args:
-        edit: receives the new nodes.
-        x: float32.
-        dtype: float16 or bfloat16.
     """
     number = ir.DataType.FLOAT
     info, bits = float_info(dtype), float_info(number).nmant
@@ -128,11 +116,8 @@ def round_to_half(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 def round_to_power(edit: Edit, x: ir.Value, mode: str, *, saturate: bool) -> ir.Value:
     """Round float32 numbers to float8e8m0, whose values are the powers of two from 2^−127 to 2^127, and NaN.
 
-    Args:
-        edit: receives the new nodes.
-        x: float32. The standard does not define the result for negative numbers; here it is that of zero.
-        mode: up, down, or nearest (half up).
-        saturate: clamp numbers out of range instead of returning NaN.
+    The standard does not define the result for negative numbers; here it is that of zero. The mode is up, down, or
+    nearest (half up). Without ``saturate``, numbers out of range become NaN.
     """
     number = ir.DataType.FLOAT
     least, most = edit.scalar(2.0**-127, number), edit.scalar(2.0**127, number)
@@ -161,15 +146,7 @@ def _twice(edit: Edit, x: ir.Value) -> ir.Value:
 def floor_power(
     edit: Edit, x: ir.Value, low: int, high: int, dtype: ir.DataType = ir.DataType.FLOAT
 ) -> tuple[ir.Value, ir.Value]:
-    """Return the largest power of two ≤ ``x`` and ≥ 2^low, and its exponent minus ``low``.
-
-    Args:
-        edit: receives the new nodes.
-        x: less than 2^(high + 1).
-        low: the smallest exponent.
-        high: the largest exponent.
-        dtype: the dtype of ``x`` and of both results.
-    """
+    """Return the largest power of two ≤ ``x`` and ≥ 2^low, and its exponent minus ``low``; ``x`` is < 2^(high + 1)."""
     step = 1 << max((high - low).bit_length() - 1, 0)
     power, count = edit.scalar(2.0**low, dtype), edit.scalar(0.0, dtype)
     higher, more = edit.scalar(2.0 ** (low + step), dtype), edit.scalar(step, dtype)
@@ -208,15 +185,7 @@ def round_away(edit: Edit, x: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def to_small(edit: Edit, node: ir.Node, x: ir.Value, source: ir.DataType, dtype: ir.DataType) -> ir.Value:
-    """Return the result of a Cast to a small dtype, in the small dtype's carrier.
-
-    Args:
-        edit: receives the new nodes.
-        node: the Cast.
-        x: the input of the Cast.
-        source: the dtype of ``x``.
-        dtype: the small dtype.
-    """
+    """Return the result of a Cast of ``x`` from ``source`` to a small dtype, in the small dtype's carrier."""
     saturate = bool(node.attributes.get_int("saturate", 1))
     if dtype == ir.DataType.FLOAT8E8M0:
         mode = node.attributes.get_string("round_mode", "up")

@@ -217,16 +217,7 @@ class Body:
 
 
 def require_copyable(graph: ir.Graph, inputs: int, outputs: int) -> None:
-    """Check that a subgraph can be copied.
-
-    Args:
-        graph: the subgraph.
-        inputs: the required number of inputs.
-        outputs: the required number of outputs.
-
-    Raises:
-        NotApplicable: it cannot.
-    """
+    """Check that a subgraph can be copied, and has the required numbers of inputs and outputs."""
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
         raise NotApplicable(f"the subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
     for nested in graphs_within(graph):
@@ -271,16 +262,7 @@ def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
 
 
 def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value:
-    """Return the result of `stack` for no values: an empty tensor.
-
-    Args:
-        body: receives the constant.
-        element: a value of the subgraph with the shape and dtype of the elements.
-        axis: the new axis.
-
-    Raises:
-        NotApplicable: the shape of the elements is unknown.
-    """
+    """Return the result of `stack` for no values like ``element``: an empty tensor."""
     shape, dtype = element.shape, element.dtype
     if shape is None or not shape.is_static() or dtype is None or DISPUTED in element.meta:
         raise NotApplicable(f"the loop has no iterations, and the shape of {element.name} is unknown")
@@ -290,11 +272,7 @@ def empty_stack(body: Body, element: ir.Value, axis: int = 0) -> ir.Value:
 
 
 def to_scalar(value: ir.Value, edit: Edit) -> ir.Value:
-    """Reshape a value of one element to rank 0.
-
-    Raises:
-        NotApplicable: its rank is unknown.
-    """
+    """Reshape a value of one element to rank 0."""
     shape = edit.scope.shape(value)
     if shape is None:
         raise NotApplicable(f"the shape of {value.name} is unknown")

@@ -54,10 +54,7 @@ def windows(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> list[
 
     With ``ceil_mode`` the last window may extend beyond the padding, but does not start in the padding after the input.
 
-    Args:
-        node: its attributes auto_pad, pads, strides, dilations and ceil_mode are read.
-        sizes: the sizes of the spatial axes of the input.
-        kernel: the sizes of the kernel along these axes.
+    ``sizes`` are those of the spatial axes of the input, and ``kernel`` those of the kernel along them.
     """
     rank = len(sizes)
     strides = node.attributes.get_ints("strides", None) or [1] * rank

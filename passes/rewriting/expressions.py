@@ -86,12 +86,8 @@ class Expressions(ABC):
 
         Args:
             x: the operand, in the matrix's dtype, with the static ``shape``.
-            shape: the shape of ``x``.
             axis: non-negative.
-            matrix: (out, shape[axis]).
-
-        Returns:
-            ``x`` with ``out`` elements along the axis.
+            matrix: (elements of the result along the axis, shape[axis]).
         """
         last = len(shape) - 1
         if axis == last:

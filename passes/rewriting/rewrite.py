@@ -274,10 +274,8 @@ def _domain_and_type(operator: Operator) -> tuple[str, str]:
 
 def _unknown_operator(nodes: Iterable[ir.Node], opset: int) -> str | None:
     """Return the first standard operator that an opset does not have."""
-    for node in nodes:
-        if not node.domain and not onnx.defs.has(node.op_type, opset, ""):
-            return node.op_type
-    return None
+    operators = (node.op_type for node in nodes if not node.domain)
+    return next((operator for operator in operators if not onnx.defs.has(operator, opset, "")), None)
 
 
 def _may_be_tensor(value: ir.Value | None) -> bool:

@@ -16,7 +16,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import passes
@@ -145,28 +145,26 @@ class _Reader:
         return self.word()
 
     def map(self) -> dict[str, Value]:
-        self.take("{")
         entries: dict[str, Value] = {}
-        while self.peek() != "}":
+        for _ in self._places("{", "}"):
             key = self.word()
             self.take("=")
             if key in entries:
                 raise self.error(f"{key} is given twice")
             entries[key] = self.value()
-            if self.peek() != "}":
-                self.take(",")
-        self.take("}")
         return entries
 
     def list(self) -> list[Value]:
-        self.take("[")
-        entries: list[Value] = []
-        while self.peek() != "]":
-            entries.append(self.value())
-            if self.peek() != "]":
+        return [self.value() for _ in self._places("[", "]")]
+
+    def _places(self, opening: str, closing: str) -> Iterator[None]:
+        """Yield at the place of each entry between brackets, for the caller to read it."""
+        self.take(opening)
+        while self.peek() != closing:
+            yield
+            if self.peek() != closing:
                 self.take(",")
-        self.take("]")
-        return entries
+        self.take(closing)
 
 
 def _typed(value: Value, hint: Any, unit: str | None) -> Any:

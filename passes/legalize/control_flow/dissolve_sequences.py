@@ -156,8 +156,10 @@ class _Walk:
                 self.sequences[node.outputs[0]] = ()
             case "SequenceConstruct":
                 self.sequences[node.outputs[0]] = tuple(value for value in node.inputs if value is not None)
-            case "Identity" if node.inputs and node.inputs[0] is not None:
-                self._alias(node.outputs[0], node.inputs[0])
+            case "Identity" if node.inputs and node.inputs[0] in self.sequences:
+                self.sequences[node.outputs[0]] = self.sequences[node.inputs[0]]
+            case "Identity" if node.inputs and node.inputs[0] in self.optionals:
+                self.optionals[node.outputs[0]] = self.optionals[node.inputs[0]]
             case "Optional":
                 self.optionals[node.outputs[0]] = _Optional(node.inputs[0] if node.inputs else None)
             case "OptionalHasElement" | "OptionalGetElement":
@@ -186,12 +188,6 @@ class _Walk:
         """Return the replacement that ``make`` builds."""
         rule = rewrite(node.op_type, tensors_only=False)(lambda _node, edit: make(edit))
         return rule.propose(node, self.scope)
-
-    def _alias(self, new: ir.Value, old: ir.Value) -> None:
-        if old in self.sequences:
-            self.sequences[new] = self.sequences[old]
-        if old in self.optionals:
-            self.optionals[new] = self.optionals[old]
 
     def _optional(self, node: ir.Node) -> Proposal | Skip | None:
         value = node.inputs[0] if node.inputs else None
