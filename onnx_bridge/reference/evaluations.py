@@ -14,7 +14,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.reference.reference import SERVER, called
 from passes.isolation import value_messages, worker
 from passes.isolation.failure import NativeFailure
-from passes.isolation.limits import Limits, at_most
+from passes.isolation.limits import Limits, at_most, lose
 from passes.isolation.messages import Array
 from passes.isolation.process import Reason
 
@@ -51,7 +51,13 @@ def evaluate(model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: b
     entries, arrays = value_messages.pack(samples)
     request = {"do": "evaluate", "by_onnx": by_onnx, "samples": entries}
     arrays["model"] = value_messages.from_bytes(model)
-    (answer, outputs), _ = called(request, arrays, at_most(_SECONDS, _MEMORY))
+    limits = at_most(_SECONDS, _MEMORY)
+    try:
+        (answer, outputs), _ = called(request, arrays, limits)
+    except NativeFailure as failure:
+        if failure.reason is Reason.TIMEOUT:
+            lose(limits.timeout or 0)
+        raise
     return [entry and {name: outputs[str(index)] for name, index in entry.items()} for entry in answer["samples"]]
 
 

@@ -50,7 +50,13 @@ class Limits:
         return cls(timeout, None if gibibytes is None else int(gibibytes * 2**30))
 
 
+_ALLOWED, _LEAST = 90.0, 10.0
+"""The seconds that the nodes of a model may use up beyond their limits before each later request has the least.
+
+A node that never ends, like an endless Loop, is met by several steps of a verb, each with a limit of its own."""
 _current: ContextVar[Limits] = ContextVar("limits", default=Limits())
+_lost: ContextVar[list[float] | None] = ContextVar("lost", default=None)
+"""The seconds of each request that exceeded its limit, of the outermost block of `limited`."""
 
 
 @contextlib.contextmanager
@@ -60,20 +66,31 @@ def limited(limits: Limits) -> Iterator[None]:
     timeout = outer.timeout if limits.timeout is None else limits.timeout
     memory = outer.memory if limits.memory is None else limits.memory
     growth = outer.growth if limits.growth is None else limits.growth
-    token = _current.set(Limits(timeout, memory, growth))
+    token, lost = _current.set(Limits(timeout, memory, growth)), _lost.get()
+    _lost.set([] if lost is None else lost)
     try:
         yield
     finally:
         _current.reset(token)
+        _lost.set(lost)
+
+
+def lose(seconds: float) -> None:
+    """Shorten the default limits of later requests of the verb that runs: a request has exceeded its own."""
+    if (lost := _lost.get()) is not None:
+        lost.append(seconds)
 
 
 def current(timeout: float) -> Limits:
     """Return the limits of a request of the verb that runs.
 
     Args:
-        timeout: seconds, if the user gave no limit; the limit of memory is then 80 % of what is free.
+        timeout: seconds, if the user gave no limit, and less if nodes have used up theirs; the limit of memory is then
+            80 % of what is free.
     """
     given = _current.get()
+    if lost := _lost.get():
+        timeout = min(timeout, max(_LEAST, _ALLOWED - sum(lost)))
     seconds = timeout if given.timeout is None else given.timeout
     if given.memory is not None or given.growth is not None:
         return Limits(seconds, given.memory, given.growth)

@@ -16,9 +16,11 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.batch import JobRequest
 from onnx_bridge.requests.conversion import ConvertRequest
+from passes.isolation import limits
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.process import Reason
@@ -135,6 +137,22 @@ def test_every_verb_ends(runtime: Runtime, tmp_path: Path, verb: str, name: str)
     if verb in ("check", "bisect"):
         assert done.returncode == 3, done.stdout
         assert json.loads(done.stdout)["error"]["kind"] == "NativeFailure"
+
+
+def test_the_sum_of_limits_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several steps meet the node that never ends; a limit of the user's is kept."""
+    monkeypatch.setattr(evaluations, "_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "_ALLOWED", 2.5)
+    monkeypatch.setattr(limits, "_LEAST", 0.1)
+    proto = loop(ENDLESS, constant=False)
+    with limited(Limits()):
+        for left in (1.5, 0.5, 0.1, 0.1):
+            with pytest.raises(NativeFailure):
+                evaluations.evaluate(proto.SerializeToString(), [sample(proto)])
+            assert limits.current(600).timeout == pytest.approx(left)
+        with limited(Limits(timeout=7.0)):
+            assert limits.current(600).timeout == 7.0
+    assert limits.current(600).timeout == 600
 
 
 @pytest.mark.runtime
