@@ -25,12 +25,7 @@ from passes.shapes.inference import infer_node
 from passes.shapes.skeleton import SMALL
 
 _INDEXED = {
-    "Gather": 1,
-    "GatherElements": 1,
-    "GatherND": 1,
-    "Scatter": 1,
-    "ScatterElements": 1,
-    "ScatterND": 1,
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), 1),
     "TensorScatter": 2,
 }
 """Operators with an input of indices: the position of that input."""

@@ -88,11 +88,7 @@ def _check_product(linear: ir.Node, scope: Scope) -> None:
 
 
 def _parameters(linear: ir.Node, edit: Edit) -> tuple[ir.TensorProtocol, NDArray[np.float64]]:
-    """Return the weight, which is not read yet, and the bias, ``[0]`` if there is none.
-
-    Raises:
-        NotApplicable: one of them is not constant, or the weight would be duplicated.
-    """
+    """Return the weight, which is not read yet, and the bias, ``[0]`` if there is none."""
     value = edit.input(linear, 1)
     weight = edit.scope.constant(value)
     if weight is None:

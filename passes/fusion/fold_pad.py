@@ -64,11 +64,7 @@ def _rank(node: ir.Node, scope: Scope) -> int | None:
 
 
 def _pads_of(pad: ir.Node, rank: int, scope: Scope) -> list[int]:
-    """Return what a Pad adds: the begins of the spatial axes, then the ends.
-
-    Raises:
-        NotApplicable: they are not known, or a convolution or pooling cannot have them.
-    """
+    """Return what a Pad adds: the begins of the spatial axes, then the ends."""
     mode = pad.attributes.get_string("mode", "constant")
     if mode != "constant":
         raise NotApplicable(f"the Pad has mode {mode}")
@@ -93,11 +89,7 @@ def _pads_of(pad: ir.Node, rank: int, scope: Scope) -> list[int]:
 
 
 def _own_pads(node: ir.Node, rank: int, scope: Scope) -> list[int]:
-    """Return the pads of a convolution or pooling itself.
-
-    Raises:
-        NotApplicable: auto_pad depends on sizes that are unknown.
-    """
+    """Return the pads of a convolution or pooling itself."""
     spatial = rank - 2
     auto = node.attributes.get_string("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):

@@ -79,11 +79,7 @@ def fuse_gemm(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _linear(product: ir.Node, scope: Scope) -> _Linear | None:
-    """Return a product that is a Gemm, between two Reshapes if x is no matrix; None if it has no fitting bias.
-
-    Raises:
-        NotApplicable: a shape is not known, or x is no matrix and there is no Reshape after the addition.
-    """
+    """Return a product that is a Gemm, between two Reshapes if x is no matrix; None if it has no fitting bias."""
     x, weight = product.inputs
     matrix = scope.constant(weight)
     add = sole_consumer(product.outputs[0], scope, "Add")

@@ -206,11 +206,7 @@ def _restored_axes(reshape: ir.Node, reduce: ir.Node, scope: Scope) -> tuple[int
 
 
 def _normalized_sizes(normal: _Part, scope: Scope) -> tuple[int, ...]:
-    """Return the sizes of the normalized axes.
-
-    Raises:
-        NotApplicable: the normalization cannot be one LayerNormalization.
-    """
+    """Return the sizes of the normalized axes."""
     shape, dtype = scope.shape(normal.x), scope.dtype(normal.x)
     count = len(normal.axes)
     if normal.axes != tuple(range(-count, 0)):

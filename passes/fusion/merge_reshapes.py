@@ -90,11 +90,7 @@ def _keeps_order(transpose: ir.Node, scope: Scope) -> bool:
 
 
 def _target(node: ir.Node, before: ir.Shape | None, after: ir.Shape | None, scope: Scope) -> _Target:
-    """Return the operands of a Reshape that give ``after``, whatever the values of unknown dimensions.
-
-    Raises:
-        NotApplicable: no shape does so, or it is not known.
-    """
+    """Return the operands of a Reshape that give ``after``, whatever the values of unknown dimensions."""
     given: list[int] | None = None
     if node.op_type == "Reshape" and node.inputs[1] is not None:
         given = ints(scope.constant(node.inputs[1]))

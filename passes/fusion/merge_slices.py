@@ -58,11 +58,7 @@ def merge_slices(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _bounds(node: ir.Node, shape: ir.Shape | None, scope: Scope) -> _Bounds:
-    """Return what a Slice keeps of each axis that it slices; ``shape`` is that of its input, or has as many axes.
-
-    Raises:
-        NotApplicable: the bounds are not constant, or contradictory, or count axes from an unknown end.
-    """
+    """Return what a Slice keeps of each axis that it slices; ``shape`` is that of its input, or has as many axes."""
     starts, ends = operand(node, 1, "starts", scope), operand(node, 2, "ends", scope)
     axes = operand(node, 3, "axes", scope) if _has(node, 3, "axes") else list(range(len(starts or ())))
     steps = operand(node, 4, "steps", scope) if _has(node, 4, "steps") else [1] * len(starts or ())

@@ -43,11 +43,7 @@ def _is_transpose(node: ir.Node, scope: Scope) -> bool:
 
 
 def _product(first: ir.Node, second: ir.Node) -> list[int]:
-    """Return the composed permutation; empty if both reverse the axes, however many there are.
-
-    Raises:
-        NotApplicable: the caller of a function supplies a permutation, or the two do not fit each other.
-    """
+    """Return the composed permutation; empty if both reverse the axes, however many there are."""
     attributes = [node.attributes.get("perm") for node in (first, second)]
     if any(attribute is not None and attribute.is_ref() for attribute in attributes):
         raise NotApplicable("the caller of the function supplies the permutation")

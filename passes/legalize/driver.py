@@ -213,14 +213,8 @@ class _Legalizer:
                 continue
             if has_subgraphs(node):
                 # what is rewritten there is a part of the proposal: no rewrite of its own, and none if it is discarded
-                nested = _Legalizer(
-                    self.verdicts,
-                    self.scope,
-                    Context(self.context.target),
-                    Result(self.scope.model),
-                    self.is_witness,
-                    proposal,
-                )
+                context, result = Context(self.context.target), Result(self.scope.model)
+                nested = dataclasses.replace(self, context=context, result=result, proposal=proposal)
                 for graph in subgraphs(node):
                     list(nested.legalize_nodes(list(graph)))
                 replacement.add_rules(rule for rewrite in nested.result.rewrites for rule in rewrite.rules)
@@ -243,14 +237,8 @@ class _Legalizer:
         if isinstance(small, Skip):
             return _unproven(small.reason)
         name_nodes(small.scope)
-        context = Context(self.context.target)
-        inner = _Legalizer(
-            NodeVerdicts(self.verdicts.target, small.scope),
-            small.scope,
-            context,
-            Result(small.scope.model),
-            is_witness=True,
-        )
+        verdicts, context = NodeVerdicts(self.verdicts.target, small.scope), Context(self.context.target)
+        inner = _Legalizer(verdicts, small.scope, context, Result(small.scope.model), is_witness=True)
         proposal = rule.propose(small.nodes[original.nodes.index(replacement.proposal.node)], inner.scope)
         if not isinstance(proposal, Proposal):
             return _unproven(f"{rule.name} does not apply to its witness")

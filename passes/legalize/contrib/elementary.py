@@ -45,12 +45,8 @@ def rename_range(node: ir.Node, edit: Edit) -> Replacement:
 def gather_windows(node: ir.Node, edit: Edit) -> Replacement:
     """Write UnfoldTensor as Gather by constant indices."""
     attributes, shape = node.attributes, edit.shape(node)
-    axis, size, step = (
-        attributes.get_int("dim", -1) % len(shape),
-        attributes["size"].as_int(),
-        attributes.get_int("step", 1),
-    )
-    starts = np.arange(0, shape[axis] - size + 1, step)
+    axis, size = attributes.get_int("dim", -1) % len(shape), attributes["size"].as_int()
+    starts = np.arange(0, shape[axis] - size + 1, attributes.get_int("step", 1))
     windows = edit.op("Gather", [node.inputs[0], edit.index(starts[:, None] + np.arange(size))], {"axis": axis})
     order = [*range(axis + 1), *range(axis + 2, len(shape) + 1), axis + 1]
     return windows if order == sorted(order) else edit.op("Transpose", [windows], {"perm": order})

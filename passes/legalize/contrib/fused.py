@@ -25,15 +25,9 @@ from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement, rewrite
 
 _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
-    "Relu": (),
-    "Sigmoid": (),
-    "Tanh": (),
-    "LeakyRelu": ("alpha",),
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign"), ()),
+    **dict.fromkeys(("LeakyRelu", "Elu", "ThresholdedRelu"), ("alpha",)),
     "HardSigmoid": ("alpha", "beta"),
-    "Elu": ("alpha",),
-    "ThresholdedRelu": ("alpha",),
-    "Softplus": (),
-    "Softsign": (),
     "Clip": ("min", "max"),
 }
 """The activations that ONNX Runtime fuses, with their parameters."""

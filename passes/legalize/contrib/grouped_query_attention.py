@@ -61,22 +61,10 @@ def decompose_group_query_attention(node: ir.Node, edit: Edit) -> Replacement:
     start = None if query[1] == total else a("Sub", ends, a.index(heads.queries))
     q, k, v = project(a, node, heads, start)
     k, v = (_write(a, heads, new, given(node, index), past, start) for new, index in ((k, 3), (v, 4)))
-    attended = attend_rounded_once(
-        a,
-        q,
-        k,
-        v,
-        heads,
-        scoring(
-            a,
-            node,
-            heads,
-            allowed=_allowed(a, node, heads, start, ends),
-            # a padding query may have all keys outside of its window
-            every_query_attends=attributes.get_int("local_window_size", -1) <= 0,
-            bias=extend(a, given(node, 10), keys),
-        ),
-    )
+    allowed, bias = _allowed(a, node, heads, start, ends), extend(a, given(node, 10), keys)
+    attends = attributes.get_int("local_window_size", -1) <= 0  # a padding query may have no key within its window
+    score = scoring(a, node, heads, allowed=allowed, every_query_attends=attends, bias=bias)
+    attended = attend_rounded_once(a, q, k, v, heads, score)
     output = merge_heads(a, attended.output, (heads.batch, heads.query_heads, heads.queries, heads.size))
     scores = attended.probabilities
     if attributes.get_int("qk_output", 0) == 1:

@@ -23,16 +23,10 @@ from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, Replacement, rewrite
 
 _OF_NO_ELEMENTS = {
-    "ReduceSum": 0.0,
-    "ReduceSumSquare": 0.0,
-    "ReduceL1": 0.0,
-    "ReduceL2": 0.0,
-    "ReduceMean": 0.0,
+    **dict.fromkeys(("ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMean"), 0.0),
     "ReduceProd": 1.0,
-    "ReduceMax": -math.inf,
+    **dict.fromkeys(("ReduceMax", "ReduceLogSum", "ReduceLogSumExp"), -math.inf),
     "ReduceMin": math.inf,
-    "ReduceLogSum": -math.inf,
-    "ReduceLogSumExp": -math.inf,
 }
 """The result of each reduction over no elements."""
 

@@ -148,14 +148,8 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
             np.array([i if mode[i] == LEAF else places[int(trees[i]), int(branch[i])] for i in range(count)])
             for branch in (yes, no)
         )
-        owners = [
-            places[pair]
-            for pair in zip(
-                ml.integers(node, f"{kind}_treeids").tolist(),
-                ml.integers(node, f"{kind}_nodeids").tolist(),
-                strict=True,
-            )
-        ]
+        owning = (ml.integers(node, f"{kind}_{name}ids").tolist() for name in ("tree", "node"))
+        owners = [places[tree, leaf] for tree, leaf in zip(*owning, strict=True)]
     except KeyError as error:
         raise NotApplicable(f"a node or a weight refers to tree and node {error}, which does not exist") from error
     held: dict[int, list[tuple[int, float]]] = {}

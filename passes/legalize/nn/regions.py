@@ -20,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic, Array, wide_float
+from passes.builders.small_dtypes import round_away
 from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -158,7 +159,8 @@ def where_max_roi_pool(node: ir.Node, edit: Edit) -> Replacement:
 def _bins(a: Arithmetic, node: ir.Node, rois: ir.Value, axis: int, bins: int) -> tuple[ir.Value, ir.Value]:
     """Return whether each pixel along an axis is in each bin, (regions, bins, size), and which bins are empty."""
     size, scale = a.edit.shape(node)[2 + axis], node.attributes.get_float("spatial_scale", 1.0)
-    start, end = (_away_from_zero(a, a("Mul", _column(a.edit, rois, place), scale)) for place in (2 - axis, 4 - axis))
+    scaled = (a("Mul", _column(a.edit, rois, place), scale) for place in (2 - axis, 4 - axis))
+    start, end = (round_away(a.edit, x, a.dtype) for x in scaled)
     bin_size = a("Div", a("Max", a("Add", a("Sub", end, start), 1), 1), bins)
     index = np.arange(bins + 1)[None, :, None]
     low, high = a("Floor", a("Mul", index[:, :-1], bin_size)), a("Ceil", a("Mul", index[:, 1:], bin_size))
@@ -166,8 +168,3 @@ def _bins(a: Arithmetic, node: ir.Node, rois: ir.Value, axis: int, bins: int) ->
     pixels = np.arange(size)
     is_inside = a("And", a("Not", a("Less", pixels, first)), a("Less", pixels, behind))
     return is_inside, a("Not", a("Less", first, behind))
-
-
-def _away_from_zero(a: Arithmetic, x: ir.Value) -> ir.Value:
-    """Round to integers, halves away from zero, unlike Round."""
-    return a("Mul", a("Sign", x), a("Floor", a("Add", a("Abs", x), 0.5)))

@@ -42,7 +42,8 @@ def float8_to_fnuz(node: ir.Node, edit: Edit) -> Replacement:
     scope = edit.scope
     if quantized_dtype(node, scope) != _FROM or scope.opset() < 19:
         return None
-    if _scale(node, scope) is None:
+    scale = _scale(node, scope)
+    if scale is None:
         return Skip("the scale is not constant, or is neither per tensor nor per axis")
     value, moving = node.inputs[0], list[ir.Node]()
     producer = value.producer() if value is not None else None
@@ -54,7 +55,7 @@ def float8_to_fnuz(node: ir.Node, edit: Edit) -> Replacement:
     result = _as_fnuz(edit, value)
     for mover in reversed(moving):
         result = edit.op(mover.op_type, [result, *mover.inputs[1:]], mover.attributes)
-    return _with_parameters(edit, node, result)
+    return _with_parameters(edit, node, result, scale)
 
 
 def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
@@ -69,10 +70,11 @@ def _as_fnuz(edit: Edit, value: ir.Value | None) -> ir.Value:
         raise NotApplicable("the quantized input is an input of the graph")
     if not is_quantize(producer):
         raise NotApplicable(f"the quantized input is computed by {producer.op_type}")
-    if _scale(producer, edit.scope) is None or edit.scope.dtype(producer.inputs[0]) is None:
+    scale = _scale(producer, edit.scope)
+    if scale is None or edit.scope.dtype(producer.inputs[0]) is None:
         raise NotApplicable("the scale of the QuantizeLinear before the node is not constant")
     edit.absorb(producer)
-    return _quantize(edit, producer)
+    return _quantize(edit, producer, scale)
 
 
 def _scale(node: ir.Node, scope: Scope) -> Array | None:
@@ -87,11 +89,9 @@ def _scale(node: ir.Node, scope: Scope) -> Array | None:
     return scale if np.isfinite(scale * scale.dtype.type(_LARGEST)).all() else None
 
 
-def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
+def _quantize(edit: Edit, node: ir.Node, scale: Array) -> ir.Value:
     """Return QuantizeLinear of the clipped input."""
-    scale, x = _scale(node, edit.scope), edit.input(node)
-    assert scale is not None
-    bound = scale * scale.dtype.type(_LARGEST)
+    x, bound = edit.input(node), scale * scale.dtype.type(_LARGEST)
     if scale.size == 1:
         bound = bound.reshape(())
         x = edit.op("Clip", [x, edit.constant(np.asarray(-bound)), edit.constant(np.asarray(bound))])
@@ -100,13 +100,11 @@ def _quantize(edit: Edit, node: ir.Node) -> ir.Value:
         rank = len(shape) if shape is not None else 1
         aligned = bound.reshape([-1, *[1] * (rank - 1 - node.attributes.get_int("axis", 1) % rank)])
         x = edit.op("Min", [edit.op("Max", [x, edit.constant(-aligned)]), edit.constant(aligned)])
-    return _with_parameters(edit, node, x)
+    return _with_parameters(edit, node, x, scale)
 
 
-def _with_parameters(edit: Edit, node: ir.Node, x: ir.Value) -> ir.Value:
+def _with_parameters(edit: Edit, node: ir.Node, x: ir.Value, scale: Array) -> ir.Value:
     """Return the node on another input, with twice the scale and a zero point of the other dtype."""
-    scale = _scale(node, edit.scope)
-    assert scale is not None
     twice = edit.constant(np.asarray(scale * scale.dtype.type(2)))
     zero = edit.constant(ir.Tensor(np.zeros(scale.shape, ml_dtypes.float8_e4m3fnuz), dtype=_TO))
     attributes: dict[str, Attribute] = dict(node.attributes)

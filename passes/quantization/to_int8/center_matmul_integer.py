@@ -51,11 +51,7 @@ def center_matmul_integer(node: ir.Node, edit: Edit) -> Replacement:
 
 
 def _dtypes(node: ir.Node, scope: Scope) -> list[ir.DataType]:
-    """Return the dtypes of the operands.
-
-    Raises:
-        NotApplicable: an operand is not a matrix of 8-bit integers, or not known to be one.
-    """
+    """Return the dtypes of the operands."""
     dtypes = []
     for value in node.inputs[:2]:
         dtype, shape = scope.dtype(value), scope.shape(value)

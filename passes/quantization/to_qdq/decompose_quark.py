@@ -84,11 +84,7 @@ def _standard_operator(node: ir.Node, dtype: ir.DataType, edit: Edit) -> ir.Valu
 
 
 def _round_pair(node: ir.Node, dtype: ir.DataType, edit: Edit) -> ir.Value:
-    """Round by a quantization to 32-bit integers or 16-bit floats and the dequantization after it.
-
-    Raises:
-        NotApplicable: there is no quantization before it, or something about the pair is unknown.
-    """
+    """Round by a quantization to 32-bit integers or 16-bit floats and the dequantization after it."""
     scope, a = edit.scope, Arithmetic(edit, _NUMBER)
     if any(scope.static_shape(value) is None for value in node.inputs[1:]):
         raise NotApplicable("the shape of the scale is unknown")
@@ -138,11 +134,7 @@ def _check_zero_points(node: ir.Node, dtype: ir.DataType, scope: Scope) -> None:
 
 
 def _round_in_blocks(node: ir.Node, edit: Edit) -> ir.Value:
-    """Split into blocks, round them, and join them.
-
-    Raises:
-        NotApplicable: the shape, the dtype or an attribute is unknown.
-    """
+    """Split into blocks, round them, and join them."""
     sizes, dtype = edit.scope.static_shape(node.inputs[0]), edit.scope.dtype(node.inputs[0])
     if sizes is None or dtype is None:
         raise NotApplicable(UNKNOWN_SHAPE if sizes is None else UNKNOWN_DTYPE)
