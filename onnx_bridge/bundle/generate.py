@@ -85,5 +85,5 @@ def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLi
     encoding, path = decoder.encoding, Path(str(inputs))
     if encoding is None:
         raise InputError("only an encoder takes inputs from a file", where=str(path), hint=hint)
-    (sample,) = files.read(path, [encoding.spec], count=1)
+    (sample,) = files.load(path, [encoding.spec], count=1)
     return as_array(sample[encoding.spec.name])

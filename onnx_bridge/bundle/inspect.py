@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.core.schema import JsonRecord
+from onnx_bridge.core.values import dtype_name
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.model.provenance import operator
@@ -89,7 +90,7 @@ def describe_model(model: ir.Model, path: Path | None = None) -> ModelView:
     parameters, sizes = 0, Counter[str]()
     for tensor in _weights(model):
         parameters += tensor.size
-        sizes[_dtype(tensor.dtype)] += tensor.nbytes
+        sizes[dtype_name(tensor.dtype.numpy())] += tensor.nbytes
     quantization = {name: count for name, count in operators.most_common() if name.rpartition("::")[2] in QUANTIZED}
     return ModelView(
         path=str(path) if path else None,
@@ -122,9 +123,4 @@ def _value(value: ir.Value) -> dict[str, Any]:
     shape = None
     if value.shape is not None:
         shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    return {"name": value.name, "dtype": _dtype(value.dtype) if value.dtype else None, "shape": shape}
-
-
-def _dtype(dtype: ir.DataType) -> str:
-    """Return its name in numpy or ml_dtypes."""
-    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+    return {"name": value.name, "dtype": dtype_name(value.dtype.numpy()) if value.dtype else None, "shape": shape}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
@@ -98,7 +98,8 @@ class Program(Runnable):
 
     def open(self, worker: Worker | None = None) -> None:
         """Load the partitions, into a worker that programs share by default; raises like `onnx_bridge.load`."""
-        self._check_files()
+        self._check_files("program", self.info.programs)
+        self._check_files("model", () if self.info.wholly_on_migraphx else self.info.model)
         if self.info.programs:
             runtime = worker.runtime if worker else runtimes.find(self.runtime_name)
             require_compatible(self.manifest, runtime, self.path)
@@ -122,14 +123,10 @@ class Program(Runnable):
                 self.open()
                 return self._run(sample)
         except WorkerCrashed:
-            self._check_sample(sample)
+            if self.model_path is not None:  # ONNX Runtime may refuse the arrays, and say why
+                with limited(self.limits), contextlib.suppress(NativeFailure):
+                    Reference(self.model_path).run(sample)
             raise
-
-    def _check_sample(self, sample: Mapping[str, Value]) -> None:
-        """Raise InputError if ONNX Runtime refuses arrays on which MIGraphX has crashed."""
-        if self.model_path is not None:
-            with limited(self.limits), contextlib.suppress(NativeFailure):
-                Reference(self.model_path).run(sample)
 
     def close(self) -> None:
         """Release all that was loaded; the next call loads it again."""
@@ -150,7 +147,7 @@ class Program(Runnable):
         except MigraphxError as error:
             if self.model_path is None:
                 raise
-            self._check_file(*self.info.model, what="model")
+            self._check_files("model", self.info.model)
             # some operators (ref::quant_dot in 2.14) can be saved and not read back
             with self.part(info, cleaned) as path:
                 program = parse(self.worker, path, {tensor.name: tensor.sizes for tensor in info.inputs})
@@ -180,13 +177,8 @@ class Program(Runnable):
                 values = {name: value for name, value in values.items() if name in kept}
         return {name: values[name] for name in wanted}
 
-    def _check_files(self) -> None:
-        """Require that the files to be loaded are those that the manifest describes; raises InputError."""
-        self._check_file(*self.info.programs, what="program")
-        if not self.info.wholly_on_migraphx:
-            self._check_file(*self.info.model, what="model")
-
-    def _check_file(self, *files: FileInfo, what: str) -> None:
+    def _check_files(self, what: str, files: Sequence[FileInfo]) -> None:
+        """Require that files to be loaded are those that the manifest describes; raises InputError."""
         for info in files:
             if not (self._folder / info.file).exists():
                 problem = f"the {what} is missing from the bundle"

@@ -53,8 +53,8 @@ def run_files(
 ) -> RunResult:
     """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, atomically.
 
-    If the arrays hold several samples (`input_files.read`), so do the outputs, along a first axis. The arrays of a
-    sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
+    If the arrays hold several samples (`onnx_bridge.samples.files.load`), so do the outputs, along a first axis. The
+    arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
 
     Raises:
         InputError: the bundle or the arrays are wrong, an output has another shape in each sample, or the file cannot
@@ -64,7 +64,7 @@ def run_files(
     tell = progress or silent
     tell("load")
     loaded = load(bundle, timeout=timeout, memory=memory)
-    samples = files.read(sample, loaded.specs)
+    samples = files.load(sample, loaded.specs)
     tell("run")
     started = time.perf_counter()
     runs = [flat(loaded(arrays)) for arrays in samples]

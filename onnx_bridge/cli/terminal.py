@@ -37,30 +37,33 @@ volume = Volume()
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 
-def show(result: Any, as_json: bool, then: Sequence[object] = (), written: Sequence[Path | None] = ()) -> None:
-    """Print a result of the API: its JSON document, also with ``--quiet``, or its view.
+def show(
+    result: Any, as_json: bool, then: Sequence[object] = (), written: Sequence[Path | None] = (), code: int = 0
+) -> None:
+    """Print a result of the API: its JSON document, also with ``--quiet``, or its view; raises `typer.Exit`.
 
     Args:
         result: a result that has ``to_json`` and a view (`onnx_bridge.views.terminal`).
         as_json: whether to print the JSON document.
         then: the arguments of the next command, which is printed as a line to copy.
         written: the other files that were written, each printed in a line; None for a file that was not requested.
+        code: the exit code.
     """
     if as_json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
-        return
-    if volume.quiet:
-        return
-    from onnx_bridge.views.terminal.tables import console, unbroken
-    from onnx_bridge.views.terminal.view import render
+    elif not volume.quiet:
+        from onnx_bridge.views.terminal.tables import console, unbroken
+        from onnx_bridge.views.terminal.view import render
 
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
-    out = console(width=width)
-    out.print(render(result, verbose=volume.verbose), crop=False)
-    for path in filter(None, written):
-        out.print(unbroken(f"written to {path}"), crop=False)
-    if then:
-        out.print(unbroken(f"next: onnx-bridge {shlex.join(map(str, then))}"), crop=False)
+        width = None if sys.stdout.isatty() else shutil.get_terminal_size((120, 24)).columns
+        out = console(width=width)
+        out.print(render(result, verbose=volume.verbose), crop=False)
+        for path in filter(None, written):
+            out.print(unbroken(f"written to {path}"), crop=False)
+        if then:
+            out.print(unbroken(f"next: onnx-bridge {shlex.join(map(str, then))}"), crop=False)
+    if code:
+        raise typer.Exit(code)
 
 
 @contextlib.contextmanager

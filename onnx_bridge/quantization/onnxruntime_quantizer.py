@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx
 
 from onnx_bridge.core.errors import InputError
@@ -54,7 +52,6 @@ def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_chann
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     activations, weights = (getattr(QuantType, name) for name in _TYPES[scheme.name])
-    options: dict[str, Any] = {"ActivationSymmetric": scheme.name != "uint8"}
     quantize_static(
         source.path,
         source.target,
@@ -66,7 +63,7 @@ def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_chann
         nodes_to_exclude=excluded,
         calibrate_method=CalibrationMethod.Distribution if scheme.name == "fp8" else CalibrationMethod.MinMax,
         use_external_data_format=source.large,
-        extra_options=options,
+        extra_options={"ActivationSymmetric": scheme.name != "uint8"},
     )
 
 

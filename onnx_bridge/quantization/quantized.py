@@ -9,15 +9,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
-from onnx_bridge.reference.comparison.tolerances import EXACT, is_float
+from onnx_bridge.reference.comparison.tolerances import EXACT, is_float, largest
 from onnx_bridge.requests.schemes import Scheme
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized
@@ -137,33 +136,26 @@ def deviations(quantized: Run, original: Run, samples: Sequence[Sample]) -> tupl
         InputError: outputs are NaN or Inf only in the quantized model, or have other shapes; or a model cannot be run.
     """
     tallies: dict[str, Tally] = {}
-    largest: dict[str, float] = {}
+    magnitudes: dict[str, float] = {}
     for sample in samples[:MOST]:
         actual, expected = flat(quantized(sample)), flat(original(sample))
         for (name, array), (_, other) in zip(actual.items(), expected.items(), strict=True):
             if array.shape != other.shape:
-                what = (
-                    f"the shape is {list(array.shape)} in the quantized model, and {list(other.shape)} in the original"
-                )
-                raise InputError(what, where=f"output {name!r}")
+                shapes = f"{list(array.shape)} in the quantized model, and {list(other.shape)} in the original"
+                raise InputError(f"the shape is {shapes}", where=f"output {name!r}")
             if not is_float(other.dtype) and other.dtype.kind not in "iub":
                 continue
             tally = tallies.setdefault(name, Tally(EXACT))
-            for ours, floats, start in chunks(array, other):
-                tally.add(ours, floats, start)
-            largest[name] = max(largest.get(name, 0.0), _largest(other))
+            for chunk in chunks(array, other):
+                tally.add(*chunk)
+            magnitudes[name] = max(magnitudes.get(name, 0.0), largest(other))
     for name, tally in tallies.items():
         if bad := sum(tally.one_sided.values()):
             what = f"{bad} of {tally.seen} numbers are NaN or Inf only in the quantized model"
             raise InputError(what, where=f"output {name!r}", hint="calibrate on representative data")
-    return tuple(_deviation(name, tally, largest[name]) for name, tally in tallies.items())
+    return tuple(_deviation(name, tally, magnitudes[name]) for name, tally in tallies.items())
 
 
-def _deviation(name: str, tally: Tally, largest: float) -> Deviation:
+def _deviation(name: str, tally: Tally, magnitude: float) -> Deviation:
     ratio = tally.metrics().get("sqnr_db")
-    return Deviation(name, tally.max_abs, largest, ratio if ratio is not None and math.isfinite(ratio) else None)
-
-
-def _largest(array: Array) -> float:
-    numbers = np.abs(array.astype(np.float64))
-    return float(np.max(numbers[np.isfinite(numbers)], initial=0.0))
+    return Deviation(name, tally.max_abs, magnitude, ratio if ratio is not None and math.isfinite(ratio) else None)

@@ -48,7 +48,7 @@ class Session:
 
     def __init__(
         self,
-        model: ir.Model | Path | bytes | models.SessionSource,
+        model: _Model,
         *,
         custom_op_libraries: Sequence[Path] = (),
         where: str = "the model",
@@ -76,15 +76,22 @@ class Session:
         if isinstance(model, Path) and _SURROGATE.search(str(model)):
             model = models.load(model)
         if emulate:
-            self._emulate(_in_memory(model), custom_op_libraries)
+            emulation = Emulation(
+                _in_memory(model), lambda part: Session(part, custom_op_libraries=custom_op_libraries).run
+            )
+            self._emulation, self._types = emulation, {}
+            self.input_names: tuple[str, ...] = emulation.input_names
+            self.output_names: tuple[str, ...] = emulation.output_names
+            note = "AMD Quark's library of operators is not available: the reference emulates these operators in numpy"
+            self.notes = (*self.notes, note)
             return
         self._session = self._open(model, custom_op_libraries)
         if isinstance(model, Path) and any("map(" in value.type for value in self._session.get_outputs()):
             model = models.load(model)  # with the scores of classes as tensors
             self._session = self._open(model, custom_op_libraries)
-        self.input_names: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
+        self.input_names = tuple(value.name for value in self._session.get_inputs())
         outputs = self._session.get_outputs()
-        self.output_names: tuple[str, ...] = tuple(value.name for value in outputs)
+        self.output_names = tuple(value.name for value in outputs)
         self._types = {value.name: (str(value.type), list(value.shape or ())) for value in outputs}
         self._plain = all(_PLAIN.fullmatch(value.type) for value in outputs)
         self._unusual = {
@@ -159,17 +166,6 @@ class Session:
                 raise
             loaded = models.owned(model if isinstance(model, ir.Model) else _in_memory(model))
             return self._load(_supported(loaded, error) or loaded, custom_op_libraries)
-
-    def _emulate(self, model: ir.Model, libraries: Sequence[Path]) -> None:
-        """Compute AMD Quark's operators without their library."""
-        self._emulation = Emulation(model, lambda part: Session(part, custom_op_libraries=libraries).run)
-        self.input_names = self._emulation.input_names
-        self.output_names = self._emulation.output_names
-        self._types = {}
-        self.notes = (
-            *self.notes,
-            "AMD Quark's library of operators is not available: the reference emulates these operators in numpy",
-        )
 
     def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
         """Return whether there are inputs or outputs that cannot be OrtValues."""

@@ -187,7 +187,7 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values; raises TypeError for values that are in memory only."""
-        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=_to_text)
+        values: dict[str, Any] = msgspec.to_builtins(self, enc_hook=os.fspath)
         return values
 
     @classmethod
@@ -268,9 +268,3 @@ def plain(kind: Any, value: Any) -> Any:
         if member is Path and isinstance(value, (str, os.PathLike)):
             return Path(value)
     return value
-
-
-def _to_text(value: object) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not a JSON value")

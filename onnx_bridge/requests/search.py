@@ -16,11 +16,7 @@ from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
 
 CompileOptions = Mapping[str, bool | str]
 _ON_MIGRAPHX = Needs("engines", ("migraphx",))
-
-
-def _each_alone(options: list[str]) -> tuple[CompileOptions, ...]:
-    """Return the sets of compile options to try: no option, and each option by itself."""
-    return ({}, *({name: value} for name, value in texts.compile_options(options).items()))
+_BATCHES = texts.numbers_of("--batch", "a list of sizes", "1,2,4", least=1)
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class BenchRequest(Request):
     """
 
     batches: Annotated[
-        tuple[int, ...], Option("Sizes of the batch dimension to measure.", "--batch", "1,2,4", texts.batches)
+        tuple[int, ...], Option("Sizes of the batch dimension to measure.", "--batch", "1,2,4", _BATCHES)
     ] = ()
     precisions: Annotated[
         tuple[str, ...], Option("What MIGraphX computes in.", "--precision", "P,…", texts.names, default="fp32")
@@ -143,7 +139,7 @@ class TuneRequest(Request):
             "An option of MIGraphX's compiler to try instead of the default ones; repeatable.",
             "--option",
             "NAME=VALUE",
-            _each_alone,
+            lambda given: ({}, *({name: value} for name, value in texts.compile_options(given).items())),  # each alone
             many=True,
         ),
     ] = None

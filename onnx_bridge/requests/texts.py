@@ -41,24 +41,16 @@ def is_size(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ELEMENTS
 
 
-def numbers_of(option: str, form: str, example: str) -> Callable[[str], tuple[int, ...]]:
-    """Return a function that reads the whole numbers of an option, separated by commas; messages show ``form``."""
+def numbers_of(option: str, form: str, example: str, least: int = 0) -> Callable[[str], tuple[int, ...]]:
+    """Return a function that reads at ``least`` so many whole numbers of an option; messages show ``form``."""
 
     def read(text: str) -> tuple[int, ...]:
         parts = names(text)
-        if not all(map(is_size, parts)):
+        if len(parts) < least or not all(map(is_size, parts)):
             raise InputError(f"{text!r} is not {form}", where=option, hint=f"for example {option} {example}")
         return tuple(map(int, parts))
 
     return read
-
-
-def batches(text: str) -> tuple[int, ...]:
-    """Return batch sizes; there must be at least one."""
-    sizes = names(text)
-    if not sizes or not all(map(is_size, sizes)):
-        raise InputError(f"{text!r} is not a list of sizes", where="--batch", hint="for example --batch 1,2,4")
-    return tuple(map(int, sizes))
 
 
 def dims(texts: Sequence[str]) -> dict[str, int]:

@@ -52,35 +52,22 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
     """Load and validate samples.
 
     Args:
-        source: the samples, or where to read them from.
+        source: the samples; or the file, folder or script to read them from, in the formats of this module, as
+            ``script.py:function`` for a function of a script.
         model: the model, or its `inputs.specs`.
         count: how many to take; None is all.
 
     Raises:
-        InputError: they cannot be read, are too few, or do not fit the model.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        return read(Path(source), model, count=count)
-    if callable(source):
-        return _validate_all(from_function(source, "the function"), "the function", model, count)
-    given = [source] if isinstance(source, Mapping) else source
-    samples = ((f"sample {index}", sample) for index, sample in enumerate(given))
-    return _validate_all(samples, "what was given", model, count)
-
-
-def read(path: Path, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
-    """Read and validate samples from a file, folder or script, in the formats of this module.
-
-    Args:
-        path: the path of the file, folder or script; for a function of a script, ``script.py:function``.
-        model: the model, or its `inputs.specs`.
-        count: how many to take; None is all.
-
-    Raises:
-        InputError: the format is unknown, the file is damaged, or the samples are too few or do not fit the model.
+        InputError: the format is unknown, a file is damaged, or the samples are too few or do not fit the model.
     """
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
-    return _validate_all(unvalidated(path, wanted), str(path), wanted, count)
+    if isinstance(source, (str, os.PathLike)):
+        return _validate_all(unvalidated(Path(source), wanted), str(Path(source)), wanted, count)
+    if callable(source):
+        return _validate_all(from_function(source, "the function"), "the function", wanted, count)
+    given = [source] if isinstance(source, Mapping) else source
+    samples = ((f"sample {index}", sample) for index, sample in enumerate(given))
+    return _validate_all(samples, "what was given", wanted, count)
 
 
 def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
@@ -125,10 +112,7 @@ def find_non_finite(samples: Sequence[Sample]) -> list[str]:
     return warnings
 
 
-def _validate_all(
-    unchecked: Unvalidated, source: str, model: ir.Model | Sequence[TensorSpec], count: int | None
-) -> list[Sample]:
-    wanted = specs(model) if isinstance(model, ir.Model) else list(model)
+def _validate_all(unchecked: Unvalidated, source: str, wanted: Sequence[TensorSpec], count: int | None) -> list[Sample]:
     # an endless loader is fine if a count is given
     taken = islice(unchecked, _MAX_SAMPLES + 1 if count is None else count)
     samples = [validated(sample, wanted, origin) for origin, sample in taken]
@@ -222,7 +206,8 @@ def _from_arrays(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> S
     sample: Sample = dict(arrays)
     for spec in others:
         if spec.kind.sequence:
-            names = sorted((name for name in arrays if _ELEMENT.sub("", name) == spec.name != name), key=_index)
+            names = [name for name in arrays if _ELEMENT.sub("", name) == spec.name != name]
+            names.sort(key=lambda name: int(name[name.rindex("[") + 1 : -1]))
             items = [arrays[name] for name in names]
             for name in names:
                 del sample[name]
@@ -230,10 +215,6 @@ def _from_arrays(arrays: Mapping[str, Array], others: Sequence[TensorSpec]) -> S
         else:
             sample.setdefault(spec.name, None)
     return sample
-
-
-def _index(name: str) -> int:
-    return int(name[name.rindex("[") + 1 : -1])
 
 
 def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
@@ -304,16 +285,15 @@ _RESULTS = frozenset(("RunResults", "IterationResult"))
 
 
 def _from_json(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
+    hint = "Polygraphy writes such a file with --save-inputs"
     try:
         content = json.loads(read_regular(path, LARGE), object_hook=_decoded)
     except InputError as error:
         raise InputError(error.what, where=str(path), hint=error.hint) from None
     except (OSError, ValueError, RecursionError) as error:
-        hint = "Polygraphy writes such a file with --save-inputs"
         raise InputError(f"the file cannot be read: {error}", where=str(path), hint=hint) from error
     samples = content if isinstance(content, list) else [content]  # a file of a folder has one sample
     if not all(isinstance(sample, dict) for sample in samples):
-        hint = "Polygraphy writes such a file with --save-inputs"
         raise InputError("the content is not a list of dicts of arrays", where=str(path), hint=hint)
     dtypes = {spec.name: spec.dtype for spec in wanted}
     for index, sample in enumerate(samples):

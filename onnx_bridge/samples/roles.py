@@ -161,7 +161,8 @@ def index_bounds(value: ir.Value, sizes: Mapping[Dim, int]) -> tuple[int, int] |
 def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     name = (value.name or "").lower()
     dtype = value.dtype or ir.DataType.UNDEFINED
-    evidence = [role for use in _uses(value) if (role := _EVIDENCE.get((use.node.op_type, use.index), _none)(use))]
+    known = [(use, _EVIDENCE.get((use.node.op_type, use.index))) for use in _uses(value)]
+    evidence = [role for use, role_of in known if role_of is not None and (role := role_of(use))]
     integer = dtype.is_integer()
     fixed: list[Role] = [role for role in evidence if isinstance(role, Constant | Positions | Sizes | Parts | Lengths)]
     betweens = [role for role in evidence if isinstance(role, IntegerRange)]
@@ -276,10 +277,6 @@ def _dim(node: ir.Node, index: int, axis: int) -> Dim:
     return dims[axis] if -len(dims) <= axis < len(dims) else None
 
 
-def _none(use: _Use) -> Role | None:
-    return None
-
-
 def _below(*dims: Dim, use: _Use) -> IntegerRange:
     """Return the role of indices into the given dimensions."""
     return IntegerRange(max(0, -use.offset), tuple((dim, -use.offset) for dim in dims or (None,)))
@@ -295,11 +292,6 @@ def _tuples(use: _Use) -> Role:
     dims, depth = _dims(use.node, 0), _dim(use.node, 1, -1)
     start = use.node.attributes.get_int("batch_dims", 0)
     return _below(*(dims[start : start + depth] if isinstance(depth, int) else dims[start:]), use=use)
-
-
-def _depth(use: _Use) -> Role:
-    depth = _constant(use.node.inputs[1])
-    return _below(None if depth is None else int(depth), use=use)
 
 
 def _length(index: int, axis: int, attribute: str = "axis") -> Callable[[_Use], Role]:
@@ -379,7 +371,13 @@ def _always(role: Role) -> Callable[[_Use], Role]:
 _SPLITS = ("Split", "SplitToSequence")
 _ZERO = (
     *(("SequenceAt", 1), ("SequenceErase", 1), ("SequenceInsert", 2), ("ExpandDims", 1)),
-    *(("ConvTransposeWithDynamicPads", 2), ("BifurcationDetector", 2)),
+    *(("ConvTransposeWithDynamicPads", 2), ("BifurcationDetector", 2), ("Slice", 1), ("Range", 0), ("CumSum", 1)),
+    *(("CumProd", 1), ("Dropout", 2)),  # of a training, two runs would differ
+)
+_ONE = (("Slice", 4), ("Expand", 1), ("Resize", 2), ("Upsample", 1), ("Range", 2), ("Loop", 1))
+_FIRST = (
+    *(("Slice", 3), ("Unsqueeze", 1), ("Pad", 3), *((kind, 1) for kind in REDUCTIONS)),
+    *(("MaxRoiPool", 1), ("RoiAlign", 1)),  # regions begin before they end
 )
 _COUNTS = (
     *(("DFT", 1), ("STFT", 1), ("CropAndResize", 3)),
@@ -396,45 +394,34 @@ _ROWS = {
     ("CropAndResize", 2): (0, 0),
     ("RoiAlign", 2): (0, 0),
     ("MaxUnpool", 1): (0, -1),
+    ("SoftmaxCrossEntropyLoss", 1): (0, 1),
+    ("NegativeLogLikelihoodLoss", 1): (0, 1),
 }
 """Operands that are indices along an axis of another one."""
 _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
-    ("Gather", 1): _along(0, "axis", 0),
-    ("GatherElements", 1): _along(0, "axis", 0),
-    ("ScatterElements", 1): _along(0, "axis", 0),
-    ("Scatter", 1): _along(0, "axis", 0),
-    ("GatherND", 1): _tuples,
-    ("ScatterND", 1): _tuples,
+    **{(op, 1): _along(0, "axis", 0) for op in ("Gather", "GatherElements", "ScatterElements", "Scatter")},
+    **{(op, 1): _tuples for op in ("GatherND", "ScatterND")},
     ("GatherBlockQuantized", 1): _along(0, "gather_axis", 0),
     **{place: _along(table, "", axis) for place, (table, axis) in _ROWS.items()},
     ("EmbedLayerNormalization", 8): _positions(3),
-    ("OneHot", 0): _depth,
-    ("SoftmaxCrossEntropyLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
-    ("NegativeLogLikelihoodLoss", 1): lambda use: _below(_dim(use.node, 0, 1), use=use),
+    ("OneHot", 0): lambda use: _below(None if (n := _constant(use.node.inputs[1])) is None else int(n), use=use),
     ("OneHot", 1): _always(IntegerRange(2, ((8, 1),))),
     ("Cast", 0): _mask,
     ("Sub", 1): _mask,
-    ("Slice", 1): _always(Constant(0)),
     ("Slice", 2): lambda use: IntegerRange(1, tuple((dim, 1) for dim in _dims(use.node, 0) or (None,))),
-    ("Slice", 3): _always(Positions()),
-    ("Slice", 4): _always(Constant(1)),
     ("Squeeze", 1): lambda use: Sizes(tuple(axis for axis, dim in enumerate(_dims(use.node, 0)) if dim == 1)),
-    ("Unsqueeze", 1): _always(Positions()),
-    ("Pad", 3): _always(Positions()),
     ("Reshape", 1): lambda use: Constant(1, first=-1 if use.direct else None),
-    ("Expand", 1): _always(Constant(1)),
     ("Tile", 1): _always(IntegerRange(1, ((3, 0),))),
     ("ConstantOfShape", 0): _always(IntegerRange(1, ((5, 0),))),
     ("Pad", 1): _always(IntegerRange(0, ((3, 0),))),
-    ("Resize", 2): _always(Constant(1)),
-    ("Resize", 3): _sizes,
-    ("CenterCropPad", 1): _sizes,
+    **dict.fromkeys((("Resize", 3), ("CenterCropPad", 1)), _sizes),
     ("AffineGrid", 1): lambda use: Sizes((_dim(use.node, 0, 0), 3, 3, 3)),
     ("MaxUnpool", 2): _unpooled,
     **{(op, 1): lambda use: Parts(_dim(use.node, 0, use.node.attributes.get_int("axis", 0))) for op in _SPLITS},
     **dict.fromkeys(_ZERO, _always(Constant(0))),
+    **dict.fromkeys(_ONE, _always(Constant(1))),
+    **dict.fromkeys(_FIRST, _always(Positions())),
     ("CropAndResize", 1): _always(Uniform(0.0, 1.0)),
-    **{(op, 1): _always(Positions()) for op in ("MaxRoiPool", "RoiAlign")},  # regions begin before they end
     ("Bernoulli", 0): _always(Uniform(0.0, 1.0)),
     ("GroupQueryAttention", 5): _last_positions,
     ("GroupQueryAttention", 6): _total_length,
@@ -449,21 +436,12 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("STFT", 3): _length(0, 1, ""),
     **dict.fromkeys(_COUNTS, _always(IntegerRange(2, ((9, 0),)))),
     **{("MelWeightMatrix", index): _always(Constant(value)) for index, value in enumerate((4, 16, 8000, 0, 4000))},
-    ("Upsample", 1): _always(Constant(1)),
-    **{(kind, 1): _always(Positions()) for kind in REDUCTIONS},
     ("TopK", 1): _length(0, -1),
-    ("Range", 0): _always(Constant(0)),
-    ("Range", 1): _always(IntegerRange(1, ((9, 0),))),
-    ("Range", 2): _always(Constant(1)),
+    **dict.fromkeys((("Range", 1), ("NonMaxSuppression", 2)), _always(IntegerRange(1, ((9, 0),)))),
     ("Loop", 0): _always(IntegerRange(1, ((4, 0),))),
-    ("Loop", 1): _always(Constant(1)),
-    **{(op, 1): _always(Constant(0)) for op in ("CumSum", "CumProd")},
-    ("Dropout", 2): _always(Constant(0)),  # training: two runs would differ
-    ("Div", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
-    ("Mod", 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None,
+    **{(op, 1): lambda use: IntegerRange(1, ((8, 0),)) if use.integer else None for op in ("Div", "Mod")},
     **{(op, 4): _length(0, 0, "") for op in ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")},
     ("ReverseSequence", 1): _length(0, 0, "time_axis"),
-    ("NonMaxSuppression", 2): _always(IntegerRange(1, ((9, 0),))),
     **{("NonMaxSuppression", index): _always(Uniform(0.0, 1.0)) for index in (3, 4)},
     ("BatchNormalization", 4): _always(Uniform(0.5, 1.5)),  # a variance
     **{(op, 1): _always(Uniform(0.01, 0.1)) for op in ("QuantizeLinear", "DequantizeLinear")},  # a scale

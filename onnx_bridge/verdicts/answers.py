@@ -136,18 +136,16 @@ def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bo
     errors, reasons = [], []
     unordered = unordered_axis(request.probe)
     for number, expected in enumerate(request.expected):
-        wanted = {name: widened(array) for name, array in expected.items()}
-        actual = {
-            name: _shaped(outputs[f"{number}:{index}"].numpy(), array)
-            for index, (name, array) in enumerate(wanted.items())
-        }
-        if unordered is not None:
-            wanted, actual = (_sorted(arrays, unordered) for arrays in (wanted, actual))
-        for index, (name, array) in enumerate(wanted.items()):
-            reason, error = node_tolerance(request.probe, array, stands_in=stands_in).reason(actual[name], array)
+        for index, (name, array) in enumerate(expected.items()):
+            right, actual = widened(array), outputs[f"{number}:{index}"].numpy()
+            if right.shape == () and actual.shape == (1,):
+                actual = actual.reshape(())
+            if unordered is not None and right.ndim and actual.ndim:
+                actual, right = np.sort(actual, unordered), np.sort(right, unordered)
+            reason, error = node_tolerance(request.probe, right, stands_in=stands_in).reason(actual, right)
             if error is not None:
                 errors.append(error)
-            if reason is not None and _is_own(request, number, name, actual[name]):
+            if reason is not None and _is_own(request, number, name, actual):
                 request.unproven = request.unproven or Unproven(Obstacle.CONDITION)
             elif reason is not None:
                 reasons.append(f"output {index}: {reason}")
@@ -182,14 +180,6 @@ def _nudged(sample: Mapping[str, Array], seed: int) -> dict[str, Array]:
 def _chooses_of_floats(node: ir.Node) -> bool:
     dtypes = [value.dtype for value in node.inputs if value is not None]
     return chooses(node) and any(dtype is None or dtype.is_floating_point() for dtype in dtypes)
-
-
-def _sorted(arrays: Mapping[str, Array], axis: int) -> dict[str, Array]:
-    return {name: np.sort(array, axis) if array.ndim else array for name, array in arrays.items()}
-
-
-def _shaped(actual: np.ndarray[Any, np.dtype[Any]], expected: np.ndarray[Any, np.dtype[Any]]) -> Any:
-    return actual.reshape(()) if expected.shape == () and actual.shape == (1,) else actual
 
 
 def _crash(status: int, printed: str) -> str:

@@ -96,7 +96,8 @@ def prepare(
         return ProbeRequest(probe, model, full or probe.has_all_data, unproven=Unproven(Obstacle.SIZE))
     proto = probe.to_proto(full=True)
     request = ProbeRequest(probe, proto.SerializeToString(), True)
-    unfed = [dtype for value in proto.graph.input if not _can_be_fed(dtype := _dtype(value))]
+    dtypes = [ir.DataType(value.type.tensor_type.elem_type) for value in proto.graph.input]
+    unfed = [dtype for dtype in dtypes if migraphx_type(dtype) in (None, "fp4x2_type")]  # MIGraphX wants it packed
     if not _is_determined(probe):
         request.unproven = Unproven(Obstacle.ORDER)
     elif unfed:
@@ -154,15 +155,6 @@ def unordered_axis(probe: Probe) -> int | None:
 
 def _is_unordered(node: ir.Node) -> bool:
     return node.op_type == "TopK" and not node.attributes.get_int("sorted", 1)
-
-
-def _dtype(value: onnx.ValueInfoProto) -> ir.DataType:
-    return ir.DataType(value.type.tensor_type.elem_type)
-
-
-def _can_be_fed(dtype: ir.DataType) -> bool:
-    kind = migraphx_type(dtype)
-    return kind is not None and kind != "fp4x2_type"  # MIGraphX wants it packed
 
 
 def migraphx_type(dtype: ir.DataType) -> str | None:

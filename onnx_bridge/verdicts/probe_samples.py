@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.samples.generated import Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
@@ -38,6 +39,8 @@ _INTEGERS = (0, 1, -1, 2, -2, 3, -5, 7, 100, -100, 2**24 + 1, -(2**24) - 1)
 _INDEXING = ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND")
 _INDICES = {("OneHot", 0), *((name, 1) for name in _INDEXING)}
 """Inputs that are indices, which may be negative since opset 11."""
+_QUANTIZING = operators("quantizes") & operators("integers")
+"""Operators whose float inputs are all scales of quantization."""
 _SCALE, _SCALE_OF_PRODUCT = Uniform(0.01, 0.1), Uniform(0.5, 1.0)
 """Scales; the larger ones keep most sums of products within the range of 8 bits."""
 _QUANTIZED_PRODUCTS = ("QLinearConv", "QLinearMatMul")
@@ -67,16 +70,14 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
     """
     values = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     known = [*ranges, *[None] * (len(values) - len(ranges))]
-    wanted = [
-        replace(spec, role=_SCALE_OF_PRODUCT if next(_uses(value, _QUANTIZED_PRODUCTS, 6), None) else _SCALE)
-        if spec.dtype.kind == "f" and _is_scale(value)
-        else spec
-        for spec, value in zip(specs(model), values, strict=True)
-    ]
-    wanted = [
-        replace(spec, role=Uniform(*bounds)) if bounds is not None and isinstance(spec.role, Data) else spec
-        for spec, bounds in zip(wanted, known, strict=True)
-    ]
+    wanted = []
+    for spec, value, bounds in zip(specs(model), values, known, strict=True):
+        role = spec.role
+        if spec.dtype.kind == "f" and any(node.op_type in _QUANTIZING for node, _ in value.uses()):
+            role = _SCALE_OF_PRODUCT if next(_uses(value, _QUANTIZED_PRODUCTS, 6), None) else _SCALE
+        if bounds is not None and isinstance(role, Data):
+            role = Uniform(*bounds)
+        wanted.append(replace(spec, role=role))
     (drawn,) = generate(wanted)
     ordinary = {name: array for name, array in drawn.items() if isinstance(array, np.ndarray)}
     edges: dict[str, list[Array]] = {}
@@ -91,11 +92,6 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
         return [ordinary]
     turns = range(max(map(len, edges.values())))
     return [ordinary, *({name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in turns)]
-
-
-def _is_scale(value: ir.Value) -> bool:
-    """Return whether a float is a scale of quantization: all float inputs of such operators are."""
-    return any(node.op_type in operators("quantizes") & operators("integers") for node, _ in value.uses())
 
 
 def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:
@@ -114,7 +110,7 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
                 extent = _extent(node, index) if (node.op_type, index) in _INDICES and opset >= 11 else None
                 if extent is not None:
                     return [(array - extent).astype(array.dtype)]
-        case Data() if _is_float(array) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
+        case Data() if is_float(array.dtype) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
             if next((node for node in _uses(value, ("Pow",), 1) if _is_integer(node.inputs[0])), None):
                 return _spread(_EXPONENTS, array, place)
             if array.dtype.itemsize == 2 and _takes_exponentials_of_products(value):
@@ -125,7 +121,8 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
             if next(_uses(value, _QUANTIZED_PRODUCTS), None):  # small sums are right in any precision
                 return _spread(range(limits.min, limits.max + 1), array, place)
             # another node may overflow on the ends of a dtype, which leaves its result undefined
-            ends = (limits.min, limits.max) if _only_used_by(value, _CASTS) and not _has_further_nodes(value) else ()
+            is_last = not any(output.uses() for node, _ in value.uses() for output in node.outputs)
+            ends = (limits.min, limits.max) if is_last and _only_used_by(value, _CASTS) else ()
             most = 100 if next(_uses(value, _GROWING), None) else limits.max
             return _spread([*ends, *(integer for integer in _integers(array) if abs(integer) <= most)], array, place)
     return [array]
@@ -145,7 +142,8 @@ def _takes_exponentials_of_products(value: ir.Value) -> bool:
 
 def _further(value: ir.Value) -> Sequence[float]:
     """Return the numbers besides `_FLOATS` that an operator may take for others."""
-    if _casts_to_float(value):
+    dtypes = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
+    if all(dtype is not None and dtype.is_floating_point() for dtype in dtypes):
         return (*_SPECIAL, *_TIES)
     if _only_used_by(value, operators("steps")):
         return _WHOLE
@@ -154,11 +152,6 @@ def _further(value: ir.Value) -> Sequence[float]:
 
 def _only_used_by(value: ir.Value, names: Collection[str]) -> bool:
     return all(node.op_type in names for node, _ in value.uses())
-
-
-def _has_further_nodes(value: ir.Value) -> bool:
-    """Return whether other nodes take what the users of a value compute."""
-    return any(output.uses() for node, _ in value.uses() for output in node.outputs)
 
 
 def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
@@ -179,10 +172,6 @@ def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
 
 def _is_integer(value: ir.Value | None) -> bool:
     return value is not None and value.dtype is not None and value.dtype.is_integer()
-
-
-def _is_float(array: Array) -> bool:
-    return array.dtype.kind == "f" or "float" in array.dtype.name
 
 
 def _uses(value: ir.Value, names: Collection[str], index: int | None = None) -> Iterator[ir.Node]:
@@ -230,9 +219,3 @@ def _distinct(scatter: ir.Node, indices: Array) -> Array:
         return indices
     lanes = np.argsort(draw.random((*indices.shape[:axis], data[axis], *indices.shape[axis + 1 :])), axis=axis)
     return np.take(lanes, np.arange(indices.shape[axis]), axis=axis).astype(indices.dtype)
-
-
-def _casts_to_float(value: ir.Value) -> bool:
-    """Return whether all uses of a value are casts to floats."""
-    dtypes = [node.outputs[0].dtype if index == 0 and node.op_type in _CASTS else None for node, index in value.uses()]
-    return all(dtype is not None and dtype.is_floating_point() for dtype in dtypes)

@@ -135,7 +135,8 @@ class Prober:
             return self._confirmed(requests, self._alone(requests, groups), groups)
         together = self._send(requests, alone=False, groups=groups)
         # in a common fork another probe may be the cause; rejections are certain if all probes were answered
-        certain = {Status.OK} if any(map(_ends_fork, together)) else {Status.OK, Status.REJECTED}
+        ended = any(answer is None or answer.verdict.status in (Status.CRASHES, Status.HANGS) for answer in together)
+        certain = {Status.OK} if ended else {Status.OK, Status.REJECTED}
         answers = {
             request.probe: answer
             for request, answer in zip(requests, together, strict=True)
@@ -158,8 +159,9 @@ class Prober:
         for batch in _batches(failed, lambda probe: probe.data_bytes):
             answers |= self._alone([prepare(probe, run=False, full=True) for probe in batch], groups)
         # ONNX Runtime may be wrong, or less accurate than MIGraphX: its DFT is off by 1e-4
-        replacements = [request for request in requests if request.probe.replaces is not None and _runs(request)]
-        wrong = [request.probe for request in replacements if answers[request.probe].verdict.status is Status.WRONG]
+        small = [request for request in requests if not request.unproven or request.unproven.obstacle != Obstacle.SIZE]
+        replacements = [request.probe for request in small if request.probe.replaces is not None]
+        wrong = [probe for probe in replacements if answers[probe].verdict.status is Status.WRONG]
         second = self._alone([prepare(probe, run=True, by_onnx=True) for probe in wrong], groups)
         for probe, answer in second.items():
             if answer.verdict.proof is Proof.RUN and answer.verdict.status is Status.OK:
@@ -205,16 +207,6 @@ class Prober:
             own = {name.removeprefix(prefix): array for name, array in outputs.items() if name.startswith(prefix)}
             answers.append(None if reply is None else answer_of(request, reply, own, stands_in=stands_in))
         return answers
-
-
-def _ends_fork(answer: Answer | None) -> bool:
-    """Return whether a fork ended with, or before, the probe."""
-    return answer is None or answer.verdict.status in (Status.CRASHES, Status.HANGS)
-
-
-def _runs(request: ProbeRequest) -> bool:
-    """Return whether the probe is not too large to run."""
-    return request.unproven is None or request.unproven.obstacle is not Obstacle.SIZE
 
 
 def _batches(items: Iterable[_T], size: Callable[[_T], int]) -> Iterator[list[_T]]:

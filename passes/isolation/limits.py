@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from passes.core.errors import InputError
 from passes.isolation.memory import available_bytes
@@ -62,11 +62,8 @@ _lost: ContextVar[list[float] | None] = ContextVar("lost", default=None)
 @contextlib.contextmanager
 def limited(limits: Limits) -> Iterator[None]:
     """Set the limits of `current` within the block: those that the user gave to a verb, before those around it."""
-    outer = _current.get()
-    timeout = outer.timeout if limits.timeout is None else limits.timeout
-    memory = outer.memory if limits.memory is None else limits.memory
-    growth = outer.growth if limits.growth is None else limits.growth
-    token, lost = _current.set(Limits(timeout, memory, growth)), _lost.get()
+    given = {name: value for name, value in asdict(limits).items() if value is not None}
+    token, lost = _current.set(replace(_current.get(), **given)), _lost.get()
     _lost.set([] if lost is None else lost)
     try:
         yield

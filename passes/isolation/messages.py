@@ -101,7 +101,8 @@ def send(
         for name, range_ in ranges.items()
     ]
     if size <= _BEHIND:
-        behind = b"".join(_padded(array) for array in given.values())
+        padded = (array.tobytes().ljust(_padded_size(array.nbytes), b"\0") for array in given.values())
+        behind = b"".join(padded)
         text = _encoded({"message": message, "in_files": in_files, "behind": entries})
         _send_packets(connection, text, behind, files, answer)
         return
@@ -258,27 +259,19 @@ def _padded_size(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _padded(array: Array) -> bytes:
-    return array.tobytes().ljust(_padded_size(array.nbytes), b"\0")
-
-
 def _pack(arrays: Mapping[str, Array], entries: list[dict[str, Any]], size: int) -> int:
     descriptor = os.memfd_create("onnx-bridge-arrays", os.MFD_CLOEXEC)
     try:
         os.ftruncate(descriptor, size)
         for entry, array in zip(entries, arrays.values(), strict=True):
-            _write(descriptor, array, entry["offset"])
+            view, offset = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, entry["offset"]
+            while view:
+                written = os.pwrite(descriptor, view, offset)  # at most 2 GiB a call
+                view, offset = view[written:], offset + written
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _write(descriptor: int, array: Array, offset: int) -> None:
-    view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    while view:
-        written = os.pwrite(descriptor, view, offset)  # at most 2 GiB a call
-        view, offset = view[written:], offset + written
 
 
 @functools.cache

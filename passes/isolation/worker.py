@@ -28,7 +28,7 @@ class Worker:
     """One process at a time; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._child = RespawningChild(self._spawn)
+        self._child = RespawningChild(lambda: Child("passes.isolation.server", [self._first]))
         self._first = ""
         self._imported: set[tuple[int, str]] = set()
 
@@ -94,9 +94,6 @@ class Worker:
     def close(self) -> None:
         """End the process; the next request starts another."""
         self._child.close()
-
-    def _spawn(self) -> Child:
-        return Child("passes.isolation.server", [self._first])
 
 
 @functools.cache

@@ -111,7 +111,7 @@ class TestSequencesAndOptionals:
         ]
         items = {f"s[{index}]": np.full(index, index, "f4") for index in range(11)}
         np.savez(tmp_path / "x.npz", p=np.ones(2, ml_dtypes.bfloat16), **items)
-        (sample,) = files.read(tmp_path / "x.npz", wanted)
+        (sample,) = files.load(tmp_path / "x.npz", wanted)
         assert [len(array) for array in sample["s"]] == list(range(11))
         assert (sample["t"], sample["o"]) == (None, None)
         assert sample["p"].dtype == ml_dtypes.bfloat16
@@ -125,7 +125,7 @@ class TestSequencesAndOptionals:
             (tmp_path / f"input_{index}.pb").write_bytes(proto.SerializeToString())
         kinds = [Kind.SEQUENCE, Kind.OPTIONAL_SEQUENCE, Kind.OPTIONAL]
         wanted = [TensorSpec(name, np.dtype("f4"), None, kind=kind) for name, kind in zip("abc", kinds, strict=True)]
-        (sample,) = files.read(tmp_path, wanted)
+        (sample,) = files.load(tmp_path, wanted)
         for name in "ab":
             for array, right in zip(sample[name], arrays, strict=True):
                 np.testing.assert_array_equal(array, right)

@@ -79,7 +79,7 @@ def test_what_the_model_does_not_take_is_not_read(tmp_path: Path) -> None:
     """Many zeros are small in the file: they are refused by the header, with no memory for the elements."""
     (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
     with pytest.raises(InputError, match=INFLATED):
-        files.read(tmp_path / "in.npz", [X])
+        files.load(tmp_path / "in.npz", [X])
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -123,14 +123,14 @@ def test_an_open_size(tmp_path: Path, shape: tuple[str | None] | None) -> None:
     wanted = [TensorSpec("x", np.dtype(np.float32), shape)]
     (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
     with pytest.raises(InputError, match=INFLATED):
-        files.read(tmp_path / "in.npz", wanted)
+        files.load(tmp_path / "in.npz", wanted)
     np.savez(tmp_path / "in.npz", x=np.zeros(2**24 + 2**20, np.float32))  # the file is as large
-    files.read(tmp_path / "in.npz", wanted)
+    files.load(tmp_path / "in.npz", wanted)
 
 
 def test_what_the_model_takes_may_be_inflated(tmp_path: Path) -> None:
     (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())
-    (sample,) = files.read(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**24 + 2**20,))])
+    (sample,) = files.load(tmp_path / "in.npz", [TensorSpec("x", np.dtype(np.float32), (2**24 + 2**20,))])
     assert np.shape(sample["x"]) == (2**24 + 2**20,)
 
 
@@ -146,7 +146,7 @@ def test_an_archive_in_polygraphys_json(tmp_path: Path) -> None:
     array = {"array": base64.b64encode(content).decode(), "polygraphy_class": "ndarray"}
     (tmp_path / "in.json").write_text(json.dumps([{"x": array}]))
     with pytest.raises(InputError, match="the array would inflate to 4,194,304 bytes"):
-        files.read(tmp_path / "in.json", [TensorSpec("x", np.dtype(np.float32), (None,))])
+        files.load(tmp_path / "in.json", [TensorSpec("x", np.dtype(np.float32), (None,))])
 
 
 def test_a_long_header() -> None:

@@ -49,16 +49,16 @@ class TestPolygraphyJson:
     def test_several_samples_in_a_file(self, tmp_path: Path) -> None:
         values = [{name: saved(array) for name, array in sample(index).items()} for index in range(3)]
         path = self.write(tmp_path / "inputs.json", values)
-        same(files.read(path, WANTED), 3)
-        same(files.read(path, WANTED, count=2), 2)
+        same(files.load(path, WANTED), 3)
+        same(files.load(path, WANTED, count=2), 2)
         with pytest.raises(InputError, match="there are 3 samples, and 5 were asked for"):
-            files.read(path, WANTED, count=5)
+            files.load(path, WANTED, count=5)
 
     def test_a_file_a_sample(self, tmp_path: Path) -> None:
         for index in range(3):
             values = {name: saved(array) for name, array in sample(index).items()}
             self.write(tmp_path / f"{index:010}.json", values)
-        same(files.read(tmp_path, WANTED), 3)
+        same(files.load(tmp_path, WANTED), 3)
 
     def test_older_formats(self, tmp_path: Path) -> None:
         x, i = sample(0).values()
@@ -69,12 +69,12 @@ class TestPolygraphyJson:
             "__polygraphy_encoded_ndarray": "constants.LEGACY_TYPE_MARKER",
         }
         lazy = {"values": saved(i), "polygraphy_class": "LazyNumpyArray"}
-        same(files.read(self.write(tmp_path / "old.json", [{"x": old, "i": lazy}]), WANTED), 1)
+        same(files.load(self.write(tmp_path / "old.json", [{"x": old, "i": lazy}]), WANTED), 1)
 
     def test_dtypes_beyond_numpy(self, tmp_path: Path) -> None:
         x = np.array([1.5, -2], ml_dtypes.bfloat16)
         path = self.write(tmp_path / "in.json", [{"x": saved(x)}])
-        (found,) = files.read(path, [TensorSpec("x", x.dtype, (2,))])
+        (found,) = files.load(path, [TensorSpec("x", x.dtype, (2,))])
         np.testing.assert_array_equal(found["x"], x)
 
     @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ class TestPolygraphyJson:
     def test_invalid_files(self, tmp_path: Path, text: str, says: str) -> None:
         (tmp_path / "in.json").write_text(text)
         with pytest.raises(InputError, match=says) as caught:
-            files.read(tmp_path / "in.json", WANTED)
+            files.load(tmp_path / "in.json", WANTED)
         assert "in.json" in str(caught.value.where)
 
 
@@ -123,29 +123,29 @@ def broken():
         return tmp_path / "loader.py"
 
     def test_the_function_is_called_by_name(self, script: Path) -> None:
-        same(files.read(script, WANTED), 3)
-        same(files.read(Path(f"{script}:listed"), WANTED), 3)
-        same(files.read(Path(f"{script}:endless"), WANTED, count=2), 2)
+        same(files.load(script, WANTED), 3)
+        same(files.load(Path(f"{script}:listed"), WANTED), 3)
+        same(files.load(Path(f"{script}:endless"), WANTED, count=2), 2)
 
     def test_an_endless_loader(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "_MAX_SAMPLES", 20)
         with pytest.raises(InputError, match=r"more than 20 samples.*--samples"):
-            files.read(Path(f"{script}:endless"), WANTED)
+            files.load(Path(f"{script}:endless"), WANTED)
 
     def test_the_line_that_raised_is_named(self, script: Path) -> None:
         with pytest.raises(InputError, match=r"loader\.py:18: the loader raised KeyError: 'row 7'"):
-            files.read(Path(f"{script}:broken"), WANTED)
+            files.load(Path(f"{script}:broken"), WANTED)
         script.write_text("import nothing_of_this_name\n")
         with pytest.raises(InputError, match=r"loader\.py:1: the loader raised ModuleNotFoundError"):
-            files.read(script, WANTED)
+            files.load(script, WANTED)
 
     def test_a_missing_function(self, script: Path) -> None:
         with pytest.raises(InputError, match=r"no function 'load_date'.*did you mean load_data"):
-            files.read(Path(f"{script}:load_date"), WANTED)
+            files.load(Path(f"{script}:load_date"), WANTED)
 
     def test_a_missing_script(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"no\.py: the file or folder does not exist"):
-            files.read(tmp_path / "no.py:load", WANTED)
+            files.load(tmp_path / "no.py:load", WANTED)
 
 
 class TestPython:
@@ -186,7 +186,7 @@ def test_nan_and_inf_are_reported(tmp_path: Path) -> None:
 def test_the_inputs_of_another_model_in_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", output=np.zeros(2), logits=np.zeros(3))
     with pytest.raises(InputError, match=r"none of its arrays \(output, logits\) is an input.*another model"):
-        files.read(tmp_path / "in.npz", WANTED)
+        files.load(tmp_path / "in.npz", WANTED)
 
 
 def test_a_single_input_by_a_wrong_name() -> None:

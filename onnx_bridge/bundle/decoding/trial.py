@@ -15,7 +15,7 @@ from typing import Protocol
 from onnx_bridge.bundle.decoding.caches import GrowingCache, StaticCache
 from onnx_bridge.bundle.decoding.sampling import greedy
 from onnx_bridge.bundle.manifest.layout import Layout
-from onnx_bridge.core.values import Array, Value, as_array
+from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
@@ -79,14 +79,12 @@ class Original:
 
     def cache(self, layout: Layout) -> GrowingCache:
         """Return an empty cache."""
-        return GrowingCache(replace(layout, length=None), self._dtypes, self._run)
+        own = replace(layout, length=None)
+        return GrowingCache(own, self._dtypes, lambda arrays: self._reference.run({**arrays, **self._frozen}))
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         """Return seeded token ids, (batch, count)."""
         return as_array(suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids])
-
-    def _run(self, arrays: Mapping[str, Value]) -> Mapping[str, Value]:
-        return self._reference.run({**arrays, **self._frozen})
 
 
 def trials(

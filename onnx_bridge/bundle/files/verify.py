@@ -221,11 +221,7 @@ class _Packed:
 
     def problem(self, name: str, info: FileInfo) -> str | None:
         there = self._files.get(name)
-        if there is None:
-            return "it is missing"
-        if there.bytes != info.bytes:
-            return f"it has {there.bytes:,} bytes instead of {info.bytes:,}"
-        return None if there.sha256 == info.sha256 else "its content was changed (SHA-256)"
+        return "it is missing" if there is None else info.change(there.bytes, lambda: there.sha256)
 
     def names(self) -> set[str]:
         return set(self._files)

@@ -15,7 +15,7 @@ from onnx_bridge.requests.request import fields_of
 def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> None:
     """Raise RuntimeNotFound if a runtime of this machine, or its GPU, cannot run the programs of a bundle."""
     compiled_by = manifest.versions["migraphx"]
-    if _release(compiled_by) != _release(runtime.version):
+    if minor_release(compiled_by) != minor_release(runtime.version):
         raise RuntimeNotFound(
             f"the program was compiled by MIGraphX {compiled_by}, and the one here is {runtime.version} "
             f"({runtime.path})",
@@ -33,7 +33,7 @@ def require_compatible(manifest: Manifest, runtime: Runtime, bundle: Path) -> No
             )
 
 
-def _release(version: str) -> str:
+def minor_release(version: str) -> str:
     """Return the minor release, within which programs stay readable."""
     return ".".join(version.split(".")[:2])
 

@@ -17,7 +17,7 @@ from onnx_bridge.bundle.manifest.axes import label, size_of
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.schema import Count, JsonRecord, Size
-from onnx_bridge.core.values import Kind, Value
+from onnx_bridge.core.values import Kind, Value, dtype_name
 from passes.graphs.limits import MAX_ELEMENTS
 
 
@@ -59,7 +59,8 @@ class TensorInfo(JsonRecord):
         if math.prod(size or 1 for size in shape or ()) > MAX_ELEMENTS:
             what = f"the shape {list(shape or ())} is more than fits into the memory of any machine"
             raise InputError(what, where=f"value {value.name!r}")
-        return cls(str(value.name), _dtype_name(value.dtype), shape, kind.value)
+        dtype = dtype_name(value.dtype.numpy()) if value.dtype else "unknown"  # an undefined one is 0
+        return cls(str(value.name), dtype, shape, kind.value)
 
     def to_json(self) -> dict[str, Any]:
         """Return its members, without the ``kind``, ``classes`` and ``bounds`` of a usual tensor."""
@@ -92,12 +93,6 @@ class TensorInfo(JsonRecord):
         return np.dtype(getattr(ml_dtypes, self.dtype)) if hasattr(ml_dtypes, self.dtype) else np.dtype(self.dtype)
 
 
-def _dtype_name(dtype: ir.DataType | None) -> str:
-    if dtype is None or dtype == ir.DataType.UNDEFINED:
-        return "unknown"
-    return "string" if dtype == ir.DataType.STRING else dtype.numpy().name
-
-
 @dataclass(frozen=True)
 class FileInfo:
     """A file of the bundle.
@@ -125,15 +120,17 @@ class FileInfo:
         """Return what is wrong with the file in a folder (the manifest's); None if size and digest match."""
         path = folder / self.file
         try:
-            size = path.stat().st_size
-            if size != self.bytes:
-                return f"it has {size:,} bytes instead of {self.bytes:,}"
-            unchanged = digest(path) == self.sha256
+            return self.change(path.stat().st_size, lambda: digest(path))
         except FileNotFoundError:
             return "it is missing"
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
-        return None if unchanged else "its content was changed (SHA-256)"
+
+    def change(self, size: int, digest: Callable[[], str]) -> str | None:
+        """Return how a file of some size and digest, which is computed only if the size is right, was changed."""
+        if size != self.bytes:
+            return f"it has {size:,} bytes instead of {self.bytes:,}"
+        return None if digest() == self.sha256 else "its content was changed (SHA-256)"
 
 
 @dataclass(frozen=True)
@@ -246,16 +243,12 @@ class ProgramInfo:
             raise ValueError(what)
         if bool(self.folder) is not (self.manifest is not None):
             raise ValueError(f"the program in {self.folder!r} has no manifest")
+        own, beside = (self.folder or ".", "." if self.folder else "..")  # programs share the weights of models
         for file in self.files:
             place = PurePosixPath(file.file)
-            if str(place.parent) != (self.folder or ".") and (file not in self.model or not self._shares(place)):
+            within = str(place.parent) in ((own, beside) if file in self.model else (own,))
+            if not within or not is_file_name(place.name) or not is_file_name(self.folder or place.name):
                 raise ValueError(f"{file.file!r} is not a file in the bundle")
-            if not is_file_name(place.name) or not (is_file_name(self.folder) or not self.folder):
-                raise ValueError(f"{file.file!r} is not a file in the bundle")
-
-    def _shares(self, model: PurePosixPath) -> bool:
-        """Return whether a file of the model lies beside the folder of its program."""
-        return str(model.parent) == ("." if self.folder else "..")
 
     @property
     def label(self) -> str:

@@ -123,12 +123,14 @@ class Layout:
         """The inputs that are the same for all tokens of a text."""
         return () if self.encoder is None else self.encoder.given
 
-    def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the inputs of the program that takes ``width`` tokens."""
-        past = self.max_length - (0 if self.in_place else width)
+    def shapes(self, width: int, past: int | None = None) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the inputs of the program that takes ``width`` tokens; of the model, behind ``past``."""
+        seen = self.max_length if past is None else past + width
+        if past is None:
+            past = self.max_length - (0 if self.in_place else width)
         shapes: dict[str, tuple[int, ...]] = {self.ids: (self.batch, width)}
         if self.mask is not None:
-            shapes[self.mask] = (self.batch, self.max_length)
+            shapes[self.mask] = (self.batch, seen)
         if self.positions is not None:
             shapes[self.positions] = (self.batch, width)
         if self.length is not None:

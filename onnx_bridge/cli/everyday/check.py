@@ -48,6 +48,7 @@ def check(
             what = f"on a dataset metrics are measured, for which {option} means nothing"
             raise InputError(what, where="--data", hint="--min says what a metric must reach")
         _measure(model, request, html, junit, as_json)
+        return
     if save_results is not None:
         from onnx_bridge.parity.polygraphy import runner as polygraphy  # raises before a long check if it is missing
 
@@ -61,18 +62,16 @@ def check(
     if save_results is not None and report.evidence is not None:
         polygraphy.save_results(save_results, report.evidence.results)
     bisect = ("bisect", model, *again(context, "inputs", "reference", "dims", "shapes", "freeze"))
-    show(report, as_json, bisect if report.exit_code == 1 else (), [html, junit, save_results])
-    if not report.passed:
-        raise typer.Exit(1 if strict and report.not_determined else report.exit_code)
+    code = 1 if strict and report.not_determined else report.exit_code
+    show(report, as_json, bisect if report.exit_code == 1 else (), [html, junit, save_results], code)
 
 
 def _measure(model: Path, request: DataRequest, html: Path | None, junit: Path | None, as_json: bool) -> None:
-    """Measure metrics over the dataset, show them, and leave."""
+    """Measure metrics over the dataset, and show them."""
     with progress(as_json) as tell:
         report = measure(model, request, tell)
     if html is not None:
         accuracy_page(report).write(html)
     if junit is not None:
         write_accuracy_junit(junit, report)
-    show(report, as_json, written=[html, junit])
-    raise typer.Exit(report.exit_code)
+    show(report, as_json, written=[html, junit], code=report.exit_code)

@@ -103,6 +103,4 @@ def _convert_many(batch: BatchRequest, address: str | None, on_ray: bool, as_jso
     engine = Ray(address, batch.jobs) if on_ray else None
     with observer(quiet=as_json or volume.quiet or batch.dry_run) as watching:
         outcome = convert_all.run(batch, engine, watching)
-    show(outcome, as_json)
-    if outcome.exit_code:
-        raise typer.Exit(outcome.exit_code)
+    show(outcome, as_json, code=outcome.exit_code)

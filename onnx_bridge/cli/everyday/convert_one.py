@@ -30,8 +30,6 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
             then = ("check", out)
         show(BundleView(bundle), as_json, then if report is None else ())
     if report is not None:
-        show(report, as_json)
-        if not report.passed:
-            raise typer.Exit(report.exit_code)
+        show(report, as_json, code=report.exit_code)
     elif not bundle.proof.comparable:
         raise typer.Exit(NOT_DETERMINED)

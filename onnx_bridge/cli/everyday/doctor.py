@@ -47,6 +47,4 @@ def doctor(
         then = ("convert", out or model, "-o", model.stem, *(sizes if out is None else ()), *given)
     elif diagnosed.comparable:
         then = ("reduce", model, "-o", f"{model.stem}-reduced", *sizes, *given)
-    show(diagnosed, as_json, then, [html])
-    if diagnosed.exit_code:
-        raise typer.Exit(diagnosed.exit_code)
+    show(diagnosed, as_json, then, [html], diagnosed.exit_code)

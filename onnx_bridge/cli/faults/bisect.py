@@ -31,6 +31,4 @@ def bisect(model: Subject, request: BisectRequest, as_json: Json = False) -> Non
     """
     with progress(as_json) as tell:
         bisected = bisection.run(model, request, tell)
-    show(bisected, as_json)
-    if not bisected.passed:
-        raise typer.Exit(bisected.exit_code)
+    show(bisected, as_json, code=bisected.exit_code)

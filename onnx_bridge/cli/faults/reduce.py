@@ -25,6 +25,4 @@ def reduce(model: ModelOrBundle, out: Out, request: ReduceRequest, as_json: Json
     """
     with progress(as_json) as tell:
         reduced = reduction.run(model, out, request, tell)
-    show(reduced, as_json)
-    if reduced.path is None:
-        raise typer.Exit(1)
+    show(reduced, as_json, code=int(reduced.path is None))

@@ -36,6 +36,4 @@ def clean(
         from onnx_bridge.views.terminal import conversion, tables
 
         tables.console().print(conversion.trace(cleaned), soft_wrap=True)
-    show(cleaned, as_json)
-    if not cleaned.passed:
-        raise typer.Exit(1)
+    show(cleaned, as_json, code=int(not cleaned.passed))

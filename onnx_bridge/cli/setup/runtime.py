@@ -53,9 +53,7 @@ def runtime_list(as_json: Json = False) -> None:
     """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none."""
     with progress(as_json, "look for MIGraphX"):
         runtimes = RuntimeList(choices())
-    show(runtimes, as_json)
-    if runtimes.used is None:
-        raise typer.Exit(1)
+    show(runtimes, as_json, code=int(runtimes.used is None))
 
 
 @app.command("remove")
@@ -74,6 +72,4 @@ def status(as_json: Json = False) -> None:
     """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works."""
     with progress(as_json, "check"):
         checked = runtime_status()
-    show(checked, as_json)
-    if not checked.passed:
-        raise typer.Exit(1)
+    show(checked, as_json, code=int(not checked.passed))

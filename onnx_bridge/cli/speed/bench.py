@@ -50,6 +50,4 @@ def bench(
         write_text(table, measured.to_csv())
     if report is not None:
         page_of(measured).write(report)
-    show(measured, as_json, written=[out, table, report])
-    if not measured.passed:
-        raise typer.Exit(1)
+    show(measured, as_json, written=[out, table, report], code=int(not measured.passed))

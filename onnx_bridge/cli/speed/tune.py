@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from onnx_bridge.cli.options import Model, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.search import TuneRequest
@@ -26,6 +24,4 @@ def tune(model: Model, out: Out, request: TuneRequest, as_json: Json = False) ->
     """
     with progress(as_json) as tell:
         tuned = tuning.run(model, out, request, tell)
-    show(tuned, as_json)
-    if not tuned.passed:
-        raise typer.Exit(1)
+    show(tuned, as_json, code=int(not tuned.passed))

@@ -15,8 +15,8 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+from onnx_bridge.bundle.manifest.compatibility import minor_release
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
@@ -42,7 +42,7 @@ class Origin:
     @property
     def release(self) -> str:
         """The minor release of MIGraphX."""
-        return ".".join(self.migraphx.split(".")[:2])
+        return minor_release(self.migraphx)
 
     def __str__(self) -> str:
         return f"{self.architecture or self.target} with MIGraphX {self.release}"
@@ -84,9 +84,7 @@ class TuningResults:
     def __enter__(self) -> TuningResults:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -31,6 +31,7 @@ from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import as_array
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
@@ -126,7 +127,6 @@ class DecoderConversion(GeneratingConversion):
         """Return tokens behind a full cache."""
         (sample,) = suitable(self.model, self.layout.shapes(width))
         assert self.layout.mask is not None
-        mask = sample[self.layout.mask]
-        assert isinstance(mask, np.ndarray)
+        ones = np.ones_like(as_array(sample[self.layout.mask]))
         length = {} if self.layout.length is None else {self.layout.length: np.array([self.layout.max_length - width])}
-        return {**sample, self.layout.mask: np.ones_like(mask), **length}
+        return {**sample, self.layout.mask: ones, **length}

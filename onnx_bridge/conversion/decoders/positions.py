@@ -30,7 +30,7 @@ def positioned(
     programs: dict[int, Source] = {}
     for width in widths:
         most = layout.max_length - width
-        shapes = partial(_shapes, layout, width)
+        shapes = partial(layout.shapes, width)
         program = sized(model, shapes(most))
         try:
             length = look_up_by_length(model, program, shapes, most)
@@ -41,13 +41,3 @@ def positioned(
         digest = json_digest([source.digest, width, layout.max_length, dict(request.freeze), code_digest(__name__)])
         programs[width] = Source(program, name=source.name, digest=digest)
     return replace(layout, length=length), programs
-
-
-def _shapes(layout: Layout, width: int, past: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the inputs of a program for some size of its past."""
-    shapes = layout.shapes(width)
-    if layout.mask is not None:
-        shapes[layout.mask] = (layout.batch, past + width)
-    for tensor in layout.cache:
-        shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
-    return shapes

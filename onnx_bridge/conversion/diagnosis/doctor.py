@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -91,13 +91,12 @@ def _run(
     model: str | os.PathLike[str] | ir.Model, out: Path | None, request: DoctorRequest, progress: Progress
 ) -> Diagnosis:
     runtime = runtimes.find(request.runtime)
-    seconds = SECONDS if request.timeout is None else min(request.timeout, SECONDS)
     passes, notes = _rehearsal(request.target, runtime)
     target = ProbedRuntime(
         runtime,
         cache=request.cache,
         budget=request.probe_budget,
-        timeout=seconds,
+        timeout=min(request.timeout or SECONDS, SECONDS),
         compile_for="gpu" if request.target == "gpu" else resolve_target(request.target, runtime),
         rehearsal=passes,
     )
@@ -260,7 +259,7 @@ def _facts(model: ir.Model) -> dict[str, Any]:
         if isinstance(dim, ir.SymbolicDim)
     }
     foreign = Counter(node.domain for node in nodes if node.domain)
-    names = Counter(value.name for graph in scope.graphs() for value in _named(graph))
+    names = Counter(value.name for value in dict.fromkeys(scope.values()) if value.name)
     facts = {
         "IR version": model.ir_version,
         "opsets": ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in scope.opset_imports.items()),
@@ -271,10 +270,3 @@ def _facts(model: ir.Model) -> dict[str, Any]:
         "shadowed names": sum(1 for count in names.values() if count > 1),
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _named(graph: ir.Graph) -> Iterator[ir.Value]:
-    values = dict.fromkeys(
-        (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
-    )
-    return (value for value in values if value.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass
@@ -82,23 +83,17 @@ def explain(name: str, model: str | os.PathLike[str] | ir.Model, *, node: str | 
         if node not in names:
             raise InputError("the model has no such node", where=f"node {node!r}", hint=nearest(node, names))
     pipeline = Pipeline.parse(name)
-    target = _runtime() if any(isinstance(pass_, Legalize) for pass_ in pipeline.passes) else None
-    if target is not None:  # a node without known shapes cannot be probed
-        InferShapes().run(loaded, Context())
+    target: Target | None = None
+    if any(isinstance(pass_, Legalize) for pass_ in pipeline.passes):
+        with contextlib.suppress(RuntimeNotFound):
+            target = ProbedRuntime(runtimes.find())
+            InferShapes().run(loaded, Context())  # a node without known shapes cannot be probed
     steps = pipeline.run(loaded, Context(target))
     rewrites = [
         rewrite for step in steps for rewrite in step.result.rewrites if node in (None, *rewrite.before, *rewrite.after)
     ]
     skips = [skip for step in steps for skip in step.result.skips if node in (None, skip.node)]
     return Explanation(name, rewrites, skips, node)
-
-
-def _runtime() -> Target | None:
-    """Return the runtime that gives verdicts to legalization; None if there is none."""
-    try:
-        return ProbedRuntime(runtimes.find())
-    except RuntimeNotFound:
-        return None
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

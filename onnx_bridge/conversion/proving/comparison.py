@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -193,14 +194,12 @@ class _Comparison:
             except (BridgeError, Unprovable) as error:
                 why = str(error)
         differing = [output for output in compared.outputs if output.differs]
-        if differing and why is not None and undetermined(differing, given, right, self._moved, self.precision.epsilon):
+        run = partial(self._run, self.original.path, shapes=self.original.shapes)
+        if differing and why is not None and undetermined(differing, given, right, run, self.precision.epsilon):
             listed = ", ".join(output.name for output in differing)
             what = "the reference's own change as much when its inputs change by one unit in the last place"
             raise Unprovable(f"the values of {listed} are not determined: {what}; inside nothing was compared: {why}")
         return compared
-
-    def _moved(self, samples: Sequence[Sample]) -> list[dict[str, Value]]:
-        return self._run(self.original.path, samples, shapes=self.original.shapes)
 
     @property
     def _frozen(self) -> Mapping[str, Value]:

@@ -68,7 +68,9 @@ class ChosenSizes:
     @property
     def applied(self) -> CleanRequest:
         """The request, with these sizes."""
-        return self._applied(self.sizes)
+        shapes = self.dims.shapes_of_unnamed(self.sizes.all)
+        named = {name: size for name, size in self.sizes.all.items() if name in self.dims.symbols}
+        return replace(self.request, dims={**self.request.dims, **named}, shapes={**self.request.shapes, **shapes})
 
     @property
     def notes(self) -> list[str]:
@@ -124,11 +126,6 @@ class ChosenSizes:
 
     def _resized(self, changed: Mapping[str, int]) -> OpenSizes:
         return self._free.sizes(self.request.default_dim or 1, {**self._given, **self.sizes.default, **changed})
-
-    def _applied(self, sizes: OpenSizes) -> CleanRequest:
-        shapes = self.dims.shapes_of_unnamed(sizes.all)
-        named = {name: size for name, size in sizes.all.items() if name in self.dims.symbols}
-        return replace(self.request, dims={**self.request.dims, **named}, shapes={**self.request.shapes, **shapes})
 
     def _runs(self, changed: Mapping[str, int]) -> bool:
         """Return whether the reference runs the model if some dimensions have other sizes."""

@@ -23,7 +23,7 @@ from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import BridgeError, ParityError
-from onnx_bridge.core.values import Value
+from onnx_bridge.core.values import Value, as_array
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
@@ -165,10 +165,8 @@ class _Trial:
         """Return the outputs for a padded sample."""
         padding, wide = Padding(self._request.pad, before), dict(sample)
         for spec in self._specs:
-            array = sample[spec.name]
-            assert isinstance(array, np.ndarray)
             tensor = TensorInfo(spec.name, spec.dtype.name, spec.shape or ())
-            wide[spec.name] = padding.pad(array, tensor, small, large)
+            wide[spec.name] = padding.pad(as_array(sample[spec.name]), tensor, small, large)
         return self._reference.run({**wide, **self._frozen})
 
     def _points(self, bucket: Sizes) -> Iterator[tuple[Sizes, Sizes]]:

@@ -16,7 +16,7 @@ from onnx_bridge.conversion.precision.quantized_products import QuantizedProduct
 from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.progress import Progress, Stage
+from onnx_bridge.core.progress import Stage
 from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from passes.legalize.legalize import Legalize
@@ -57,15 +57,14 @@ def clean(plan: Plan) -> CleanedModel:
         RuntimeFailure: MIGraphX cannot be started.
     """
     request, stopwatch = plan.request, plan.stopwatch
-    limits = {} if request.timeout is None or request.timeout >= SECONDS else {"timeout": request.timeout}
     verdicts = ProbedRuntime(
         plan.runtime,
         cache=request.cache,
         progress=stopwatch.progress,
+        timeout=min(request.timeout or SECONDS, SECONDS),
         budget=request.probe_budget,
         compile_for=plan.target,
         rehearsal=plan.rehearsal,
-        **limits,
     )
     results = _reused(plan) or _cleaned(plan, verdicts)
     products = plan.precision.quantized_products(results.model)
@@ -106,13 +105,8 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
             CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1),
             plan.precision.pipeline(plan.pipeline, model),
             target=verdicts,
-            progress=_announcing(plan.stopwatch.progress),
+            progress=lambda name: plan.stopwatch.progress(Stage.LEGALIZE if name == Legalize.name else name),
         )
         check_ranks(cleaned.model)
     notes = [*cleaned.notes, *precision_notes(cleaned.steps, request.precision)]
     return PassResults(cleaned.model, str(cleaned.pipeline), [step.to_json() for step in cleaned.steps], notes)
-
-
-def _announcing(progress: Progress) -> Progress:
-    """Return a callback for the names of passes, which announces legalization as a stage of its own."""
-    return lambda name: progress(Stage.LEGALIZE if name == Legalize.name else name)

@@ -93,7 +93,9 @@ class _Prover:
 
     def proof(self) -> BundleProof:
         try:
-            self._check_determined()
+            for scope in scopes(self._model):
+                if (node := next((node for node in scope.nodes() if is_random(node, scope)), None)) is not None:
+                    raise Unprovable(f"{node.op_type} {node.name} draws new numbers in each run")
             return self._at_real_size()
         except TooLarge as why:
             real = str(why)
@@ -108,12 +110,6 @@ class _Prover:
         except Unprovable as why:
             refused = Obstacle.REFERENCE.value in self.compiled.partitioned.proofs.unproven
             return BundleProof(unproven=f"{real}; {why}", comparable=not refused and load_error(self._model) is None)
-
-    def _check_determined(self) -> None:
-        for scope in scopes(self._model):
-            for node in scope.nodes():
-                if is_random(node, scope):
-                    raise Unprovable(f"{node.op_type} {node.name} draws new numbers in each run")
 
     def _at_real_size(self) -> BundleProof:
         seconds = run_seconds(self.compiled) * (len(self.samples) or SAMPLES)

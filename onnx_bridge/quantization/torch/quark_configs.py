@@ -22,8 +22,9 @@ def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str])
     would need the scale of the product, which neither Quark nor MIGraphX enforces.
     """
     configs, types = quark.load(f"{_CONFIG}.config"), quark.load(f"{_CONFIG}.type")
-    weight = _weight(scheme, configs, per_channel)
-    activations = None if scheme.name in _WEIGHTS_ONLY else _activations(scheme, configs)
+    stored = "int8" if scheme.name in ("uint8", "int16") else scheme.name  # of weights
+    weight = _spec(stored, configs, per_channel=per_channel)
+    activations = None if scheme.name in _WEIGHTS_ONLY else _spec(scheme.name, configs)
     layer = configs.QLayerConfig(
         input_tensors=activations, output_tensors=activations if mode == "fx" else None, weight=weight
     )
@@ -41,8 +42,9 @@ def storage_notes(scheme: Scheme) -> tuple[str, ...]:
     return ()
 
 
-def _weight(scheme: Scheme, configs: Any, per_channel: bool) -> Any:
-    match scheme.name:
+def _spec(name: str, configs: Any, *, per_channel: bool = False) -> Any:
+    """Return how a tensor is stored in the form of a scheme."""
+    match name:
         case "bf16":
             return configs.Bfloat16Spec().to_quantization_spec()
         case "bfp16":
@@ -59,33 +61,12 @@ def _weight(scheme: Scheme, configs: Any, per_channel: bool) -> Any:
                 round_method="half_even",
             ).to_quantization_spec()
         case "fp8":
-            return _float8(configs)
-        case "int8-pow2":
-            return _integers("int8", configs, per_channel=per_channel, powers=True)
+            return configs.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False).to_quantization_spec()
         case _:
-            return _integers("int8", configs, per_channel=per_channel)
+            return _integers(name.removesuffix("-pow2"), configs, per_channel, powers=name.endswith("-pow2"))
 
 
-def _activations(scheme: Scheme, configs: Any) -> Any:
-    match scheme.name:
-        case "bf16":
-            return configs.Bfloat16Spec().to_quantization_spec()
-        case "fp8":
-            return _float8(configs)
-        case "int8-pow2":
-            return _integers("int8", configs, powers=True)
-        case name:
-            return _integers(name, configs, symmetric=name != "uint8")
-
-
-def _float8(configs: Any) -> Any:
-    spec = configs.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False)
-    return spec.to_quantization_spec()
-
-
-def _integers(
-    name: str, configs: Any, *, per_channel: bool = False, powers: bool = False, symmetric: bool = True
-) -> Any:
+def _integers(name: str, configs: Any, per_channel: bool, *, powers: bool) -> Any:
     types, observers = quark.load(f"{_CONFIG}.type"), quark.load(_OBSERVER)
     measure = f"Per{'Channel' if per_channel else 'Tensor'}{'PowOf2MinMSE' if powers else 'MinMax'}Observer"
     if not hasattr(observers, measure):
@@ -94,7 +75,7 @@ def _integers(
         dtype=getattr(types.Dtype, name),
         qscheme=types.QSchemeType.per_channel if per_channel else types.QSchemeType.per_tensor,
         observer_cls=getattr(observers, measure),
-        symmetric=symmetric,
+        symmetric=name != "uint8",
         scale_type=types.ScaleType.pof2 if powers else types.ScaleType.float,
         round_method=types.RoundType.half_even,
         is_dynamic=False,

@@ -126,23 +126,16 @@ class Quantizer:
                     module.enable_fake_quant()
         return frozen
 
-    def _errors(self) -> _QuarkErrors:
-        return _QuarkErrors(f"Quark's {'graph' if self._mode == 'fx' else 'eager'} mode", self._scheme.name)
-
-
-class _QuarkErrors:
-    """Turns exceptions of Quark into InputErrors."""
-
-    def __init__(self, who: str, scheme: str) -> None:
-        self._who, self._scheme = who, scheme
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, InputError):
-            what = f"{self._who} cannot do it: {reason_of(error)}"
-            raise InputError(what, where=f"scheme {self._scheme}") from error
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn exceptions of Quark into InputErrors."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # of any type
+            what = f"Quark's {'graph' if self._mode == 'fx' else 'eager'} mode cannot do it: {reason_of(error)}"
+            raise InputError(what, where=f"scheme {self._scheme.name}") from error
 
 
 class CalibrationBatches(Sequence[list[torch.Tensor]]):

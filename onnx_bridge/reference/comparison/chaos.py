@@ -51,17 +51,16 @@ class MovedReference:
         """Return the comparisons of moved outputs with those of inputs as they are."""
         self._begin(sample)
         for seed in SEEDS[len(self._runs) : count]:
-            self._runs.append(self._run(self.inputs(sample, seed), sample))
+            moved = self.inputs(sample, seed)
+            if moved.keys() <= sample.keys():
+                self._runs.append(self.opened.run(moved))
+            else:
+                self._runs.append(self.opened.values(self.opened.outputs, {**sample, **moved}, moved.keys()))
         return [compare(outputs, expected, Tolerances()) for outputs in self._runs[:count]]
 
     def _begin(self, sample: Values) -> None:
         if self._sample is not sample:
             self._sample, self._rows, self._runs = sample, None, []
-
-    def _run(self, moved: Values, sample: Values) -> Values:
-        if moved.keys() <= sample.keys():
-            return self.opened.run(moved)
-        return self.opened.values(self.opened.outputs, {**sample, **moved}, moved.keys())
 
     @cached_property
     def _looked_up(self) -> list[str]:

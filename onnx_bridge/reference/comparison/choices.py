@@ -137,7 +137,7 @@ class Examination:
         """Return the first choice that is not right for its own operands; None if all are.
 
         Args:
-            theirs: the other side's values.
+            tested: the other side's values.
             computed: what the reference computes from the other side's operands.
         """
         for node in self.nodes:
@@ -151,7 +151,7 @@ class Examination:
         """Return the choices that the reference makes differently.
 
         Args:
-            theirs: the other side's values.
+            tested: the other side's values.
             given: the reference's values, given the other side's choices.
             inputs: the inputs of the model.
         """
@@ -237,14 +237,11 @@ def _measured(
     if first is None:
         return None
     wide = np.asarray(first, np.float64)
-    if node.op_type == "TopK":
-        axis = node.attributes.get_int("axis", -1)
-        taken, wanted = (np.take_along_axis(wide, np.asarray(outputs[1]), axis) for outputs in (chosen, right))
-        return float(np.abs(taken - wanted).max())
-    if node.op_type in ("ArgMax", "ArgMin"):
-        axis = node.attributes.get_int("axis", 0)
-        indices = [np.asarray(outputs[0]) for outputs in (chosen, right)]
-        if not node.attributes.get_int("keepdims", 1):
+    if node.op_type in ("TopK", "ArgMax", "ArgMin"):
+        sorts = node.op_type == "TopK"
+        axis = node.attributes.get_int("axis", -1 if sorts else 0)
+        indices = [np.asarray(outputs[1 if sorts else 0]) for outputs in (chosen, right)]
+        if not sorts and not node.attributes.get_int("keepdims", 1):
             indices = [np.expand_dims(outputs, axis) for outputs in indices]
         taken, wanted = (np.take_along_axis(wide, index, axis) for index in indices)
         return float(np.abs(taken - wanted).max())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.schema import JsonRecord
-from onnx_bridge.core.values import Array, Value, flat
+from onnx_bridge.core.values import Array, Value, dtype_name, flat
 from onnx_bridge.reference.comparison.metrics import Tally, chunks, top_k_agreement
 from onnx_bridge.reference.comparison.tolerances import EXACT, PartialTolerance, Tolerance, Tolerances
 
@@ -163,7 +163,7 @@ def compare(
         elif isinstance(right, np.ndarray) or isinstance(got, np.ndarray):
             array, which = (right, "missing") if isinstance(right, np.ndarray) else (got, "extra")
             assert isinstance(array, np.ndarray)
-            outputs.append(OutputComparison(name, which, _name(array.dtype), array.shape, elements=array.size))
+            outputs.append(OutputComparison(name, which, dtype_name(array.dtype), array.shape, elements=array.size))
         else:
             reason = None if right == got else f"{got or 'missing'} where {right or 'nothing'} was expected"
             outputs.append(OutputComparison(name, reason, right or got or ""))
@@ -187,10 +187,8 @@ def compare_all(
     Raises:
         InputError: a tolerance names an output that does not exist.
     """
-    comparisons = []
-    for outputs, right in zip(actual, expected, strict=True):
-        comparisons.append(compare(outputs, right, tolerances_of(tolerances, right) if layers else tolerances))
-    return tuple(comparisons)
+    known = [tolerances_of(tolerances, right) if layers else tolerances for right in expected]
+    return tuple(map(compare, actual, expected, known))
 
 
 def tolerances_of(tolerances: Tolerances, outputs: Mapping[str, Value]) -> Tolerances:
@@ -221,11 +219,11 @@ def _tolerances(given: Tolerance | Mapping[str, Tolerance] | Tolerances | None) 
 
 
 def _compare(name: str, actual: Array, expected: Array, tolerances: Tolerances, measured: bool) -> OutputComparison:
-    dtype = _name(expected.dtype)
+    dtype = dtype_name(expected.dtype)
     strings = dtype == "string"
     reasons = []
-    if _name(actual.dtype) != dtype:
-        reasons.append(f"dtype {_name(actual.dtype)} ≠ {dtype}")
+    if dtype_name(actual.dtype) != dtype:
+        reasons.append(f"dtype {dtype_name(actual.dtype)} ≠ {dtype}")
     elif expected.dtype.kind == "c":
         reasons.append(f"{dtype} cannot be compared")
     if actual.shape != expected.shape:
@@ -269,10 +267,6 @@ def _reason(tally: Tally, index: tuple[int, ...] | None, actual: Array, expected
         parts.append(f"{tally.beyond} of {expected.size} elements beyond tolerance")
     at = f" at [{','.join(map(str, index))}]" if index else ""
     return f"{', '.join(parts)}; worst{at}: {_shown(actual[index])} against {_shown(expected[index])}"
-
-
-def _name(dtype: np.dtype[Any]) -> str:
-    return "string" if dtype.kind in "OUST" else dtype.name
 
 
 def _number(value: Any) -> Number:

@@ -37,10 +37,10 @@ class Metric(ABC):
     unit: ClassVar[str] = ""
     labelled: bool = False
 
-    @staticmethod
-    @abstractmethod
-    def applies(name: str, expected: Array, label: Array | None) -> bool:
-        """Return whether an output, of a name, has this metric."""
+    @classmethod
+    def applies(cls, name: str, expected: Array, label: Array | None) -> bool:
+        """Return whether an output, of a name, has this metric; by default, if it has numbers."""
+        return is_float(expected.dtype) or expected.dtype.kind in "iu"
 
     @abstractmethod
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
@@ -124,10 +124,6 @@ class Cosine(Metric):
     def __init__(self) -> None:
         self._sum, self._samples = 0.0, 0
 
-    @staticmethod
-    def applies(name: str, expected: Array, label: Array | None) -> bool:
-        return _is_number(expected)
-
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
         output, wanted = _comparable(actual, expected)
         lengths = math.sqrt(float(output @ output)) * math.sqrt(float(wanted @ wanted))
@@ -151,10 +147,6 @@ class Sqnr(Metric):
 
     def __init__(self) -> None:
         self._signal, self._noise, self._seen = 0.0, 0.0, False
-
-    @staticmethod
-    def applies(name: str, expected: Array, label: Array | None) -> bool:
-        return _is_number(expected)
 
     def add(self, actual: Array, expected: Array, label: Array | None) -> None:
         output, wanted = _comparable(actual, expected)
@@ -194,8 +186,8 @@ class Iou(Metric):
         self._either: Counter[int] = Counter()
         self._sum, self._boxes = 0.0, 0
 
-    @staticmethod
-    def applies(name: str, expected: Array, label: Array | None) -> bool:
+    @classmethod
+    def applies(cls, name: str, expected: Array, label: Array | None) -> bool:
         if is_float(expected.dtype):
             return expected.ndim >= 2 and (expected.shape[-1] == 4 or expected.ndim == 4)
         return expected.dtype.kind == "b" or (expected.dtype.kind in "iu" and expected.ndim >= 3)
@@ -230,10 +222,6 @@ def metric_of(name: str) -> type[Metric]:
         hint = nearest(name, METRICS) or f"there are {', '.join(METRICS)}"
         raise InputError(f"the metric {name!r} does not exist", where="metric", hint=hint)
     return METRICS[name]
-
-
-def _is_number(array: Array) -> bool:
-    return is_float(array.dtype) or array.dtype.kind in "iu"
 
 
 def _comparable(actual: Array, expected: Array) -> tuple[Array, Array]:

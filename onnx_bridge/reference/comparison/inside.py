@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.core.values import Value
+from onnx_bridge.core.values import Value, as_array
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.unfolded import unfolded
 from passes.graphs.lineage import shift_of, unshifted
@@ -119,9 +119,7 @@ class InsideModel:
         values = self._open.values([*outputs, *present], sample if self.sample is None else self.sample)
         for name in self._shifted.keys() & set(names):
             now, offset = self._shifted[name]
-            array = values[now]
-            assert isinstance(array, np.ndarray)
-            values[name] = unshifted(array, offset)
+            values[name] = unshifted(as_array(values[now]), offset)
         return values
 
 

@@ -83,7 +83,8 @@ class Judge:
         except BridgeError as error:  # the reference need not take the inputs that it is given here
             self.unexamined = str(error)
             return compared
-        return compared if why is None else _not_determined(compared, why)
+        outputs = (output if output.passed else replace(output, undetermined=why) for output in compared.outputs)
+        return compared if why is None else Comparison(tuple(outputs))
 
     def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
         """Return the outputs with inputs moved by one unit in the last place, against those without, by name.
@@ -159,9 +160,3 @@ def _differ_in_kind(actual: Values, expected: Values) -> bool:
     if actual.keys() != expected.keys():
         return True
     return any(wanted.get(name, dtype) != dtype for name, dtype in dtypes.items())
-
-
-def _not_determined(compared: Comparison, why: str) -> Comparison:
-    return Comparison(
-        tuple(output if output.passed else replace(output, undetermined=why) for output in compared.outputs)
-    )

@@ -38,6 +38,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.values import as_array
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Dim, dims_of
@@ -110,7 +111,7 @@ class EncoderDecoderConversion(GeneratingConversion):
         shapes = self._encoder_shapes(encoder)
         run(encoder, folder / ENCODER, self._request(shapes), progress)
         layout = self._convert_memory(folder, shapes, progress)
-        step = static_step(self.parts.step, partial(self._step_shapes, layout), layout.batch, self.length)
+        step = static_step(self.parts.step, partial(layout.shapes, 1), layout.batch, self.length)
         layout = replace(layout, mask=step.mask, length=step.length)
         (sample,) = suitable(step.model, layout.shapes(1))
         sample[step.mask] = np.ones((layout.batch, self.length), np.int64)
@@ -125,8 +126,7 @@ class EncoderDecoderConversion(GeneratingConversion):
         encoder = decoder.layout.encoder
         assert encoder is not None
         source = original.source(encoder, encoder.shape[1] // 2 if shorter else encoder.shape[1])
-        tokens = source[encoder.source]
-        assert isinstance(tokens, np.ndarray)
+        tokens = as_array(source[encoder.source])
         tolerances = computed_precision(
             converted.resolved.source.model(), converted.cleaned, self.request.precision
         ).tolerances
@@ -203,13 +203,6 @@ class EncoderDecoderConversion(GeneratingConversion):
             for past, present in parts.cache.items()
         ]
         return Layout(batch, self.length, parts.ids, parts.logits, tuple(cache), encoder=encoder)
-
-    def _step_shapes(self, layout: Layout, past: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the inputs of the step for some size of its past."""
-        shapes = layout.shapes(1)
-        for tensor in layout.cache:
-            shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
-        return shapes
 
 
 def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

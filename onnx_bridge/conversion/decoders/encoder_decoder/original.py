@@ -15,7 +15,7 @@ from onnx_bridge.bundle.decoding.caches import GrowingCache
 from onnx_bridge.bundle.manifest.layout import Encoder, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, matching
-from onnx_bridge.core.values import Array, Value
+from onnx_bridge.core.values import Array, Value, as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
@@ -41,9 +41,7 @@ class EncoderDecoderOriginal:
         shapes |= {} if layout.mask is None else {layout.mask: (layout.shape[0], count)}
         (sample,) = suitable(self.encoder.model, shapes, seed=seed)
         if layout.mask is not None:
-            mask = sample[layout.mask]
-            assert isinstance(mask, np.ndarray)
-            sample[layout.mask] = np.ones_like(mask)
+            sample[layout.mask] = np.ones_like(as_array(sample[layout.mask]))
         return sample
 
     def of(self, layout: Layout, source: Mapping[str, Value]) -> _Generation:
@@ -102,10 +100,8 @@ class _Generation:
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         """Return seeded token ids, (batch, count)."""
-        step = self.original.step
-        ids = suitable(step.model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids]
-        assert isinstance(ids, np.ndarray)
-        return ids
+        (sample,) = suitable(self.original.step.model, {layout.ids: (layout.batch, count)}, seed=seed)
+        return as_array(sample[layout.ids])
 
 
 class _Program:

@@ -10,7 +10,7 @@ and values that depend on its tokens are the cache.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -73,7 +73,8 @@ class Parts:
             hint = "export both files at once, with a cache"
             raise InputError(f"the decoders do not fit together: {what}", where=_WHERE, hint=hint)
         outputs = _named(first.graph.outputs)
-        memory_input = _hidden_input(first, list(pasts.values()))
+        inputs = {name: value for name, value in _named(first.graph.inputs).items() if name not in pasts.values()}
+        memory_input = only("hidden states", [name for name, value in inputs.items() if is_states(value)], inputs)
         crossing = [key for key, name in presents.items() if _inputs_of(outputs[name]) == {memory_input}]
         own = matching(PRESENT, _named(step.graph.outputs))
         cache = {pasts[key]: own.get(key, "") for key in pasts if key not in crossing}
@@ -105,11 +106,6 @@ def specialized(model: ir.Model, freeze: Mapping[str, str]) -> ir.Model:
 def _named(values: Sequence[ir.Value]) -> dict[str, ir.Value]:
     """Return values by name, without inputs that are initializers."""
     return {str(value.name): value for value in values if not value.is_initializer()}
-
-
-def _hidden_input(first: ir.Model, pasts: Collection[str]) -> str:
-    others = {name: value for name, value in _named(first.graph.inputs).items() if name not in pasts}
-    return only("hidden states", [name for name, value in others.items() if is_states(value)], others)
 
 
 def _inputs_of(value: ir.Value) -> set[str]:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples.roles import required_inputs
@@ -186,9 +186,7 @@ def _tables(step: ir.Model, fixed: ir.Model, shapes: Callable[[int], Shapes], le
         sample = {name: np.zeros(shapes(past)[name], dtype) for name, dtype in dtypes.items()}
         outputs = reference.run(sample)
         for value, tensor in candidates.items():
-            row = outputs[str(value.name)]
-            assert isinstance(row, np.ndarray)
-            row = _at_end(row, tensor)
+            row = _at_end(as_array(outputs[str(value.name)]), tensor)
             same = np.array_equal(row, tensor)
             rows[value].append(tensor if same else row)
             if not same and tensor.nbytes * length > _MOST:
