@@ -125,21 +125,13 @@ class Bundle(Runnable):
 
     @property
     def program(self) -> Program:
-        """The program of a bundle that does not choose one.
-
-        Raises:
-            InputError: the bundle chooses by sizes.
-        """
+        """The program of a bundle that does not choose one; raises InputError if it chooses by sizes."""
         _ = self.manifest.program
         return self.programs[0]
 
     @functools.cached_property
     def decoder(self) -> Decoder:
-        """The part that generates text with the programs.
-
-        Raises:
-            InputError: the bundle is not a decoder.
-        """
+        """The part that generates text with the programs; raises InputError if the bundle is not a decoder."""
         if self.manifest.decoder is None:
             raise InputError("this is not a decoder", where=str(self.path), hint="`convert --as decoder` makes one")
         return Decoder(self.path, self.manifest.decoder, self.programs)
@@ -171,11 +163,7 @@ class Bundle(Runnable):
             program.open(worker)
 
     def choose(self, sizes: Mapping[str, int]) -> Program:
-        """Return the smallest program that holds some sizes, and has the values of selecting inputs.
-
-        Raises:
-            InputError: no program does; the error names all of them.
-        """
+        """Return the smallest program that holds some sizes, with the values of selecting inputs; raises InputError."""
         exact = self.manifest.exact
         for program in self.programs:
             dims = program.info.dims

@@ -126,11 +126,7 @@ def run_program(program: RemoteProgram, inputs: Mapping[str, Value], expected: M
 
 
 def to_tensors(program: RemoteProgram, inputs: Mapping[str, Value]) -> dict[str, Tensor]:
-    """Return the parameters of a program; it has none for inputs that nothing uses.
-
-    Raises:
-        MigraphxError: a parameter has no array, or its array has no type in MIGraphX.
-    """
+    """Return the parameters of a program; raises MigraphxError if one has no array, or one without a type there."""
     arrays, tensors = flat(inputs), {}
     for name, shape in program.get_parameter_shapes().items():
         if name not in arrays:

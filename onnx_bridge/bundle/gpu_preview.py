@@ -60,20 +60,12 @@ class GpuPreview:
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
-        """The passes.
-
-        Raises:
-            RuntimeNotFound, RuntimeFailure: as for `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`.
-        """
+        """The passes; raises like `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`."""
         return self._passes or rehearsal(runtimes.find(self.programs[0].runtime_name))
 
     @property
     def products(self) -> tuple[Operator, ...]:
-        """The convolutions and matrix products after the passes of the gpu target.
-
-        Raises:
-            RuntimeFailure: as for a call.
-        """
+        """The convolutions and matrix products after the passes of the gpu target; raises RuntimeFailure."""
         for program in self.programs:
             if not program.loaded:
                 program.open()

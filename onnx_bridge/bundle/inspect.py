@@ -71,11 +71,7 @@ class BundleView:
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:
-    """Summarize a model or a bundle.
-
-    Raises:
-        InputError: the model or the bundle cannot be read.
-    """
+    """Summarize a model or a bundle; raises InputError if it cannot be read."""
     if isinstance(model, ir.Model):
         return describe_model(model)
     if is_bundle(model):

@@ -75,7 +75,6 @@ class BucketConversion(Several):
 
     @property
     def folders(self) -> list[str]:
-        """The folders of all programs."""
         return list(map(label, self.sizes.buckets))
 
     def resolve(self, folder: Path, progress: Progress) -> Resolved:

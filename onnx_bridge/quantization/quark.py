@@ -93,17 +93,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
-    """Quantize the first file of ``source`` into the second; return no notes.
-
-    Args:
-        source: the file to read, and the one to write.
-        scheme: a scheme that Quark supports.
-        reader: the calibration data.
-        per_channel: whether weights get a scale for each output channel.
-
-    Raises:
-        InputError: Quark is not installed, or fails, with its message.
-    """
+    """Quantize as `onnx_bridge.quantization.onnxruntime_quantizer.quantize`; raises InputError without Quark, too."""
     library = load("quark.onnx")
     config = _config(scheme, source, per_channel)
     try:

@@ -54,17 +54,12 @@ class Session:
         where: str = "the model",
         emulate: bool = False,
     ) -> None:
-        """Load a model.
+        """Load a model; further arguments and errors are those of `onnx_bridge.reference.reference.Reference`.
 
         Args:
-            model: a file is read by ONNX Runtime itself, which maps its external data; the weights of a model in memory
-                are used where they are; bytes are a serialized model.
-            custom_op_libraries: libraries of custom operators (``.so``) that the model needs.
+            model: the model; the weights of one in memory are used where they are.
             where: the model, for errors.
             emulate: whether to compute AMD Quark's operators without their library.
-
-        Raises:
-            InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
         """
         self._where = where
         self._source: models.SessionSource | None = None
@@ -116,18 +111,7 @@ class Session:
         return types
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
-        """Compute all outputs.
-
-        Args:
-            sample: arrays by input name; bfloat16, float8 and 4-bit and 2-bit integers as ml_dtypes have them, strings
-                as object arrays. A sequence is a list of arrays, an optional without a value None.
-
-        Returns:
-            The outputs by name, in the model's order.
-
-        Raises:
-            InputError: the sample does not fit the model, or ONNX Runtime fails.
-        """
+        """Return all outputs by name, as `onnx_bridge.reference.reference.Reference.run`; raises InputError."""
         if self._emulation is not None:
             return self._emulation.run(sample)
         if self._unusual and self._needs_lists(sample):

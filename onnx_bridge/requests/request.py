@@ -150,11 +150,7 @@ class Request:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the request with some options, as the API takes them; an option of None keeps its default.
-
-        Raises:
-            InputError: an option does not exist, or a value is out of range.
-        """
+        """Return the request with options as the API takes them (None for a default); raises InputError."""
         known = {field.name: field for field in fields_of(cls)}
         for name in options:
             if name not in known:
@@ -192,11 +188,7 @@ class Request:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "request") -> Self:
-        """Return the request that `to_json` wrote; fields that are not given keep their defaults.
-
-        Raises:
-            InputError: a field is unknown, or its value has the wrong type or is out of range.
-        """
+        """Return the request that `to_json` wrote, with defaults of fields that are not given; raises InputError."""
         return cls(**{name: cls.field_value(name, value, where) for name, value in values.items()})
 
     @classmethod

@@ -65,11 +65,7 @@ class ImageRules:
 
     @classmethod
     def read(cls, path: Path) -> ImageRules:
-        """Return the rules that a file declares, with the defaults for the others.
-
-        Raises:
-            InputError: it is not TOML, or a rule is unknown or invalid.
-        """
+        """Return the rules that a file declares, with defaults for the others; raises InputError for a wrong one."""
         try:
             content = tomllib.loads(read_regular(path).decode())
         except (OSError, ValueError, RecursionError) as error:

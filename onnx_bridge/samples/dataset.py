@@ -60,11 +60,7 @@ class Dataset:
         return self.limit if count is None else min(count, self.limit or count)
 
     def __iter__(self) -> Iterator[tuple[Sample, Array | None]]:
-        """Yield each sample with its labels.
-
-        Raises:
-            InputError: the samples cannot be read, or do not fit the model; or there are no samples.
-        """
+        """Yield each sample with its labels; raises InputError without any, or if they are broken, or do not fit."""
         empty = True
         for origin, sample, label in islice(self._batches(), self.limit):
             empty = False

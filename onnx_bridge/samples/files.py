@@ -71,15 +71,7 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
 
 
 def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
-    """Yield samples as they are in a file, folder or script, each with its origin.
-
-    Args:
-        path: the path of the file, folder or script; for a function of a script, ``script.py:function``.
-        wanted: the inputs of the model.
-
-    Raises:
-        InputError: the format is unknown, or the file is damaged.
-    """
+    """Yield samples for the inputs of a model as a source of `load` has them, with their origins; raises InputError."""
     script, colon, function = str(path).rpartition(":")
     if colon and script.endswith(".py") and not path.exists():
         path = Path(script)

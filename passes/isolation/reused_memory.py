@@ -125,11 +125,7 @@ class AnswerMemory(ReusedMemory):
         return arrays
 
     def make_private(self) -> None:
-        """Replace what is shared by private memory with the same bytes, at the same address.
-
-        Raises:
-            OSError: there is no memory.
-        """
+        """Replace what is shared by private memory with the same bytes, at the same address; raises OSError."""
         assert self._memory is not None
         address, size = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)), len(self._memory)
         libc = ctypes.CDLL(None, use_errno=True)
@@ -169,11 +165,7 @@ class AnswerMemories:
         return self._memories[-1]
 
     def prepare_fork(self) -> None:
-        """Leave what is lent to its users, of whom there will be two; then everything is copied.
-
-        Raises:
-            OSError: there is no memory for it.
-        """
+        """Leave what is lent to its users, of whom there will be two; then everything is copied; raises OSError."""
         lent = [memory for memory in self._memories if memory.is_lent]
         if lent:
             self._memories, self._most_lent = [], 0

@@ -102,7 +102,6 @@ class StaticCache(Cache):
 
     @property
     def room(self) -> int:
-        """The number of tokens that the cache can still take."""
         return self.layout.max_length - self.length
 
     def _feed(self, ids: Array, mask: Array) -> Array:

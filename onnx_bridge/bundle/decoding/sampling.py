@@ -32,11 +32,7 @@ def tokens(
 
     Args:
         cache: the cache of the model; it may have tokens already.
-        ids: the prompts, (batch, count).
-        limit: the most tokens; default: until the cache is full.
-        mask: (batch, count), 1 for tokens and 0 for padding in front of them; default: 1.
-        choose: the sampling.
-        stop: tokens that end a text; it is filled up with its last token while others go on.
+        ids, limit, mask, choose, stop: as for `onnx_bridge.bundle.decoding.decoder.Decoder.generate`.
 
     Yields:
         (batch,) int64.

@@ -78,12 +78,10 @@ class Original:
         self._dtypes = {spec.name: spec.dtype for spec in samplers.specs(self._model)}
 
     def cache(self, layout: Layout) -> GrowingCache:
-        """Return an empty cache."""
         own = replace(layout, length=None)
         return GrowingCache(own, self._dtypes, lambda arrays: self._reference.run({**arrays, **self._frozen}))
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
-        """Return seeded token ids, (batch, count)."""
         return as_array(suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids])
 
 

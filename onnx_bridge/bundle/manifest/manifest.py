@@ -109,11 +109,7 @@ class Manifest(JsonRecord):
 
     @property
     def program(self) -> ProgramInfo:
-        """The program of a bundle that does not choose one.
-
-        Raises:
-            InputError: the bundle chooses by sizes.
-        """
+        """The program of a bundle that does not choose one; raises InputError if it chooses by sizes."""
         if self.dims:
             folders = ", ".join(program.folder for program in self.programs)
             raise InputError("the bundle has a program for each size", hint=f"name the folder of one: {folders}")

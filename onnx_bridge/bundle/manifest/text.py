@@ -55,11 +55,7 @@ def with_previous(new: Path, earlier: Path) -> bytes:
 
 
 def read_text(path: Path) -> bytes:
-    """Return the text of a manifest; while a program is replaced, the one for the program that is there.
-
-    Raises:
-        OSError: the manifest cannot be read.
-    """
+    """Return the text of a manifest, for the program that is there while one is replaced; raises OSError."""
     text = read_regular(path)
     if f'"{_PREVIOUS}": {{'.encode() not in text or unsealed(text) is not None:
         return text

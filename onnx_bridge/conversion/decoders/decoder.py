@@ -91,7 +91,6 @@ class DecoderConversion(GeneratingConversion):
 
     @property
     def folders(self) -> list[str]:
-        """The folders of all programs."""
         return [label({WIDTH: width}) for width in self.widths]
 
     def padded(self, layout: Layout) -> Layout:

@@ -48,11 +48,7 @@ class Quantizer:
         return [*self.calibration.notes, note]
 
     def __call__(self, program: Program, partition: Partition) -> None:
-        """Quantize a parsed program.
-
-        Raises:
-            QuantizationError: MIGraphX refused, or its process ended.
-        """
+        """Quantize a parsed program; raises QuantizationError if MIGraphX refuses, or its process ends."""
         names = tuple(str(value.name) for value in partition.inputs)
         if names not in self.used:
             self.used[names] = self._tensors(names, program)

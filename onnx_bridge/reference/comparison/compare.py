@@ -188,7 +188,7 @@ def compare_all(
         InputError: a tolerance names an output that does not exist.
     """
     known = [tolerances_of(tolerances, right) if layers else tolerances for right in expected]
-    return tuple(map(compare, actual, expected, known))
+    return tuple(compare(*run) for run in zip(actual, expected, known, strict=True))
 
 
 def tolerances_of(tolerances: Tolerances, outputs: Mapping[str, Value]) -> Tolerances:

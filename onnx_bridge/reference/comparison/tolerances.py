@@ -164,11 +164,7 @@ class Tolerances:
         return self if self.preset is not None else replace(self, preset=preset)
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that tolerances name existing outputs.
-
-        Raises:
-            InputError: one names none of ``names``.
-        """
+        """Check that tolerances name existing outputs; raises InputError if one names none of ``names``."""
         known = list(names)
         for name in self.named:
             if name not in known:
@@ -178,11 +174,7 @@ class Tolerances:
 
 
 def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
-    """Parse ``NAME:rtol=1e-3,atol=1e-4``; one of the parts may be left out.
-
-    Raises:
-        InputError: ``text`` is not of this form.
-    """
+    """Parse ``NAME:rtol=1e-3,atol=1e-4``, of which one part may be left out; raises InputError for another form."""
     name, colon, parts = text.rpartition(":")  # names may have colons of their own
     given: dict[str, float] = {}
     for part in parts.split(","):

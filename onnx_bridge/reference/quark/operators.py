@@ -37,11 +37,7 @@ _BFLOAT16, _FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 
 
 def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
-    """Return the output of a node of one of Quark's domains.
-
-    Raises:
-        InputError: its operator is not one of those above.
-    """
+    """Return the output of a node of one of Quark's domains; raises InputError for an operator that is not above."""
     name, x = node.op_type, inputs[0]
     if name in ("ExtendedQuantizeLinear", "VitisQuantizeLinear"):
         return quantize(x, *_broadcast_parameters(node, x, inputs))

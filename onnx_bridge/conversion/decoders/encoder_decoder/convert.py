@@ -90,12 +90,10 @@ class EncoderDecoderConversion(GeneratingConversion):
 
     @property
     def given(self) -> Source:
-        """The file that the user named."""
         return Source(self.files.given)
 
     @property
     def folders(self) -> list[str]:
-        """The folders of all programs."""
         return [label({WIDTH: 1}), ENCODER, MEMORY]
 
     def padded(self, layout: Layout) -> Layout | None:

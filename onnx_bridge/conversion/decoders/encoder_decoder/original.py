@@ -93,13 +93,11 @@ class _Generation:
     given: dict[str, Value]
 
     def cache(self, layout: Layout) -> GrowingCache:
-        """Return an empty cache."""
         own = replace(layout, mask=None, length=None, encoder=None)
         dtypes = {**self.original.first.dtypes, **self.original.step.dtypes}
         return GrowingCache(own, dtypes, _Program(self))
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
-        """Return seeded token ids, (batch, count)."""
         (sample,) = suitable(self.original.step.model, {layout.ids: (layout.batch, count)}, seed=seed)
         return as_array(sample[layout.ids])
 
