@@ -64,9 +64,6 @@ def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: in
     return [fork.answers for fork in forks]
 
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
 class _Fork:
     """A fork that runs tasks; its ``fileno`` is readable when there is an answer, or it has died."""
 
@@ -154,10 +151,9 @@ class _Times:
         computed, waited, wants_processor = 0.0, 0.0, False
         for thread in Path(f"/proc/{process}/task").glob("*"):
             with contextlib.suppress(OSError):  # it has ended, or the system does not count waits
-                fields = (thread / "stat").read_bytes().rpartition(b")")[2].split()
-                computed += (int(fields[11]) + int(fields[12])) / _TICKS
-                wants_processor |= fields[0] == b"R"
-                waited = max(waited, int((thread / "schedstat").read_bytes().split()[1]) / 1e9)
+                wants_processor |= (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
+                ran, waited_for = (int(count) / 1e9 for count in (thread / "schedstat").read_bytes().split()[:2])
+                computed, waited = computed + ran, max(waited, waited_for)
         return cls(computed, waited, wants_processor)
 
 
