@@ -20,7 +20,7 @@ from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
-from onnx_bridge.conversion.sizes.refusals import BY_SIZES_ALONE, refusal
+from onnx_bridge.conversion.sizes.refusals import is_by_sizes, refusal
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress, Stage
@@ -119,7 +119,7 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
     sized = model.clone()
     freezing(CleanRequest(shapes={**shapes}, freeze=request.freeze)).run(sized, Context())
     error = refusal(sized)
-    return error.what if error is not None and error.operator in BY_SIZES_ALONE else None
+    return error.what if error is not None and is_by_sizes(error, sized) else None
 
 
 def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes) -> TensorInfo:

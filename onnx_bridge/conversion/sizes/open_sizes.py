@@ -3,7 +3,8 @@
 A default that is too small is an error that names every open size: inference gives a result no elements or fewer, or
 ONNX Runtime does not run the model. ONNX Runtime's refusal counts if larger sizes run, or if the node that fails takes
 or refuses operands by their sizes alone; otherwise the generated values may be to blame, which is a note. If the
-symbolic model also fails, its sizes are not the cause.
+symbolic model also fails, its sizes are not the cause. Sizes that a user chose are not, if elements of inputs select
+others that meet them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnx_bridge.conversion.sizes.freezing import freezing
-from onnx_bridge.conversion.sizes.refusals import BY_SIZES_ALONE, is_quick, is_refused_unsized, refusal
+from onnx_bridge.conversion.sizes.refusals import is_by_sizes, is_quick, is_refused_unsized, is_steered, refusal
 from onnx_bridge.conversion.sizes.size_search import SizeSearch
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import CleanRequest
@@ -89,9 +90,10 @@ class ChosenSizes:
         if error is None or is_refused_unsized(self.model):
             return []
         failure = self._error("the model does not run with ", f": {error.what}", error.node)
-        if failure.too_small or error.operator in BY_SIZES_ALONE:
+        by_chance = is_steered(error, model) and not self.sizes.default.keys() >= {*failure.too_small}
+        if (failure.too_small and not by_chance) or is_by_sizes(error, model):
             raise failure
-        return [f"ONNX Runtime does not run the model with the sizes {_text(self.sizes.all)}: {error.what}"]
+        return [f"ONNX Runtime does not run the model with the sizes {_text(failure.sizes)}: {error.what}"]
 
     def _error(self, before: str, after: str, node: str | None) -> OpenSizesError:
         """Return the error whose sentence has the sizes to change, or all, and the hint with sizes that were tried."""

@@ -10,8 +10,12 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.roles import Choice, required_inputs
 from passes.graphs.cost import estimate
+from passes.graphs.scopes import Scope
+from passes.graphs.structural_inputs import OPERANDS
+from passes.graphs.traversal import operands_of
 from passes.operators import operators
 from passes.probing.partition import can_cross
+from passes.shapes.steered_sizes import steered_outputs
 
 _MOST_WORK = 10_000_000_000
 """Multiply-adds of a model that is run to see whether it runs, a few seconds."""
@@ -19,8 +23,10 @@ _CHOICES = 4
 """The number of samples of a model that compares an input with numbers."""
 _PRODUCTS = "Conv ConvInteger ConvTranspose Einsum Gemm GRU LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN"
 _OTHERS = "AveragePool BatchNormalization Concat InstanceNormalization LayerNormalization MaxPool Split Squeeze"
-BY_SIZES_ALONE = operators("broadcasts").union(_PRODUCTS.split(), _OTHERS.split())
+_BY_SIZES_ALONE = operators("broadcasts").union(_PRODUCTS.split(), _OTHERS.split())
 """Operators for which the values of their operands do not matter to whether they run."""
+_STEERING = {**OPERANDS, "If": (0,)}
+"""The operands whose elements select sizes of the results, by operator."""
 
 
 def is_quick(model: ir.Model) -> bool:
@@ -59,6 +65,31 @@ def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
     except BridgeError:
         return None
     return refused
+
+
+def is_by_sizes(error: OnnxRuntimeError, model: ir.Model) -> bool:
+    """Return whether a refusal is due to sizes, and not to the elements of inputs."""
+    return error.operator in _BY_SIZES_ALONE and not is_steered(error, model)
+
+
+def is_steered(error: OnnxRuntimeError, model: ir.Model) -> bool:
+    """Return whether the elements of inputs select sizes at the node that fails, or before it."""
+    scope = Scope(model, model.graph)
+    steered: set[ir.Value] = set()
+    elements = set(required_inputs(model))  # values whose elements depend on those of inputs
+    for node in model.graph:
+        operands = set(operands_of(node))
+        selecting = {value for index, value in enumerate(node.inputs) if index in _STEERING.get(node.op_type, ())}
+        by_data = operands if node.op_type in operators("by data") or steered_outputs(node, scope) else set()
+        if not elements.isdisjoint(selecting | by_data) or not steered.isdisjoint(operands):
+            steered.update(node.outputs)
+        if error.node and node.name == error.node:
+            return not steered.isdisjoint(node.outputs)
+        if not steered.isdisjoint(node.outputs) or (
+            node.op_type not in ("Shape", "Size") and not elements.isdisjoint(operands)
+        ):
+            elements.update(node.outputs)
+    return bool(steered)
 
 
 def is_refused_unsized(model: ir.Model) -> bool:

@@ -18,6 +18,7 @@ from onnx_bridge.conversion.sizes.open_sizes import OpenSizesError
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io
+from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests import texts
 from onnx_bridge.samples import inputs as samplers
 from passes.rewriting.base import Proof
@@ -224,3 +225,26 @@ def test_what_no_size_repairs_is_not_blamed_on_sizes(runtime: Runtime, inner: st
     assert not found.passed
     assert found.problem == onnx_bridge.doctor(model, dims={"n": 1}).problem
     assert "MatMul" in found.problem
+
+
+STEERED = {
+    "Range": "(float[n] x, int64 i) => (y) { r = Range(zero, i, one) f = Cast<to = 1>(r) y = Add(x, f) }",
+    "ConstantOfShape": "(float[n] x, int64[1] i) => (y) { k = ConstantOfShape(i) y = Add(x, k) }",
+    "Expand": "(float[n] x, int64[1] i) => (y) { j = Add(i, two) k = Expand(single, j) y = Mul(x, k) }",
+    "Slice": "(float[n] x, int64[1] i) => (y) { k = Slice(x, first, i) e = Neg(k) y = Add(x, e) }",
+    "Compress": "(float[n] x, bool[m] i) => (y) { k = Compress(x, i) y = Add(x, k) }",
+}
+NUMBERS = {"zero": np.array(0), "one": np.array(1), "two": np.array([2]), "first": np.array([0]),
+           "single": np.ones(1, np.float32)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_values_that_select_sizes_are_not_blamed_on_chosen_sizes(runtime: Runtime, tmp_path: Path, name: str) -> None:
+    """Generated values select sizes that do not suit; those of a real use do."""
+    used = {key: array for key, array in NUMBERS.items() if key in STEERED[name]}
+    model, size = tiny(STEERED[name], **used), 7
+    dims = {"n": size, "m": size} if name == "Compress" else {"n": size}
+    bundle = onnx_bridge.convert(model, tmp_path / "out", dims=dims, target="ref", prove="never")
+    x = RNG.standard_normal(size).astype(np.float32)
+    i = {"Range": np.array(size), "Compress": np.ones(size, bool), "Expand": np.array([5])}.get(name, np.array([size]))
+    np.testing.assert_array_equal(bundle({"x": x, "i": i})["y"], Reference(model).run({"x": x, "i": i})["y"])
