@@ -113,7 +113,7 @@ class Program(Runnable):
         """Run the program on arrays of its shapes; arguments, outputs and errors are those of `Bundle`."""
         sample = samplers.validate(arrays, self.specs)
         for info in self.inputs:
-            info.check(sample[info.name])
+            info.check(sample[info.name], {})
         if not self.loaded:
             self.open()
         try:

@@ -91,3 +91,37 @@ def test_what_only_a_part_of_the_elements_reaches_has_no_bounds(runtime: Runtime
     i = np.array([1, 2, 99, -99])
     np.testing.assert_array_equal(bundle({"i": i})["y"], Reference(source).run({"i": i})["y"])
     assert bundle.inputs[0].bounds is None
+
+
+PADDED = {
+    "Gather": "(float[N,4] x, int64[2] i) => (y) { y = Gather(x, i) }",
+    "GatherElements": "(float[N,4] x, int64[1,4] i) => (y) { y = GatherElements(x, i) }",
+    "GatherND": "(float[N,4] x, int64[2,1] i) => (y) { y = GatherND(x, i) }",
+    "Concat": "(float[N,4] x, int64[1] i) => (y) { k = Concat<axis = 0>(i, i) y = Gather(x, k) }",
+}
+
+
+@pytest.mark.parametrize("buckets", [[8], [2, 8]])
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_padded_has_the_bounds_of_what_is_real(
+    name: str, buckets: list[int], runtime: Runtime, tmp_path: Path
+) -> None:
+    """An index from the end would be in the padding; it is right where nothing is padded."""
+    source = model(PADDED[name])
+    bundle = onnx_bridge.convert(source, tmp_path / "bundle", target="ref", buckets={"N": buckets})
+    shape = [dim for dim in source.graph.inputs[1].shape if isinstance(dim, int)]
+    for rows, right, wrong in ((5, (0, 4), (-1, 5, 7)), (8, (0, 7, -1, -8), (-9, 8))):
+        for number in right:
+            sample = {"x": numbers(rows, 4), "i": filled(number, *shape)}
+            np.testing.assert_array_equal(bundle(sample)["y"], Reference(source).run(sample)["y"])
+        for number in wrong:
+            with pytest.raises(InputError, match=f"{number} is out of bounds"):
+                bundle({"x": numbers(rows, 4), "i": filled(number, *shape)})
+
+
+def test_a_table_as_long_as_a_bucket_keeps_its_bounds(runtime: Runtime, tmp_path: Path) -> None:
+    source = model("(float[N,4] x, int64[2] i) => (y, z) { y = Gather(w, i) z = Relu(x) }", w=ROWS["w"])
+    bundle = onnx_bridge.convert(source, tmp_path / "bundle", target="ref", buckets={"N": [8]})
+    for number in (7, -8):
+        sample = {"x": numbers(5, 4), "i": filled(number, 2)}
+        np.testing.assert_array_equal(bundle(sample)["y"], Reference(source).run(sample)["y"])

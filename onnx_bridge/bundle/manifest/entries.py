@@ -32,7 +32,8 @@ class TensorInfo(JsonRecord):
             depends on the data. None if the rank is unknown.
         kind: a `Kind`; a sequence has the dtype and the shape of its arrays.
         classes: the classes whose scores the columns of an output are, in order; empty for other values.
-        bounds: the least and the largest integer that an input may have, if it has indices or lengths.
+        bounds: the least and the largest integer that an input may have, if it has indices or lengths; of sizes that
+            differ between programs, those that what is real allows if it is padded: no indices from the end.
     """
 
     name: str
@@ -40,7 +41,7 @@ class TensorInfo(JsonRecord):
     shape: tuple[Size | str | None, ...] | None
     kind: str = Kind.TENSOR.value
     classes: tuple[str | int, ...] = ()
-    bounds: tuple[int, int] | None = None
+    bounds: tuple[int, int | str] | None = None
 
     def __post_init__(self) -> None:
         Kind(self.kind)
@@ -67,10 +68,11 @@ class TensorInfo(JsonRecord):
         usual: dict[str, Any] = {"kind": Kind.TENSOR.value, "classes": [], "bounds": None}
         return {name: value for name, value in super().to_json().items() if value != usual.get(name, ...)}
 
-    def check(self, value: Value) -> None:
-        """Raise InputError if an index or a length is out of bounds, on which MIGraphX may crash."""
-        if self.bounds is not None and isinstance(value, np.ndarray) and value.size:
-            low, high = self.bounds
+    def check(self, value: Value, dims: Mapping[str, int]) -> None:
+        """Raise InputError if an index or a length is out of bounds for some sizes: MIGraphX may crash on it."""
+        low, high = self.bounds or (0, None)
+        high = size_of(high, dims)
+        if high is not None and isinstance(value, np.ndarray) and value.size:
             for extreme in (int(value.min()), int(value.max())):
                 if not low <= extreme <= high:
                     what = f"{extreme} is out of bounds: as indices or lengths, the model takes {low} to {high}"
