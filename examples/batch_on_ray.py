@@ -12,6 +12,6 @@ for width in (8, 16):
 
 for _ in range(2):
     outcome = onnx_bridge.convert_all(["mlp-*.onnx"], "many", engine=Ray("local", 2))
-    for result in outcome.results:
+    for result in outcome.jobs:
         print(result.name, result.status)
     assert outcome.passed

@@ -138,6 +138,14 @@ def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
     assert [each.passed for each in report.legs[0].comparisons] == [True, False]
 
 
+def test_an_output_that_no_sum_of_sizes_describes_is_compared_too(runtime: Runtime, tmp_path: Path) -> None:
+    """The last two rows are real only without padding; of one row there is only one."""
+    text = "(float[n, 4] x) => (float[m, 4] y) { y = Slice(x, start, end) }"
+    model = write(tmp_path / "m.onnx", text, start=np.array([-2]), end=np.array([100]))
+    with pytest.raises(ParityError, match="padding changes the output y in the bucket n=8: at n=3"):
+        onnx_bridge.convert(model, tmp_path / "out", buckets={"n": [2, 8]}, target="ref")
+
+
 def test_rules_of_padding(runtime: Runtime, tmp_path: Path) -> None:
     path = write(
         tmp_path / "m.onnx",

@@ -168,7 +168,7 @@ def test_a_batch_goes_on(runtime: Runtime, tmp_path: Path) -> None:
     onnx.save(loop(ENDLESS, constant=True), tmp_path / "a.onnx")
     onnx.save(onnx.parser.parse_model(f"{HEAD} g (float[4] a) => (float[4] y) {{ y = Neg(a) }}"), tmp_path / "b.onnx")
     request = JobRequest(ConvertRequest(target="ref", timeout=5.0))
-    failed, converted = convert_all([tmp_path / "a.onnx", tmp_path / "b.onnx"], tmp_path / "out", request).results
+    failed, converted = convert_all([tmp_path / "a.onnx", tmp_path / "b.onnx"], tmp_path / "out", request).jobs
     assert failed.error is not None
     assert failed.error.kind == "NativeFailure"
     assert not converted.failed
