@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,12 @@ from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
 
 CompileOptions = Mapping[str, bool | str]
 _ON_MIGRAPHX = Needs("engines", ("migraphx",))
+
+
+def _each_alone(given: Sequence[str]) -> tuple[CompileOptions, ...]:
+    return ({}, *({name: value} for name, value in texts.compile_options(given).items()))
+
+
 _BATCHES = texts.numbers_of("--batch", "a list of sizes", "1,2,4", least=1)
 
 
@@ -139,7 +145,7 @@ class TuneRequest(Request):
             "An option of MIGraphX's compiler to try instead of the default ones; repeatable.",
             "--option",
             "NAME=VALUE",
-            lambda given: ({}, *({name: value} for name, value in texts.compile_options(given).items())),  # each alone
+            _each_alone,
             many=True,
         ),
     ] = None
