@@ -12,8 +12,8 @@ from functools import cache
 
 import onnx
 
+from passes.core.schemas import Option, parameter, schema_of
 from passes.graphs.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
-from passes.graphs.schemas import Option, parameter, schema_of
 
 _Attr = onnx.AttributeProto
 _DTYPES = ("to", "dtype", "output_dtype", "output_datatype")

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
+from passes.core.schemas import schema_of
 from passes.graphs.limits import called_functions, check_limits
-from passes.graphs.schemas import schema_of
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs, with_nested
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip

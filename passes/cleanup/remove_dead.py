@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from passes.core.schemas import Option, schema_of
 from passes.graphs.limits import called_functions
 from passes.graphs.replacement import remove_nodes
-from passes.graphs.schemas import Option, schema_of
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite

@@ -23,10 +23,10 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.core.errors import InputError, nearest
+from passes.core.schemas import parameter, schema_of
 from passes.graphs import lineage
 from passes.graphs.matching import origin
 from passes.graphs.replacement import remove_nodes
-from passes.graphs.schemas import parameter, schema_of
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip

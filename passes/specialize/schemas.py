@@ -12,7 +12,7 @@ from functools import cache
 
 import onnx
 
-from passes.graphs.schemas import Option, Parameter, parameter, schema_of
+from passes.core.schemas import Option, Parameter, parameter, schema_of
 
 _CHANGED_MEANING = {
     ("GroupNormalization", 21),  # scale and bias were per group, now per channel

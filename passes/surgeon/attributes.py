@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_graphsurgeon.util.misc import convert_to_onnx_attr_type
 
 from passes.core.errors import InputError
-from passes.graphs.schemas import schema_of
+from passes.core.schemas import schema_of
 from passes.surgeon.tensors import ArraySources, TensorValues, data_type, tensor_of
 
 _LISTS = {ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS, ir.AttributeType.TENSORS}

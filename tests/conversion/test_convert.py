@@ -101,7 +101,10 @@ class TestBundles:
         assert manifest["target"] == "ref"
         assert manifest["architecture"] is None
         assert manifest["versions"]["migraphx"].count(".") == 2
-        assert manifest["inputs"][0] == {"name": "input_ids", "dtype": "int64", "shape": [2, 16]}
+        assert manifest["inputs"][0] == {
+            **{"name": "input_ids", "dtype": "int64", "shape": [2, 16]},
+            "bounds": [-1000, 999],
+        }
         assert manifest["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 16, 64]}]
         assert {"clean", "write", "start", "parse", "compile", "save", "prove"} == set(manifest["timings"])
         names = [each["name"] for each in manifest["programs"][0]["passes"]]

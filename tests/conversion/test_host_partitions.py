@@ -198,8 +198,8 @@ class TestBundle:
         bundle = onnx_bridge.load(made[1])
         x = {"x": RNG.standard_normal((16, 16), np.float32)}
         before = bundle(x)
-        assert bundle.program._worker is not None
-        bundle.program._worker.close()
+        assert bundle.program.worker is not None
+        bundle.program.worker.close()
         assert compare(bundle(x), before).passed
         bundle.close()
         assert compare(bundle(x), before).passed

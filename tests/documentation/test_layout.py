@@ -51,6 +51,8 @@ NOT_ALWAYS = {
     "onnx_bridge.batch.engines.ray",
     "onnx_bridge.conversion.sizes.observed_shapes.observe_shapes",
     "onnx_bridge.conversion.sizes.open_sizes.ChosenSizes",
+    "onnx_bridge.conversion.sizes.unfit_branches.close_unfit_branches",
+    "onnx_bridge.conversion.sizes.unfit_branches.closed_branches",
     "onnx_bridge.conversion.verify_passes.Verifier",
     "onnx_bridge.parity.checking.check",
     "passes.legalize.driver.legalize",

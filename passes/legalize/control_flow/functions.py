@@ -27,9 +27,9 @@ from passes.cleanup.remove_dead import RemoveDead
 from passes.cleanup.remove_identity import remove_identity
 from passes.core.doubts import cached
 from passes.core.errors import InputError
+from passes.core.schemas import schema_of
 from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
-from passes.graphs.schemas import schema_of
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import tensor_proto
 from passes.graphs.traversal import captures, subgraphs, with_nested

@@ -123,7 +123,7 @@ def test_float_consumers(text: str, tmp_path: Path, runtime: Any) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.shape_inference.infer_shapes(ir.to_proto(source)), path)
     view = gpu_view(path, tmp_path / "program.mxr", runtime)
-    assert [each.name for each in view.operators].count("dequantizelinear") == text.count("DequantizeLinear")
+    assert [each.operator for each in view.operators].count("dequantizelinear") == text.count("DequantizeLinear")
 
 
 @pytest.mark.parametrize(
