@@ -370,6 +370,12 @@ def names_a_size(name: str) -> bool:
     return name.strip() not in ("", "?")
 
 
+def forget_sizes(values: Iterable[ir.Value]) -> None:
+    """Keep only the ranks of values that have a shape."""
+    for value in values:
+        value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+
+
 def forget_impossible_sizes(model: ir.Model) -> None:
     """Make sizes unknown that are negative or too large, and those whose name says nothing: ``?``, or none at all.
 

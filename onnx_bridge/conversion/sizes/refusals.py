@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime runs a model with the sizes that it has, and whether its sizes are to blame if not."""
+"""Refusals of ONNX Runtime to run a model with its sizes, and the blame of the sizes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from passes.graphs.structural_inputs import OPERANDS
 from passes.graphs.traversal import operands_of
 from passes.operators import operators
 from passes.probing.partition import can_cross
+from passes.shapes.declarations import forget_sizes
 from passes.shapes.steered_sizes import steered_outputs
 
 _MOST_WORK = 10_000_000_000
@@ -41,8 +42,7 @@ def refusal(model: ir.Model) -> OnnxRuntimeError | None:
     error = _error(model, model)
     if error is not None and error.reason is Reason.OTHER:  # its own inference of fixed sizes may be to blame
         loose = model.clone()
-        for value in loose.graph.inputs:
-            value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+        forget_sizes(loose.graph.inputs)
         error = _error(loose, model)
     return error if error is not None and error.reason in (Reason.RUN_FAILED, Reason.OTHER) else None
 

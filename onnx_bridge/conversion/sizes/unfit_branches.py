@@ -17,7 +17,7 @@ from passes.cleanup.close_branches import CLOSED, close_branch, closed_branch, f
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import with_nested
 from passes.rewriting.base import Context
-from passes.shapes.declarations import settle
+from passes.shapes.declarations import forget_sizes, settle
 from passes.shapes.inference import infer
 
 _SEEDS = 4
@@ -61,8 +61,7 @@ def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
     inside = {inner.name for inner in with_nested(node.attributes[branch].as_graph())}
     for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
         force_branch(loose, twins[str(outer.name)], taken)
-    for value in (*loose.graph.inputs, *(value for inner in with_nested(loose.graph) for value in inner.outputs)):
-        value.shape = None if value.shape is None else ir.Shape([None] * len(value.shape))
+    forget_sizes((*loose.graph.inputs, *(value for inner in with_nested(loose.graph) for value in inner.outputs)))
     for seed in range(_SEEDS):
         try:
             Reference(loose).run(*samplers.generate(model, seed=seed))
