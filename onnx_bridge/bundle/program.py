@@ -27,7 +27,7 @@ from passes.isolation.limits import Limits, limited
 
 
 class Runnable:
-    """What is called with named arrays: a bundle, or one of its programs.
+    """A bundle, or one of its programs, which is called with named arrays.
 
     Args:
         entry: what the manifest says of it.

@@ -11,7 +11,7 @@ from onnx_bridge.model.wire_format import LIMIT
 from passes.isolation.memory import available_bytes
 
 _COPIES = 4
-"""How often all elements are in memory while a tensor becomes dense."""
+"""The copies of all elements that are in memory while a tensor becomes dense."""
 
 
 def dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:

@@ -57,7 +57,7 @@ class Session:
         """Load a model; further arguments and errors are those of `onnx_bridge.reference.reference.Reference`.
 
         Args:
-            model: the model; the weights of one in memory are used where they are.
+            model: the model; the weights of one in memory are not copied.
             where: the model, for errors.
             emulate: whether to compute AMD Quark's operators without their library.
         """

@@ -1,1 +1,1 @@
-"""What ONNX Bridge stands on: MIGraphX, and the cache."""
+"""Verbs for MIGraphX and the cache."""

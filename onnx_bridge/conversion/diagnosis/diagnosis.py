@@ -57,7 +57,7 @@ class NodeDiagnosis:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is known against the node."""
+        """True if nothing is known against the node."""
         return self.verdict in (Status.OK.value, UNKNOWN, NOT_NEEDED)
 
     @property

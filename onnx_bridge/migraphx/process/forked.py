@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 _PRINTED = 64 << 10
 """The most bytes of what a fork has printed that are told."""
 _PAUSE = 0.02
-"""How soon a late task that wants a processor is looked at again, as a share of its time limit."""
+"""The pause before a late task that wants a processor is looked at again, as a share of its time limit."""
 
 
 def run_in_forks(groups: Sequence[Sequence[Task]], timeout: float, at_a_time: int) -> list[list[TensorMessage]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
 """Source file, line and function, which MIGraphX puts in front of a message."""
 _NO_PRODUCER = re.compile(r'PARSE_GRAPH: invalid onnx file\. Input "(.*)" is unavailable due to .*')
-"""What MIGraphX prints for a value that it has not parsed, also if the file is valid."""
+"""The text that MIGraphX prints for a value that it has not parsed, also if the file is valid."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class SymptomKind(enum.Enum):
 
     @property
     def phrase(self) -> str:
-        """What MIGraphX does, with ``{}`` for the node or the model."""
+        """A clause on what MIGraphX does, with ``{}`` for the node or the model."""
         return _PHRASES[self]
 
     @property
