@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
+from passes.graphs.traversal import is_used
 
 
 def given(node: ir.Node, index: int) -> ir.Value | None:
@@ -18,7 +19,7 @@ def is_output_used(node: ir.Node, index: int) -> bool:
     if index >= len(node.outputs):
         return False
     value = node.outputs[index]
-    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
+    return bool(value.name) and is_used(value)
 
 
 def constant_integer(value: ir.Value | None, scope: Scope) -> int | None:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from passes.graphs import lineage
 from passes.graphs.replacement import inherit, remove_nodes, replace_value
 from passes.graphs.scopes import Scope, name_nodes, scopes
-from passes.graphs.traversal import subgraphs
+from passes.graphs.traversal import is_used, subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 
 
@@ -155,7 +155,7 @@ class _Inliner:
         made = [constant for value in constants for constant in self._move_constant(value, graph, outputs)]
         graph.insert_before(node, [*made, *moved])
         for old, new in zip(node.outputs, outputs, strict=True):
-            if not old.uses() and not old.is_graph_output():
+            if not is_used(old):
                 continue
             if new not in fresh and old.is_graph_output():
                 identity = ir.Node("", "Identity", [new], name=self.scope.names.node(f"{node.name}/Identity"))

@@ -20,7 +20,7 @@ from passes.core.schemas import Option, schema_of
 from passes.graphs.limits import called_functions
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes, scopes
-from passes.graphs.traversal import subgraphs
+from passes.graphs.traversal import is_used, subgraphs
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 
 _PAST = 4
@@ -44,7 +44,7 @@ def _removals(model: ir.Model, context: Context) -> Iterator[Rewrite]:
         yield from _nodes(scope, scope.graph, context)
         for graph in list(scope.graphs()):
             for value in list(graph.initializers.values()):
-                unused = scope.is_parameter(value) and not value.uses() and not value.is_graph_output()
+                unused = scope.is_parameter(value) and not is_used(value)
                 if unused and take() and scope.drop_constant(value):
                     yield Rewrite((), note=f"initializer {value.name}")
     used = called_functions(model.graph, model)

@@ -18,7 +18,7 @@ from passes.graphs import lineage
 from passes.graphs.replacement import remove_nodes, replace_value
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import operands_of, subgraphs, with_nested
+from passes.graphs.traversal import is_used, operands_of, subgraphs, with_nested
 from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.shapes.shape_values import Elements, Known
 
@@ -366,7 +366,7 @@ class Folder:
         while pending:
             *_, node = heapq.heappop(pending)
             graph = node.graph
-            if graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
+            if graph is None or any(map(is_used, node.outputs)):
                 continue
             used = operands_of(node)
             remove_nodes(graph, [node])

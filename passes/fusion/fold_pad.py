@@ -25,6 +25,7 @@ from passes.builders.windows import windows
 from passes.graphs.matching import operand
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import ints
+from passes.graphs.traversal import is_used
 from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -131,7 +132,7 @@ def _check_padding(node: ir.Node, pad: ir.Node, own: Sequence[int], pads: Sequen
     if node.op_type == "AveragePool":
         _check_average(node, value, own, scope)
         return
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+    if any(map(is_used, node.outputs[1:])):
         raise NotApplicable("the indices of MaxPool are used, which count the padding")
     if value == -math.inf or _is_lowest(value, pad, scope) or (value == 0 and _is_never_negative(pad, edit)):
         return

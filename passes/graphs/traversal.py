@@ -9,6 +9,11 @@ import onnx_ir as ir
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
+def is_used(value: ir.Value) -> bool:
+    """Return whether a node takes a value, or a graph returns it."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
 def has_subgraphs(node: ir.Node) -> bool:
     """Return whether a node has `subgraphs`; most have none, which this tells faster."""
     for attribute in node.attributes.data.values():  # noqa: SIM110  (the mapping itself goes by way of its keys)

@@ -14,6 +14,7 @@ from passes.graphs.matching import producer
 from passes.graphs.replacement import can_take_name, detach_nodes, remove_nodes, replace_value, take_name
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of, ints
+from passes.graphs.traversal import is_used
 from passes.rewriting.base import NotApplicable, Rewrite
 from passes.rewriting.expressions import Array, Attribute, Expressions
 from passes.shapes.inference import infer_node
@@ -224,7 +225,7 @@ class Proposal:
         # an output that is left out has an empty name, which its replacement must not take
         self.outputs = [new if old.name else None for old, new in zip(self.node.outputs, self.outputs, strict=True)]
         pairs = list(zip(self.node.outputs, self.outputs, strict=True))
-        lost = next((old for old, new in pairs if new is None and (old.uses() or old.is_graph_output())), None)
+        lost = next((old for old, new in pairs if new is None and is_used(old)), None)
         if lost is not None:
             self.discard()
             raise PassError(
@@ -302,4 +303,4 @@ class Proposal:
 
 
 def _is_unused(node: ir.Node) -> bool:
-    return not any(value.uses() or value.is_graph_output() for value in node.outputs)
+    return not any(map(is_used, node.outputs))

@@ -23,7 +23,7 @@ from passes.core.errors import InputError
 from passes.graphs.matching import is_redefined
 from passes.graphs.replacement import merge_shapes
 from passes.graphs.scopes import Scope, name_nodes, scopes
-from passes.graphs.traversal import subgraphs
+from passes.graphs.traversal import is_used, subgraphs
 from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import not_constant
 from passes.shapes.inference import infer_node
@@ -156,7 +156,7 @@ def _inference(node: ir.Node, raised: _Raised) -> None:
     if not (node.op_type == "Dropout" if is_test is None else is_test.as_int()):
         raise NotApplicable("is_test=0 means training, by the statistics of the batch or random numbers")
     for value in node.outputs[1:]:
-        if value.uses() or value.is_graph_output():
+        if is_used(value):
             raise NotApplicable(f"its output {value.name} has no meaning in inference")
     node.resize_outputs(1)
 

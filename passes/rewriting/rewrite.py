@@ -24,6 +24,7 @@ from passes.core.errors import PassError
 from passes.graphs.matching import has_references, is_redefined
 from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
+from passes.graphs.traversal import is_used
 from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
 from passes.rewriting.old_signatures import LOWEST
@@ -177,7 +178,7 @@ class NodeRewrite(Pass):
         outputs = [*outputs, *[None] * len(node.outputs)][: len(node.outputs)]
         computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):
-            if new is None and old.name and (old.uses() or old.is_graph_output()):
+            if new is None and old.name and is_used(old):
                 return Skip(f"the output {old.name} is used, and nothing replaces it")
             if new is not None and new not in computed and not can_stand_for(new, old, node.graph, scope):
                 return Skip(_HIDDEN)

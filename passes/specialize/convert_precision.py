@@ -28,7 +28,7 @@ from passes.graphs import lineage
 from passes.graphs.matching import origin
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
-from passes.graphs.traversal import subgraphs
+from passes.graphs.traversal import is_used, subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 
 FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
@@ -202,7 +202,7 @@ class _Half:
                 self._widen(node.outputs[index], node, chosen, maker)
         for value in unused:
             producer = value.producer()
-            if value.uses() or value.is_graph_output():
+            if is_used(value):
                 continue
             if producer is None:
                 self.scope.drop_constant(value)

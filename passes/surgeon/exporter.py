@@ -17,6 +17,7 @@ import onnx_ir as ir
 from passes.core.errors import InputError
 from passes.graphs.replacement import inherit
 from passes.graphs.scopes import nodes_of
+from passes.graphs.traversal import is_used
 from passes.surgeon.attributes import attribute_of, unchanged
 from passes.surgeon.changes import Changes
 from passes.surgeon.tags import GraphTag, NodeTag, TensorTag, tag_of
@@ -363,7 +364,7 @@ def _constants(graph: gs.Graph, before: ir.Graph | None) -> Iterator[gs.Constant
 
 def _never_used(graph: ir.Graph | None) -> Iterator[ir.Value]:
     for value in graph.initializers.values() if graph is not None else ():
-        if value.const_value is not None and not value.uses() and not value.is_graph_output():
+        if value.const_value is not None and not is_used(value):
             yield value
 
 

@@ -27,6 +27,7 @@ from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, suitable
+from passes.graphs.traversal import is_used
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.memory import available_bytes
@@ -159,7 +160,7 @@ class _Comparison:
         if not floats or not compare(constants, floats, self._tolerances(floats), measured=False).passed:
             return False
         inputs = models.load(bundle.model_path).graph.inputs if bundle.model_path else self.original.model.graph.inputs
-        return any(value.uses() or value.is_graph_output() for value in inputs)
+        return any(map(is_used, inputs))
 
     def _others(
         self, shapes: Mapping[str, Sequence[Dim] | None], first: Sample

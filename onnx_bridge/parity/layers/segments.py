@@ -22,7 +22,7 @@ from passes.graphs import lineage
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.randomness import RANDOM
 from passes.graphs.replacement import remove_nodes
-from passes.graphs.traversal import operands_of
+from passes.graphs.traversal import is_used, operands_of
 from passes.operators import is_quantizer
 from passes.probing.partition import Partitioning, Side, extract, is_constant, needed
 
@@ -79,7 +79,7 @@ class SegmentedModel:
         return [
             str(value.name)
             for value in values
-            if (value.uses() or value.is_graph_output()) and (value.type is None or Kind.of(value.type) is not None)
+            if is_used(value) and (value.type is None or Kind.of(value.type) is not None)
         ]
 
     def inputs(self, nodes: Sequence[ir.Node]) -> list[str]:

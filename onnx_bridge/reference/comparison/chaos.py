@@ -16,6 +16,7 @@ from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values
 from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from passes.graphs.dependencies import fixed_values
+from passes.graphs.traversal import is_used
 from passes.probing.partition import needed
 
 _MOST_BYTES = 4 << 30
@@ -98,7 +99,7 @@ def wrong_node(
         for node in graph
         if node in alive and not fixed.issuperset(node.outputs)
         for value in node.outputs
-        if value.name in tested.names and (value.uses() or value.is_graph_output())
+        if value.name in tested.names and is_used(value)
     ]
     if sum(_bytes(value) for _, value in results) > _MOST_BYTES:
         return None, "all values together take too much memory"

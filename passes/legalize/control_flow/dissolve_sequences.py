@@ -30,7 +30,7 @@ from passes.graphs.matching import is_plain
 from passes.graphs.replacement import remove_nodes
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.tensors import ints
-from passes.graphs.traversal import operands_of, subgraphs, with_nested
+from passes.graphs.traversal import is_used, operands_of, subgraphs, with_nested
 from passes.legalize.control_flow.known_sequences import (
     Elements,
     concat_from_sequence,
@@ -138,7 +138,7 @@ class _Walk:
                 value in self.sequences or value in self.optionals for value in node.outputs
             ):
                 continue
-            if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            if not any(map(is_used, node.outputs)):
                 if self.context.budget.take():
                     remove_nodes(graph, [node])
                     self.result.rewrites.append(Rewrite((node.name or "",), note="its sequence is unused"))

@@ -34,6 +34,7 @@ from passes.builders.subgraph_copies import (
 )
 from passes.graphs.matching import is_op
 from passes.graphs.scopes import Scope
+from passes.graphs.traversal import is_used
 from passes.rewriting.base import NotApplicable, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import NodeRewrite, Replacement
@@ -130,7 +131,7 @@ class UnrollLoop(NodeRewrite):
         outputs: list[ir.Value | None] = [*carried]
         elements = loop.body.outputs[1 + len(carried) :]
         for old, values, element in zip(node.outputs[len(carried) :], scanned, elements, strict=True):
-            if not (old.uses() or old.is_graph_output()):
+            if not is_used(old):
                 outputs.append(None)
             else:
                 outputs.append(stack(body, values) if values else empty_stack(body, element))
@@ -162,7 +163,7 @@ class MaskLoop(NodeRewrite):
         if loop.limit is None or loop.limit > self.max_turns:
             return Skip(f"the loop may have more than {self.max_turns} iterations")
         carried = loop.initial
-        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(carried) :]):
+        if any(map(is_used, node.outputs[len(carried) :])):
             return Skip("the length of the scan outputs is known only at run time")
         hazard = speculation_hazard(loop.body, edit.scope)
         if hazard is not None:

@@ -30,7 +30,7 @@ from onnx_bridge.conversion.decoders.layout import (
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
-from passes.graphs.traversal import operands_of
+from passes.graphs.traversal import is_used, operands_of
 
 _WHERE = "decoder"
 
@@ -130,4 +130,4 @@ def _keep(model: ir.Model, outputs: Sequence[str]) -> None:
     by_name = _named(model.graph.outputs)
     model.graph.outputs[:] = [by_name[name] for name in outputs]
     rewrite(model, CleanRequest("remove-dead"))
-    model.graph.inputs[:] = [value for value in model.graph.inputs if value.uses() or value.is_graph_output()]
+    model.graph.inputs[:] = [value for value in model.graph.inputs if is_used(value)]
