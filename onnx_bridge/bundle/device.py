@@ -22,7 +22,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.inside import cut
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import required_names
+from passes.graphs.scopes import required_names
 from passes.isolation.limits import Limits
 
 

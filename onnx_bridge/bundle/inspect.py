@@ -17,9 +17,8 @@ from onnx_bridge.core.values import dtype_name
 from onnx_bridge.model import io as models
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.model.provenance import operator
-from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.quantization import is_quantized
-from passes.graphs.scopes import nodes_of
+from passes.graphs.scopes import nodes_of, required_inputs
 from passes.operators import QUANTIZED
 
 

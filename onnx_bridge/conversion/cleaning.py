@@ -17,8 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
-from onnx_bridge.samples.roles import required_inputs
-from passes.graphs.scopes import Scope, name_nodes, values_of
+from passes.graphs.scopes import Scope, name_nodes, required_inputs, values_of
 from passes.isolation.limits import limited
 from passes.rewriting.base import Budget, Context, Target
 from passes.rewriting.pipeline import Pipeline, Step

@@ -23,9 +23,10 @@ import msgspec
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.schema import from_text
-from onnx_bridge.samples.files import SampleSource
 
 if TYPE_CHECKING:
+    from onnx_bridge.samples.files import SampleSource
+
     Data = SampleSource
 else:
     Data = Annotated[Path, "SampleSource"]

@@ -17,7 +17,8 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
-from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, required_inputs, roles
+from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from passes.graphs.scopes import required_inputs
 from passes.isolation.memory import available_bytes
 from passes.shapes import size_expressions
 

@@ -120,16 +120,6 @@ def roles(inputs: Sequence[ir.Value]) -> list[Role]:
     return [_role(value, inputs) for value in inputs]
 
 
-def required_inputs(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs of a model that have no default, in order."""
-    return [value for value in model.graph.inputs if not value.is_initializer()]
-
-
-def required_names(model: ir.Model) -> list[str]:
-    """Return the names of the inputs of a model that have no default, in order."""
-    return [str(value.name) for value in required_inputs(model)]
-
-
 def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
     """Return the dimensions of a value; None if its rank is unknown. Negative sizes are treated as unknown."""
     if value.const_value is not None:  # an initializer need not declare its shape

@@ -36,8 +36,8 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import required_names
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.graphs.scopes import required_names
 from passes.isolation.limits import limited
 from passes.probing.partition import extract
 from passes.rewriting.pipeline import Pipeline

@@ -197,6 +197,16 @@ def values_of(model: ir.Model) -> Iterator[ir.Value]:
     yield from Scope(model, model.graph).values()
 
 
+def required_inputs(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs of a model that have no default, in order."""
+    return [value for value in model.graph.inputs if not value.is_initializer()]
+
+
+def required_names(model: ir.Model) -> list[str]:
+    """Return the names of the inputs of a model that have no default, in order."""
+    return [str(value.name) for value in required_inputs(model)]
+
+
 def weight_bytes(model: ir.Model) -> int:
     """Return the bytes of the initializers of the main graph."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)

@@ -89,7 +89,7 @@ def captures(node: ir.Node) -> dict[ir.Value, None]:
 
 def operands_of(node: ir.Node) -> dict[ir.Value, None]:
     """Return the inputs of a node and the values that its subgraphs capture, each once, in order."""
-    values = dict.fromkeys(value for value in node.inputs if value is not None)
+    values = dict.fromkeys([value for value in node.inputs if value is not None])
     if has_subgraphs(node):
         values |= captures(node)
     return values

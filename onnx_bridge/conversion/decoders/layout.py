@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
-from onnx_bridge.samples.roles import Positions, dims_of, required_inputs, roles
+from onnx_bridge.samples.roles import Positions, dims_of, roles
+from passes.graphs.scopes import required_inputs
 
 PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
 PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")

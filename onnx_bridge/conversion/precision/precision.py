@@ -32,8 +32,8 @@ from onnx_bridge.requests.conversion import PRECISIONS, check_precision
 from onnx_bridge.samples import files as input_files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, load_calibration
-from onnx_bridge.samples.roles import required_inputs
 from passes.cleanup.infer_shapes import InferShapes
+from passes.graphs.scopes import required_inputs
 from passes.legalize.legalize import Legalize
 from passes.operators import operators
 from passes.rewriting.base import Pass

@@ -26,9 +26,8 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
-from onnx_bridge.samples.roles import required_inputs
 from passes.graphs import lineage
-from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.scopes import Scope, name_nodes, required_inputs
 from passes.probing.partition import extract
 
 PRODUCTS = ("Conv", "Gemm", "MatMul")

@@ -18,7 +18,7 @@ from onnx_bridge.migraphx.program import Program, Tensor
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.calibration import Calibration
-from onnx_bridge.samples.roles import required_inputs
+from passes.graphs.scopes import required_inputs
 from passes.probing.partition import Partition, extract
 
 

@@ -21,7 +21,8 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.samples.roles import dims_of, required_inputs
+from onnx_bridge.samples.roles import dims_of
+from passes.graphs.scopes import required_inputs
 from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import evaluate, symbols
 

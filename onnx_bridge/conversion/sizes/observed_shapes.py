@@ -17,8 +17,7 @@ from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import required_inputs
-from passes.graphs.scopes import Scope
+from passes.graphs.scopes import Scope, required_inputs
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import at_most, limited
 from passes.probing.partition import can_cross, extract

@@ -8,9 +8,9 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Choice, required_inputs
+from onnx_bridge.samples.roles import Choice
 from passes.graphs.cost import estimate
-from passes.graphs.scopes import Scope
+from passes.graphs.scopes import Scope, required_inputs
 from passes.graphs.structural_inputs import OPERANDS
 from passes.graphs.traversal import operands_of
 from passes.operators import operators

@@ -31,9 +31,10 @@ from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
-from onnx_bridge.samples.roles import Dim, dims_of, index_bounds, required_inputs
+from onnx_bridge.samples.roles import Dim, dims_of, index_bounds
 from passes.graphs.cost import has_known_work
 from passes.graphs.quantization import is_quantized
+from passes.graphs.scopes import required_inputs
 from passes.probing.partition import Side
 
 _LISTED = 10

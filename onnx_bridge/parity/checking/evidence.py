@@ -14,9 +14,8 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Value
 from onnx_bridge.model.provenance import operator
 from onnx_bridge.parity.checking.error_histogram import Sketch
-from onnx_bridge.samples.roles import required_names
 from passes.graphs import lineage
-from passes.graphs.scopes import Scope, name_nodes
+from passes.graphs.scopes import Scope, name_nodes, required_names
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import operands_of
 

@@ -12,7 +12,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.samples.roles import required_names
+from passes.graphs.scopes import required_names
 from passes.probing.partition import extract
 
 

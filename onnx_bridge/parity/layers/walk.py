@@ -19,8 +19,8 @@ from onnx_bridge.parity.layers.subject import OriginalModel
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.samples.roles import required_names
 from passes.graphs import lineage
+from passes.graphs.scopes import required_names
 from passes.operators import is_quantizer
 from passes.probing.partition import Side, boundary, extract
 

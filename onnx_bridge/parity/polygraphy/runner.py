@@ -31,8 +31,8 @@ from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.model import io as models
-from onnx_bridge.samples.roles import required_inputs
 from passes.graphs.byte_strings import from_proto
+from passes.graphs.scopes import required_inputs
 
 try:
     from polygraphy import util

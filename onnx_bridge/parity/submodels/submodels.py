@@ -22,8 +22,8 @@ from onnx_bridge.core.values import as_array
 from onnx_bridge.parity.submodels.cuts import dependents, estimated_bytes, submodel
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import required_names
 from passes.graphs.dependencies import fixed_values
+from passes.graphs.scopes import required_names
 from passes.graphs.traversal import operands_of
 from passes.operators import is_quantizer
 from passes.probing.partition import boundary, extract, is_constant, needed

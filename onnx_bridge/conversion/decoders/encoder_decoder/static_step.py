@@ -22,8 +22,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.conversion import CleanRequest
-from onnx_bridge.samples.roles import required_inputs
-from passes.graphs.scopes import Scope
+from passes.graphs.scopes import Scope, required_inputs
 from passes.graphs.structural_inputs import OPERANDS
 
 Shapes = Mapping[str, tuple[int, ...]]
