@@ -1,4 +1,4 @@
-"""Running a bundle on arrays from a file: the verb ``run``."""
+"""Running a bundle on arrays from a file, or on generated ones: the verb ``run``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.bundle.bundle import load
+from onnx_bridge.bundle.bundle import Bundle, load
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, dtype_name, flat
+from onnx_bridge.model import io as models
 from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
 from passes.isolation.numpy_files import write_npz
 
 
@@ -25,33 +27,38 @@ class RunResult:
     """The result of `run_files`.
 
     Attributes:
-        path: the file that the outputs were written to.
-        outputs: dtype and shape of each array in it.
+        path: the file that the outputs were written to; None if they were not.
+        outputs: the arrays.
         seconds: the duration, without loading the bundle.
         partitions: the partitions, and MIGraphX's share of the work; empty for a model wholly on MIGraphX.
+        notes: sentences for the user.
     """
 
-    path: Path
-    outputs: dict[str, tuple[str, tuple[int, ...]]]
+    path: Path | None
+    outputs: dict[str, Array]
     seconds: float
     partitions: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        outputs = {name: {"dtype": dtype, "shape": list(shape)} for name, (dtype, shape) in self.outputs.items()}
-        values = {"path": str(self.path), "outputs": outputs, "seconds": round(self.seconds, 6)}
+        outputs = {
+            name: {"dtype": dtype_name(array.dtype), "shape": list(array.shape)} for name, array in self.outputs.items()
+        }
+        path = None if self.path is None else str(self.path)
+        values = {"path": path, "outputs": outputs, "seconds": round(self.seconds, 6), "notes": list(self.notes)}
         return {**values, "partitions": self.partitions} if self.partitions else values
 
 
 def run_files(
     bundle: str | os.PathLike[str],
-    sample: Path,
-    out: Path,
+    sample: Path | None,
+    out: Path | None,
     *,
     timeout: float | None = None,
     memory: float | None = None,
     progress: Progress | None = None,
 ) -> RunResult:
-    """Run a bundle on the arrays of one ``.npz`` file and write the outputs to another, atomically.
+    """Run a bundle on the arrays of a file, by default on seeded ones, and write the outputs to an ``.npz``.
 
     If the arrays hold several samples (`onnx_bridge.samples.files.load`), so do the outputs, along a first axis. The
     arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; an optional without a value is left out.
@@ -64,16 +71,23 @@ def run_files(
     tell = progress or silent
     tell("load")
     loaded = load(bundle, timeout=timeout, memory=memory)
-    samples = files.load(sample, loaded.specs)
+    samples = files.load(sample, loaded.specs) if sample is not None else samplers.generate(_specs(loaded), seed=0)
     tell("run")
     started = time.perf_counter()
     runs = [flat(loaded(arrays)) for arrays in samples]
     seconds = time.perf_counter() - started
     results = runs[0] if len(runs) == 1 else _stacked(runs)
-    with atomic_file(out) as temporary, temporary.open("wb") as file:
-        write_npz(file, results)
-    outputs = {name: (dtype_name(result.dtype), result.shape) for name, result in results.items()}
-    return RunResult(out, outputs, seconds, loaded.manifest.partition_line)
+    if out is not None:
+        with atomic_file(out) as temporary, temporary.open("wb") as file:
+            write_npz(file, results)
+    notes = () if sample is not None else ("run on generated inputs (seed 0)",)
+    return RunResult(out, results, seconds, loaded.manifest.partition_line, notes)
+
+
+def _specs(bundle: Bundle) -> list[samplers.TensorSpec]:
+    """Return the inputs of a bundle, with their roles if its model is there."""
+    path = bundle.programs[0].model_path
+    return bundle.specs if path is None else samplers.specs(models.load(path))
 
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -122,6 +122,16 @@ def _listed(verb: str) -> Any:
 
 _ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet", "--verbose": "verbose", "-v": "verbose"}
 """Options of every verb, which may stand before it and after it."""
+_OF_OTHER_TOOLS = {
+    **{f"--{precision}": f"--precision {precision}" for precision in ("fp32", "fp16", "bf16", "int8", "fp8")},
+    **{f"--{target}": f"--target {target}" for target in ("gpu", "ref")},
+    **dict.fromkeys(("--shapes", "--input-shapes", "--input-dim", "--minShapes"), "--shape NAME:[1,3,224,224]"),
+    **dict.fromkeys(("--optShapes", "--maxShapes"), "--bucket NAME=1,4,16"),
+    **dict.fromkeys(("--batch", "--batch-size", "--fill1"), "--dim batch=1"),
+    **dict.fromkeys(("--saveEngine", "--save-engine"), "-o OUT"),
+    "--load-inputs": "--inputs X.npz",
+}
+"""Options of trtexec, Polygraphy and migraphx-driver, and ours of the same meaning."""
 _EPILOG = "Every verb also takes --quiet, --verbose and --debug."
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -265,7 +275,11 @@ def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
             _leave(InputError.exit_code)
         what = "the verb is missing"
     verb = error.ctx.command_path if error.ctx is not None else app.info.name
-    _fail(InputError(what, hint=f"`{verb} --help` shows what it takes"), as_json)
+    hint = f"`{verb} --help` shows what it takes"
+    meant = _OF_OTHER_TOOLS.get(getattr(error, "option_name", ""))
+    if meant and any(meant.split()[0] in option.opts for option in error.ctx.command.params):
+        what, hint = f"there is no option {error.option_name}", f"write {meant}; {hint}"
+    _fail(InputError(what, hint=hint), as_json)
 
 
 def _leave(code: int) -> NoReturn:

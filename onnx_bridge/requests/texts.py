@@ -16,6 +16,7 @@ from passes.pipelines import PIPELINES
 
 _EXPRESSION = re.compile(r"(?=.*[A-Za-z_])[\w\s+*/()-]+")
 """Arithmetic with at least one symbol."""
+_SHAPE = re.compile(r"(?P<name>.+)[:=]\s*(\[(?P<listed>[\d\s,]*)\]|(?P<sizes>\d+([x,]\s*\d+)*))\s*")
 _BOOLEANS = {"false": "0", "true": "1"}
 _UNITS = {"s": 1.0, "": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -65,15 +66,15 @@ def dims(texts: Sequence[str]) -> dict[str, int]:
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return shapes by input, of ``NAME:[SIZES]``."""
+    """Return shapes by input, of ``NAME:[1,3,8,8]``, or as other tools write it: ``NAME:1x3x8x8``, ``NAME=1,3,8,8``."""
     by_name = {}
     for text in texts:
-        name, _, sizes = text.rpartition(":")
-        parts = names(sizes.strip().removeprefix("[").removesuffix("]"))
-        if not name or not all(map(is_size, parts)):
+        read = _SHAPE.fullmatch(text)
+        parts = names(read["listed"] or (read["sizes"] or "").replace("x", ",")) if read else ()
+        if read is None or not all(map(is_size, parts)):
             hint = "for example --shape x:[1,3,224,224]"
             raise InputError(f"{text!r} is not NAME:[SIZES]", where="--shape", hint=hint)
-        by_name[name] = tuple(map(int, parts))
+        by_name[read["name"]] = tuple(map(int, parts))
     return by_name
 
 

@@ -138,6 +138,22 @@ class TestVerbs:
         assert "freeze-shapes  1 → 1" in told
         assert "remove-dead" not in told
 
+    def test_places_that_need_not_be_given(
+        self, runtime: Runtime, bridge: Callable[..., Outcome], relu: Path, tmp_path: Path
+    ) -> None:
+        """`convert` and `pack` write beside what they read; `run` prints, and converts a model by itself."""
+        assert bridge("convert", relu, "--target", "ref").code == 0
+        assert bridge("pack", relu.with_suffix("")).code == 0
+        assert (tmp_path / "relu.onnxbridge").exists()
+        np.save(tmp_path / "x.npy", np.array([[-1, 0, 7], [2, -2, 0.5]], np.float32))
+        outcome = bridge("run", relu, tmp_path / "x.npy")
+        assert (outcome.code, "float32 [2, 3]" in outcome.out, "7." in outcome.out) == (0, True, True)
+        generated = bridge("run", relu.with_suffix(""), "--json").json
+        assert generated["path"] is None
+        assert generated["outputs"]["y"]["shape"] == [1, 3]
+        one_message(bridge("run", relu, tmp_path / "x.npy", "--inputs", tmp_path / "x.npy"), 2, "x.npy")
+        one_message(bridge("convert", tmp_path), 2, "-o")
+
     def test_inspect_shows_sizes_of_zero(self, bridge: Callable[..., Outcome], tmp_path: Path) -> None:
         text = '<ir_version: 9, opset_import: ["": 17]> g (float[0, N] x) => (float[0, N] y) { y = Relu(x) }'
         onnx.save(parser.parse_model(text), tmp_path / "empty.onnx")
@@ -234,8 +250,20 @@ class TestUsage:
     def test_what_the_parser_refuses_leads_to_the_help_of_the_verb(
         self, bridge: Callable[..., Outcome], relu: Path
     ) -> None:
-        one_message(bridge("convert", relu), 2, "-o", "onnx-bridge convert --help")
+        one_message(bridge("clean"), 2, "MODEL", "onnx-bridge clean --help")
         one_message(bridge("convert", relu, "--output="), 2, "empty")
+
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [
+            ("--fp16", "--precision fp16"),
+            ("--gpu", "--target gpu"),
+            ("--saveEngine=x", "-o"),
+            ("--shapes=x:1", "--shape"),
+        ],
+    )
+    def test_options_of_other_tools(self, bridge: Callable[..., Outcome], relu: Path, option: str, meant: str) -> None:
+        one_message(bridge("convert", relu, option), 2, meant)
 
     @pytest.mark.parametrize(("verb", "listed"), [([], "convert"), (["runtime"], "install")])
     def test_nothing_asked_for(self, bridge: Callable[..., Outcome], verb: list[str], listed: str) -> None:

@@ -15,12 +15,12 @@ from onnx_bridge.cli.terminal import Json, progress, show
 def pack(
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
     out: Annotated[
-        Path,
-        OutputFile("-o", "--output", metavar="NAME.onnxbridge", help="The file.", show_default=False),
-    ],
+        Path | None,
+        OutputFile("-o", "--output", metavar="NAME.onnxbridge", help="The file; default: beside the bundle."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
     with progress(as_json, "pack") as tell:
-        packed = packing.pack(bundle, out, progress=tell)
+        packed = packing.pack(bundle, out or bundle.with_name(f"{bundle.resolve().name}.onnxbridge"), progress=tell)
     show(packed, as_json)

@@ -6,6 +6,7 @@ Batches are imported only if there are many models, the conversion of one model 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from onnx_bridge.batch.jobs import is_batch
 from onnx_bridge.cli.options import again, takes
 from onnx_bridge.cli.terminal import Json, show, volume
 from onnx_bridge.conversion.launch import launch
-from onnx_bridge.core.files.locations import parse_location
+from onnx_bridge.core.files.locations import Location, parse_location
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
 from passes.core.errors import InputError, nearest
 
@@ -29,13 +30,12 @@ Sources = Annotated[
     ),
 ]
 Out = Annotated[
-    str,
+    str | None,
     typer.Option(
         "-o",
         "--output",
         metavar="OUT",
-        help="A folder, as a path or a URL; or, for a single model, a name ending in .mxr.",
-        show_default=False,
+        help="A folder, as a path or a URL; or, for a single model, a name ending in .mxr; default: beside it.",
     ),
 ]
 EngineName = Annotated[
@@ -51,8 +51,8 @@ Address = Annotated[
 def convert(
     context: typer.Context,
     sources: Sources,
-    out: Out,
     request: BatchRequest,
+    out: Out = None,
     engine: EngineName = "local",
     address: Address = None,
     as_json: Json = False,
@@ -65,7 +65,8 @@ def convert(
     compared on, so that the bundle is not proven (--prove never is content with that).
     """
     _check_engine(engine, address)
-    places, target = tuple(parse_location(source) for source in sources), parse_location(out)
+    places = tuple(parse_location(source) for source in sources)
+    target = parse_location(out) if out is not None else _beside(places)
     if engine != "local" or not isinstance(target, Path) or is_batch(places) or request.dry_run:
         files = tuple(map(Path, context.find_root().params.get("files") or ()))
         _convert_many(replace(request, sources=places, out=target, passes=files), address, engine == "ray", as_json)
@@ -76,6 +77,14 @@ def convert(
                     print(f"onnx-bridge: {option} has no effect on a single model", file=sys.stderr)
         conversion = replace(request.job.conversion, reuse=request.resume)
         _convert_one(Path(sources[0]), target, replace(request.job, conversion=conversion), as_json)
+
+
+def _beside(sources: Sequence[Location]) -> Path:
+    """Return the folder of a model's name beside it; raises InputError if there are many, or if it is not here."""
+    source = sources[0]
+    if is_batch(sources) or not isinstance(source, Path) or source.suffix != ".onnx":
+        raise InputError("the place of the bundles is missing", where="-o", hint="give -o a folder")
+    return source.with_suffix("")
 
 
 def _check_engine(engine: str, address: str | None) -> None:

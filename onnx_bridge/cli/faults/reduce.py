@@ -13,16 +13,17 @@ from onnx_bridge.parity.reduce import reduce as reduction
 from onnx_bridge.requests.parity import ReduceRequest
 
 Out = Annotated[
-    Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the reproduction.", show_default=False)
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", help="Folder of the reproduction; default: MODEL-reduced here."),
 ]
 
 
 @takes(ReduceRequest)
-def reduce(model: ModelOrBundle, out: Out, request: ReduceRequest, as_json: Json = False) -> None:
+def reduce(model: ModelOrBundle, request: ReduceRequest, out: Out = None, as_json: Json = False) -> None:
     """Reduce a model to what MIGraphX computes wrongly, rejects or crashes on, and write that as a bug report.
 
     With `--pipeline none` the model is not cleaned first. Exit code 1 if there is nothing to reduce.
     """
     with progress(as_json) as tell:
-        reduced = reduction.run(model, out, request, tell)
+        reduced = reduction.run(model, out or Path(f"{model.stem}-reduced"), request, tell)
     show(reduced, as_json, code=int(reduced.path is None))

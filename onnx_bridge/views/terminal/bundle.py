@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -17,8 +18,8 @@ from onnx_bridge.bundle.inspect import BundleView, ModelView
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
-from onnx_bridge.core.values import Kind
-from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table
+from onnx_bridge.core.values import Kind, dtype_name
+from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table, unbroken
 from onnx_bridge.views.terminal.view import view
 
 
@@ -128,9 +129,14 @@ def _generated(generated: Generated, verbose: bool) -> RenderableType:
 
 @view.register
 def _run(result: RunResult, verbose: bool) -> RenderableType:
-    lines = [f"{name}: {dtype} {list(shape)}" for name, (dtype, shape) in result.outputs.items()]
+    lines = []
+    for name, array in result.outputs.items():
+        lines.append(f"{name}: {dtype_name(array.dtype)} {list(array.shape)}")
+        if result.path is None:
+            lines += np.array2string(array, threshold=64, edgeitems=3, precision=6).splitlines()
     lines += [f"partitions: {result.partitions}"] if result.partitions else []
-    return Group(*lines, f"written to {result.path} ({result.seconds:.3g} s)")
+    to = f"written to {result.path}" if result.path is not None else "written to no file: -o Y.npz keeps them"
+    return Group(*map(unbroken, lines), *notes_of(result.notes), f"{to} ({result.seconds:.3g} s)")
 
 
 @view.register
