@@ -153,6 +153,16 @@ class OpenDims:
             {name: derived[name] for name in self.names if name in derived},
         )
 
+    def determined(self) -> dict[str, int]:
+        """Return the sizes that follow from the model, whatever the sizes of the other dimensions are."""
+        known = dict(self.given)
+        for _ in range(_ROUNDS):
+            following, _ = self._following(known, [name for name in self.names if name not in known])
+            if not following:
+                break
+            known |= following
+        return {name: known[name] for name in self.names if name in known}
+
     def too_small(self, known: Mapping[str, int]) -> Impossible | None:
         """Return the first result whose size is impossible for given sizes."""
         shapes = self._shapes({**self.given, **known})

@@ -128,11 +128,42 @@ class TestInPlace:
         assert any("padded" in note for note in bundle.manifest.notes)
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 8), by_reference(path, bundle, PROMPT, 8))
 
-    @pytest.mark.parametrize("options", [{"dtype": np.float16}, {"int4": True}, {"window": 6}])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"dtype": np.float16},
+            {"int4": True},
+            {"window": 6},
+            {"size": "kv_cache_dim"},
+            {"window": 6, "evicting": [0], "size": "kv_cache_dim"},
+            {"window": 6, "evicting": [0, 1], "int4": True},
+            {"window": 3, "evicting": [1], "dtype": np.float16},
+        ],
+    )
     def test_other_dtypes_and_windows(self, runtime: Runtime, tmp_path: Path, options: dict[str, Any]) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", **options)
         bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=LENGTH, prefill=[8], target="ref")
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 32), by_reference(path, bundle, PROMPT, 32))
+
+    @pytest.mark.parametrize("dims", [{}, {"kv_cache_dim": 16}, {"past_sliding_length": 9}])
+    def test_sizes_of_caches(self, tmp_path: Path, dims: dict[str, int]) -> None:
+        model = models.load(grouped_query.build(tmp_path / "m.onnx", window=6, evicting=[1], size="kv_cache_dim"))
+        layout = recognize(model, ConvertRequest(decoder=True, max_length=4, dims=dims), DecoderSizes(4))
+        rows = dims.get("past_sliding_length", 6)
+        assert [(tensor.shape[2], tensor.axis) for tensor in layout.cache] == [(4, 2)] * 2 + [(rows, None)] * 2
+        assert {tensor.shape[3] for tensor in layout.cache} == {16}
+        with pytest.raises(InputError):
+            recognize(model, ConvertRequest(decoder=True, max_length=4, dims={"cache_dim": 16}), DecoderSizes(4))
+
+    def test_states_take_no_padding(self, runtime: Runtime, tmp_path: Path) -> None:
+        path = grouped_query.build(tmp_path / "model.onnx", window=6, evicting=[1])
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=24, prefill=[8], target="ref")
+        assert not bundle.decoder.layout.pads
+        manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+        manifest["decoder"]["pads"] = True
+        (tmp_path / "out/manifest.json").write_bytes(resealed(manifest))
+        with pytest.raises(InputError):
+            onnx_bridge.load(tmp_path / "out")
 
 
 class TestWithoutPositionIds:

@@ -105,7 +105,7 @@ class StaticCache(Cache):
         return self.layout.max_length - self.length
 
     def _feed(self, ids: Array, mask: Array) -> Array:
-        if (self.layout.in_place or self.layout.encoder is not None) and not mask.all():
+        if (self.layout.in_place or self.layout.encoder is not None or self.layout.has_states) and not mask.all():
             what = "a model with this kind of cache takes no padding between or before tokens"
             raise InputError(what, hint="give texts of one length, or one after the other")
         at = 0
@@ -129,12 +129,10 @@ class StaticCache(Cache):
             last = -1
         positions = _positions(hidden)
         own = slice(self.length, self.length + width) if layout.in_place else slice(-width, None)
-        past = {
-            tensor.past: self._arrays[tensor.past]
-            if layout.in_place
-            else _last(self._arrays[tensor.past], width, tensor.axis)
-            for tensor in layout.cache
-        }
+        past = dict(self._arrays)
+        for tensor in layout.cache:
+            if tensor.axis is not None and not layout.in_place:
+                past[tensor.past] = _last(past[tensor.past], width, tensor.axis)
         logits = self._call(self._programs[width], ids, positions[:, own], hidden, {**past, **self._given})
         self.length += count
         return logits[:, last if logits.shape[1] == width else -1]
@@ -147,9 +145,7 @@ class GrowingCache(Cache):
         super().__init__(layout, dtypes)
         self._program = program
         for tensor in layout.cache:
-            self._arrays[tensor.past] = _last(
-                np.zeros(tensor.shape, dtypes[tensor.past]), layout.max_length, tensor.axis
-            )
+            self._arrays[tensor.past] = np.zeros(tensor.of(0), dtypes[tensor.past])
 
     def _feed(self, ids: Array, mask: Array) -> Array:
         self._seen = np.concatenate([self._seen, mask], 1)

@@ -1,12 +1,15 @@
 """The layout of a decoder: which inputs and outputs are token ids, mask, positions, logits and cache, and their sizes.
 
 All programs of a decoder have a cache for ``max_length`` tokens; they differ in their width, the number of tokens that
-they take at a time. There are two kinds of caches:
+they take at a time. There are two kinds of caches of all tokens:
 
     appended   past: max_length - width   the model appends the keys of new tokens; tokens are at the end of the cache,
                                           and zeros of the mask hide its beginning (optimum, torch.onnx)
     in place   past: max_length           the model writes keys to their places; tokens are at the beginning
                                           (com.microsoft::GroupQueryAttention: onnxruntime-genai)
+
+Besides, or instead, there may be states, which the model replaces as a whole: a cache that keeps a window of tokens and
+evicts those before it, the last inputs of a causal convolution, the sum of a recurrence. Padding would be part of them.
 
 A model with an encoder has two more programs, which run once for each text: the encoder, and the projections of what it
 returns to the keys and values of cross-attention (memory), which the decoder takes with every token.
@@ -28,12 +31,19 @@ ENCODER, MEMORY = "encoder", "cross-attention"
 
 @dataclass(frozen=True)
 class CacheTensor:
-    """The keys or the values of a layer: input, output with the new tokens, full shape, and axis of tokens."""
+    """The keys or the values of a layer: input, output with the new tokens, full shape, and axis of tokens.
+
+    A state has no such axis.
+    """
 
     past: str
     present: str
     shape: tuple[Size, ...]
-    axis: Size
+    axis: Size | None
+
+    def of(self, tokens: int) -> tuple[int, ...]:
+        """Return the shape for some tokens."""
+        return self.shape if self.axis is None else (*self.shape[: self.axis], tokens, *self.shape[self.axis + 1 :])
 
 
 @dataclass(frozen=True)
@@ -136,8 +146,13 @@ class Layout:
         if self.length is not None:
             shapes[self.length] = (1,)
         for tensor in self.cache:
-            shapes[tensor.past] = (*tensor.shape[: tensor.axis], past, *tensor.shape[tensor.axis + 1 :])
+            shapes[tensor.past] = tensor.of(past)
         return {**shapes, **{given.name: given.shape for given in self.given}}
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the model keeps something from which single tokens cannot be hidden."""
+        return any(tensor.axis is None for tensor in self.cache)
 
     def __post_init__(self) -> None:
         names = [self.ids, *(tensor.past for tensor in self.cache), *(given.name for given in self.given)]
@@ -145,7 +160,9 @@ class Layout:
         if len(set(names)) < len(names):
             raise ValueError("an input of the decoder has two roles")
         for tensor in self.cache:
-            if tensor.axis >= len(tensor.shape) or tensor.shape[tensor.axis] != self.max_length:
+            if tensor.axis is not None and tensor.shape[tensor.axis : tensor.axis + 1] != (self.max_length,):
                 raise ValueError(f"the cache {tensor.past} is not for {self.max_length} tokens")
         if not 0 < self.batch * self.max_length <= MAX_ELEMENTS or not self.cache:
             raise ValueError("the decoder has no tokens, too many, or no cache")
+        if self.pads and self.has_states:
+            raise ValueError("padding would be part of the decoder's states")

@@ -93,9 +93,8 @@ class DecoderConversion(GeneratingConversion):
     def folders(self) -> list[str]:
         return [label({WIDTH: width}) for width in self.widths]
 
-    def padded(self, layout: Layout) -> Layout:
-        """Return a layout with padding."""
-        return replace(layout, pads=True)
+    def padded(self, layout: Layout) -> Layout | None:
+        return None if layout.has_states else replace(layout, pads=True)
 
     def resolve(self, folder: Path, progress: Progress) -> Resolved:
         """Return a program for each width."""

@@ -9,15 +9,16 @@ They are recognized by the names that optimum, onnxruntime-genai and most script
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
 from onnx_bridge.samples.roles import Positions, dims_of, roles
 from passes.graphs.scopes import required_inputs
+from passes.shapes.open_sizes import OpenDims
 
 PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
 PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
@@ -45,20 +46,22 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     refuse_unknown([name for name in others if name not in (ids, mask, positions)])
     logits = only("logits", ["logits"] if "logits" in outputs else results, outputs)
     rank = None if mask is None else len(dims_of(inputs[mask]) or ())
-    if rank != 2:
+    batch, known = _batch(inputs[ids], request), _known(model, request)
+    present_values = {str(value.name): value for value in model.graph.outputs}
+    cache = tuple(
+        _cache_tensor(inputs[past], present_values[presents[key]], batch, sizes.max_length, known)
+        for key, past in pasts.items()
+    )
+    tokens = [inputs[tensor.past] for tensor in cache if tensor.axis is not None]
+    if rank != 2 and tokens:
         what = "there is no attention mask" if rank is None else f"the attention mask has {rank} dimensions"
         hint = "export it with an attention mask, [batch, tokens], which hides what the cache does not hold yet"
         raise InputError(f"the cache cannot be of fixed size: {what}", where=_WHERE, hint=hint)
-    batch = _batch(inputs[ids], request)
     positions_known = _positions_known(inputs, positions)
     if positions_known is not None and positions_known < sizes.max_length:
         what, hint = f"the model knows {positions_known} positions", f"give {positions_known} or less"
         raise InputError(what, where=f"max_length {sizes.max_length}", hint=hint)
-    cache = tuple(
-        CacheTensor(past, presents[key], *cache_shape(inputs[past], batch, sizes.max_length))
-        for key, past in pasts.items()
-    )
-    in_place = all(_is_written_in_place(inputs[past]) for past in pasts.values())
+    in_place = all(any(True for _ in _attentions(past)) for past in tokens)
     return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place)
 
 
@@ -107,24 +110,60 @@ def refuse_unknown(inputs: Sequence[str]) -> None:
         raise InputError(f"the role of its inputs {listed(inputs)} is not known", where=_WHERE, hint=hint)
 
 
-def cache_shape(past: ir.Value, batch: int, length: int) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a cache for some tokens, and their axis."""
-    dims = dims_of(past) or ()
+def cache_shape(
+    past: ir.Value, batch: int, length: int, known: Mapping[str, int] | None = None
+) -> tuple[tuple[int, ...], int | None]:
+    """Return the shape of a cache for some tokens, and their axis; None if no axis is open.
+
+    Args:
+        past: the input.
+        batch: the number of texts.
+        length: the number of tokens.
+        known: sizes of dimensions that have symbols, by name.
+    """
+    dims = [(known or {}).get(dim, dim) if isinstance(dim, str) else dim for dim in dims_of(past) or ()]
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]
-    if len(open_axes) != 1:
-        what = f"which axis of {past.name} has the tokens is not known: its shape is {list(dims)}"
-        raise InputError(what, where=_WHERE, hint="its batch and its tokens should have symbols, and nothing else")
+    if len(open_axes) > 1:
+        what = f"which axis of {past.name} has the tokens is not known: its shape is {dims}"
+        options = " ".join(f"--dim {dims[axis]}=N" for axis in open_axes if dims[axis] is not None)
+        raise InputError(what, where=_WHERE, hint=f"give the sizes of the others, of {options or past.name}")
     sizes = dict.fromkeys(open_axes, length)
-    return tuple(dim if isinstance(dim, int) else sizes.get(axis, batch) for axis, dim in enumerate(dims)), open_axes[0]
+    shape = tuple(dim if isinstance(dim, int) else sizes.get(axis, batch) for axis, dim in enumerate(dims))
+    return shape, next(iter(open_axes), None)
 
 
 def _if_single(matches: Sequence[str]) -> str | None:
     return matches[0] if len(matches) == 1 else None
 
 
-def _is_written_in_place(past: ir.Value) -> bool:
-    """Return whether a cache is that of a GroupQueryAttention, which writes new tokens behind the valid ones."""
-    return any(node.op_type == "GroupQueryAttention" and index in (3, 4) for node, index in past.uses())
+def _cache_tensor(past: ir.Value, present: ir.Value, batch: int, length: int, known: Mapping[str, int]) -> CacheTensor:
+    """Return a cache for some tokens, or a state: what evicts tokens, or has no open axis; raises InputError."""
+    windows = [node.attributes.get_int("local_window_size", 0) for node in _attentions(past) if _evicts(node)]
+    shape, axis = cache_shape(past, batch, max(windows, default=length), known)
+    is_state = bool(windows) or (axis is None and not any(_attentions(past)) and dims_of(past) == dims_of(present))
+    if not is_state and axis is None:
+        what = f"{past.name} has a fixed number of tokens: its shape is {list(shape)}"
+        raise InputError(what, where=_WHERE, hint="export it with a symbol for the tokens of the past")
+    return CacheTensor(str(past.name), str(present.name), shape, None if is_state else axis)
+
+
+def _known(model: ir.Model, request: ConvertRequest) -> dict[str, int]:
+    """Return the sizes of dimensions that are given, or that follow from the model."""
+    dims = OpenDims(model, request.dims, {}, request.freeze)
+    if unknown := request.dims.keys() - dims.symbols:
+        hint = nearest(min(unknown), dims.symbols) or f"the inputs have {', '.join(sorted(dims.symbols))}"
+        raise InputError("inputs have no such dimension", where=f"dimension {min(unknown)!r}", hint=hint)
+    return {**dims.determined(), **request.dims}
+
+
+def _attentions(past: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that write new tokens behind the valid ones of a cache."""
+    return (node for node, index in past.uses() if node.op_type == "GroupQueryAttention" and index in (3, 4))
+
+
+def _evicts(attention: ir.Node) -> bool:
+    """Return whether a node has a cache of a window, which it writes as a whole."""
+    return attention.attributes.get_int("sliding_window_cache", 0) == 1
 
 
 def _batch(ids: ir.Value, request: ConvertRequest) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError
@@ -20,6 +22,8 @@ from passes.shapes.steered_sizes import steered_outputs
 
 _MOST_WORK = 10_000_000_000
 """Multiply-adds of a model that is run to see whether it runs, a few seconds."""
+_MOST_ELEMENTS = 1 << 25
+"""Elements of all inputs of such a model, about a second to generate."""
 _CHOICES = 4
 """The number of samples of a model that compares an input with numbers."""
 _PRODUCTS = "Conv ConvInteger ConvTranspose Einsum Gemm GRU LSTM MatMul MatMulInteger QLinearConv QLinearMatMul RNN"
@@ -32,7 +36,10 @@ _STEERING = {**OPERANDS, "If": (0,)}
 
 def is_quick(model: ir.Model) -> bool:
     """Return whether a model with sizes is run by ONNX Runtime in a few seconds."""
-    return sum(map(estimate, model.graph)) <= _MOST_WORK
+    shapes = [
+        value.shape.numpy() for value in model.graph.inputs if value.shape is not None and value.shape.is_static()
+    ]
+    return sum(map(math.prod, shapes)) <= _MOST_ELEMENTS and sum(map(estimate, model.graph)) <= _MOST_WORK
 
 
 def refusal(model: ir.Model) -> OnnxRuntimeError | None:
