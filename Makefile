@@ -53,6 +53,8 @@ help:
 
 setup: $(INSTALLED)
 	@$(BIN)/onnx-bridge runtime status >/dev/null 2>&1 || $(BIN)/onnx-bridge runtime install
+	@$(BIN)/python -c 'from onnx_bridge.provider.environment import find; find()' 2>/dev/null || \
+		$(BIN)/onnx-bridge runtime install --onnxruntime
 
 demo: setup
 	@$(BIN)/python -m fixtures.demo

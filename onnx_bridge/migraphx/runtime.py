@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -68,6 +68,19 @@ class Runtime(JsonRecord):
     def core(self) -> Path | None:
         """The core library, which the module and the C library load."""
         return next((file for folder in self.library_path for file in sorted(folder.glob("libmigraphx.so.*"))), None)
+
+    def by_c_library(self) -> Runtime:
+        """Return this runtime by its C library, which the official module has beside it.
+
+        Raises:
+            RuntimeNotFound: it has none.
+        """
+        if self.kind != "module":
+            return self
+        for folder in self.library_path:
+            if (file := folder / LIBRARY).is_file():
+                return replace(self, kind="system", path=file, identity=f"{self.identity}-c")
+        raise RuntimeNotFound(f"this runtime has no {LIBRARY} beside its module", where=str(self.path))
 
     def command(self, python: Path, arguments: list[str]) -> list[str]:
         """Return the command line that runs ``python arguments…`` so that this runtime's libraries load in it.

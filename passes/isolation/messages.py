@@ -23,10 +23,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from passes.isolation.reused_memory import MOST, ReusedMemory, placed
+
+try:
+    import msgspec
+except ModuleNotFoundError:  # in an environment that is not the project's
+    msgspec = None  # type: ignore[assignment]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Message = tuple[dict[str, Any], dict[str, Array]]
@@ -68,6 +72,8 @@ def send(
     arrays: Mapping[str, Array | FileRange],
     reused: ReusedMemory | None = None,
     answer: int = 0,
+    *,
+    as_json: bool = False,
 ) -> None:
     """Send one message.
 
@@ -77,6 +83,7 @@ def send(
         arrays: arrays of numeric dtypes, ml_dtypes included; or ranges of at most 250 files.
         reused: where to write the arrays, if they fit in; they are valid until the next message there.
         answer: the number of the reused memory that the answer's are to be written to; 0 for none.
+        as_json: whether the other side may have no msgspec.
 
     Raises:
         OSError: the other side is gone, or there is no memory for the arrays.
@@ -103,13 +110,13 @@ def send(
     if size <= _BEHIND:
         padded = (array.tobytes().ljust(_padded_size(array.nbytes), b"\0") for array in given.values())
         behind = b"".join(padded)
-        text = _encoded({"message": message, "in_files": in_files, "behind": entries})
+        text = _encoded({"message": message, "in_files": in_files, "behind": entries}, as_json)
         _send_packets(connection, text, behind, files, answer)
         return
     in_files += [{**entry, "file": len(files)} for entry in entries]
     packed = _pack(given, entries, size)
     try:
-        text = _encoded({"message": message, "in_files": in_files})
+        text = _encoded({"message": message, "in_files": in_files}, as_json)
         _send_packets(connection, text, b"", [*files, packed], answer)
     finally:
         os.close(packed)
@@ -224,11 +231,13 @@ def _descriptors(connection: socket.socket, count: int) -> list[int]:
     return descriptors
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encoded(body: Mapping[str, Any], as_json: bool = False) -> bytes:
     """Encode as MessagePack; if it fails, as JSON: halves of surrogate pairs (names that are not UTF-8), long integers.
 
     The first byte tells one from the other. (JSON as msgspec writes it has no infinities.)
     """
+    if as_json or msgspec is None:
+        return json.dumps(body).encode()
     try:
         return msgspec.msgpack.encode(body)
     except (UnicodeEncodeError, OverflowError):

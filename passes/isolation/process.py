@@ -77,6 +77,7 @@ class Child:
         environment: its environment variables; default: the parent's.
         output: a descriptor for what it prints; default: a memory file, for `printed`.
         inherited: further descriptors that it holds.
+        as_json: whether its interpreter may have no msgspec.
 
     Attributes:
         connection: the parent's end of the socket.
@@ -94,7 +95,9 @@ class Child:
         environment: Mapping[str, str] | None = None,
         output: int | None = None,
         inherited: Sequence[int] = (),
+        as_json: bool = False,
     ) -> None:
+        self._as_json = as_json
         self.connection, child_end = messages.connect()
         lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._output = os.memfd_create("onnx-bridge-output", os.MFD_CLOEXEC)
@@ -157,7 +160,7 @@ class Child:
             self._limit_memory(limits.memory_of(reserved))
             answer = self._answers.free() if reuse else None
             if answer is None:
-                messages.send(self.connection, message, arrays)
+                messages.send(self.connection, message, arrays, as_json=self._as_json)
             else:
                 messages.send(self.connection, message, arrays, self._given, answer.number)
             self._wait(end, limits.memory_of(used))

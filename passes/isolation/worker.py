@@ -25,10 +25,14 @@ class Lost(Exception):
 
 
 class Worker:
-    """One process at a time; safe to use from several threads."""
+    """One process at a time; safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._child = RespawningChild(lambda: Child("passes.isolation.server", [self._first]))
+    Args:
+        options: how to start it, as `Child` takes it; default: as this process was.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._child = RespawningChild(lambda: Child("passes.isolation.server", [self._first], **options))
         self._first = ""
         self._imported: set[tuple[int, str]] = set()
 

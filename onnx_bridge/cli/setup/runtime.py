@@ -10,8 +10,10 @@ import typer
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.migraphx.install.install import download, install, remove
 from onnx_bridge.migraphx.install.results import Paths, RuntimeList
-from onnx_bridge.migraphx.install.status import runtime_status
+from onnx_bridge.migraphx.install.status import RuntimeStatus, runtime_status
 from onnx_bridge.migraphx.runtime import choices
+from onnx_bridge.provider import environment as providers
+from onnx_bridge.provider.status import provider_checks
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -27,12 +29,19 @@ def runtime_install(
     ] = None,
     suite: Suite = "sid",
     update: Annotated[bool, typer.Option("--update", help="Look for newer packages.")] = False,
+    onnxruntime: Annotated[
+        bool, typer.Option("--onnxruntime", help="Install ONNX Runtime's MIGraphX provider instead, from PyPI.")
+    ] = False,
+    version: Annotated[str, typer.Option(help="Version of onnxruntime-migraphx.")] = providers.VERSION,
     as_json: Json = False,
 ) -> None:
-    """Unpack Debian's MIGraphX into a private folder; no root needed."""
+    """Unpack Debian's MIGraphX into a private folder, or make an environment with ONNX Runtime's provider; no root."""
     with progress(as_json) as tell:
-        install(gpu=gpu, source=source, suite=suite, update=update, progress=tell)
-    show(RuntimeList(choices()), as_json)
+        if onnxruntime:
+            providers.install(version, progress=tell)
+        else:
+            install(gpu=gpu, source=source, suite=suite, update=update, progress=tell)
+    show(RuntimeList(choices(), providers.installed()), as_json)
 
 
 @app.command("download")
@@ -52,7 +61,7 @@ def runtime_download(
 def runtime_list(as_json: Json = False) -> None:
     """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none."""
     with progress(as_json, "look for MIGraphX"):
-        runtimes = RuntimeList(choices())
+        runtimes = RuntimeList(choices(), providers.installed())
     show(runtimes, as_json, code=int(runtimes.used is None))
 
 
@@ -71,5 +80,5 @@ def runtime_remove(
 def status(as_json: Json = False) -> None:
     """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works."""
     with progress(as_json, "check"):
-        checked = runtime_status()
+        checked = RuntimeStatus((*runtime_status().checks, *provider_checks()))
     show(checked, as_json, code=int(not checked.passed))

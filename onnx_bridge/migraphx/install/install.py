@@ -69,13 +69,13 @@ def install(
         what = "a folder has the packages that it has: a suite, or an update, has no effect on them"
         raise InputError(what, where=str(source), hint="leave one of the two out")
     label: str = _FROM if source else suite
-    with _changing(report) as runtimes:
+    with changing(report) as runtimes:
         if source is None and not update:
             for there, record in _recorded(runtimes):
                 if record.suite == suite and (record.target == "gpu" or not gpu):
                     report(f"already installed: {there.name}")
                     return _made_current(there)
-        with _new_folder(runtimes) as new:
+        with new_folder(runtimes) as new:
             folder = source or new / "debs"
             if source is None:
                 report(f"reading Debian's package lists of {suite}")
@@ -141,7 +141,7 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
     report = progress or _ignore
     if not (cache_dir() / "runtimes").is_dir() and name is None:
         return []
-    with _changing(report) as runtimes:
+    with changing(report) as runtimes:
         there = {path.name: path for path in sorted(runtimes.glob("[!.]*")) if not path.is_symlink()}
         if name is not None and name not in there:
             hint = nearest(name, there) or "onnx-bridge runtime list shows them"
@@ -149,7 +149,7 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
         gone = [there[name]] if name else list(there.values())
         for path in gone:
             report(f"removing {path.name}")
-            with _new_folder(runtimes) as trash:
+            with new_folder(runtimes) as trash:
                 path.rename(trash / path.name)
         link = runtimes / "current"
         if link.is_symlink() and not link.exists():
@@ -213,7 +213,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _changing(report: Progress) -> Iterator[Path]:
+def changing(report: Progress) -> Iterator[Path]:
     """Lock the folder of private runtimes, and remove what killed processes left in it."""
     runtimes = cache_dir() / "runtimes"
     with _disk_errors(runtimes):
@@ -242,7 +242,8 @@ def _sweep(left: Path) -> None:
 
 
 @contextmanager
-def _new_folder(runtimes: Path) -> Iterator[Path]:
+def new_folder(runtimes: Path) -> Iterator[Path]:
+    """Yield a folder for work in progress, which is removed afterwards with what is left in it."""
     with tempfile.TemporaryDirectory(dir=runtimes, prefix=_NEW, ignore_cleanup_errors=True) as path:
         yield Path(path)
 

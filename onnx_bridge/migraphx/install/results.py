@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnx_bridge.core.schema import to_json
+from onnx_bridge.core.schema import JsonRecord, to_json
 from onnx_bridge.migraphx.runtime import Choice, Runtime
 
 
 @dataclass(frozen=True)
 class RuntimeList:
-    """Every runtime on this machine, with the reason why it is used or not."""
+    """Every runtime on this machine, with the reason why it is used or not.
+
+    Attributes:
+        choices: the installations of MIGraphX.
+        providers: the environments with ONNX Runtime's MIGraphX provider; the first is used.
+    """
 
     choices: list[Choice]
+    providers: Sequence[JsonRecord] = ()
 
     @property
     def used(self) -> Runtime | None:
@@ -23,7 +30,7 @@ class RuntimeList:
 
     def to_json(self) -> dict[str, Any]:
         entries = [{**choice.runtime.to_json(), "used": choice.used, "why": choice.why} for choice in self.choices]
-        return {"used": to_json(self.used), "runtimes": entries}
+        return {"used": to_json(self.used), "runtimes": entries, "providers": to_json(list(self.providers))}
 
 
 @dataclass(frozen=True)

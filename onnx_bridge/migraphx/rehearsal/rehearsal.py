@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
 
-from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.c_api import LIBRARY
+from onnx_bridge.migraphx.compiler import build
 from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine
-from onnx_bridge.migraphx.install.system_tools import environment, last_error
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -36,7 +33,6 @@ SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
 _PACKAGE = "migraphx-dev"
-_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-shared")
 _BUILT, _GROUPS = "gpu_passes.so", "groups.txt"
 
 
@@ -88,7 +84,7 @@ def rehearsal(runtime: Runtime) -> Rehearsal:
         RuntimeNotFound: there is no compiler, there are no headers of the runtime's version, or it has no C library.
         RuntimeFailure: the library cannot be built.
     """
-    by_library = _by_c_library(runtime)
+    by_library = runtime.by_c_library()
     folder = cache_dir() / "rehearsal"
     kept = folder / f"{runtime.identity}-{_digest()[:10]}"
     if not kept.is_dir():
@@ -104,32 +100,14 @@ def rehearsal(runtime: Runtime) -> Rehearsal:
     return Rehearsal(by_library, kept / _BUILT, tuple((kept / _GROUPS).read_text().splitlines()))
 
 
-def _by_c_library(runtime: Runtime) -> Runtime:
-    """Return a runtime by its C library, which the official module has beside it."""
-    if runtime.kind != "module":
-        return runtime
-    for folder in runtime.library_path:
-        if (file := folder / LIBRARY).is_file():
-            return replace(runtime, kind="system", path=file, identity=f"{runtime.identity}-c")
-    raise RuntimeNotFound(f"this runtime has no {LIBRARY} beside its module", where=str(runtime.path))
-
-
 def _digest() -> str:
     sources = [SOURCES / _SOURCE, *sorted(SOURCES.glob("*.hpp"))]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def _build(runtime: Runtime, folder: Path, library: Path) -> None:
-    compiler = shutil.which(_COMPILER[0])
-    if compiler is None:
-        raise RuntimeNotFound(f"this machine has no {_COMPILER[0]}, which rehearsing the gpu target needs")
-    source = SOURCES / _SOURCE
-    includes = [f"-I{path}" for path in _headers(runtime, folder)]
-    command = [compiler, *_COMPILER[1:], *includes, str(source), "-o", str(library), str(_core(runtime))]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment(), check=False)
-    if done.returncode:
-        what = f"{source.name} cannot be built: {last_error(done.stderr)}"
-        raise RuntimeFailure(what, where=str(runtime.path), output=done.stderr)
+    options: list[str | Path] = [*(f"-I{path}" for path in _headers(runtime, folder)), _core(runtime)]
+    build(SOURCES / _SOURCE, library, options, purpose="rehearsing the gpu target")
 
 
 def _core(runtime: Runtime) -> Path:

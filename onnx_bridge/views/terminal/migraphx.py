@@ -18,9 +18,10 @@ _COLOURS = {"ok": "green", "warn": "yellow", "error": "red"}
 @view.register
 def _runtimes(runtimes: RuntimeList, verbose: bool) -> RenderableType:
     """Return two lines for each runtime; the one that is used is marked."""
-    if not runtimes.choices:
-        return "There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"
-    return Group(*(line for choice in runtimes.choices for line in _lines(choice)))
+    lines: list[RenderableType] = [line for choice in runtimes.choices for line in _lines(choice)]
+    if not lines:
+        lines = ["There is no MIGraphX on this machine; install one with: onnx-bridge runtime install"]
+    return Group(*lines, *map(unbroken, map(str, runtimes.providers)))
 
 
 def _lines(choice: Choice) -> tuple[RenderableType, RenderableType]:

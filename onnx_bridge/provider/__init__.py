@@ -1,0 +1,1 @@
+"""The only package that knows ONNX Runtime's MIGraphX provider: its environments, its process, its sessions."""

@@ -1,0 +1,358 @@
+"""ONNX Runtime's MIGraphX provider, asked in a process of its own: sessions, what it claims, and what they compute.
+
+On a machine with an AMD GPU it runs as it is installed. Otherwise a stub of HIP keeps the memory of the device on the
+host, and a shim lets MIGraphX's target ``ref`` compute: what a session then says of claims, names and numbers is the
+real provider's word, and nothing of it was run on a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401 (numpy knows its types by name then)
+import numpy as np
+import onnx_ir as ir
+from filelock import FileLock
+
+from onnx_bridge.core.errors import MigraphxError, RuntimeNotFound
+from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.compiler import build
+from onnx_bridge.migraphx.process.printed_error import PrintedError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.migraphx.targets import gpu_architecture
+from onnx_bridge.provider import environment as environments
+from onnx_bridge.provider.environment import Environment
+from passes.isolation import limits, value_messages
+from passes.isolation.messages import Array
+from passes.isolation.process import Child
+from passes.isolation.worker import Lost, Worker
+
+MIGRAPHX, CPU = "MIGraphXExecutionProvider", "CPUExecutionProvider"
+STUB_ARCHITECTURE = "gfx942:sramecc+:xnack-"
+"""The architecture that the stub of HIP reports."""
+SECONDS = 600.0
+_SERVER, _LIBRARY = "onnx_bridge.provider.server", "ONNX Runtime's MIGraphX provider"
+_NATIVE = Path(__file__).parent / "native"
+_STUB, _SHIM = "libamdhip64.so.7", "migraphx_shim.so"
+_OWN_SETTINGS = "ORT_MIGRAPHX_"
+"""The prefix of the variables that override a session's options."""
+
+
+class ProviderError(MigraphxError):
+    """ONNX Runtime refused to make a session with the provider, or failed to run it; its process is still usable.
+
+    Attributes:
+        calls: the calls of MIGraphX before it failed.
+    """
+
+    def __init__(self, what: str, calls: Calls, *, output: str) -> None:
+        super().__init__(what, output=output)
+        self.calls = calls
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of MIGraphX's C library: how often each succeeded or failed, and the files that were loaded or saved.
+
+    Without the shim, which logs them, there are none.
+    """
+
+    succeeded: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+    loaded: tuple[Path, ...] = ()
+    saved: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, logged: Iterable[Mapping[str, Any]]) -> Calls:
+        entries = list(logged)
+
+        def counts(failed: bool) -> dict[str, int]:
+            return dict(Counter(entry["call"] for entry in entries if bool(entry["status"]) is failed))
+
+        def files(call: str) -> tuple[Path, ...]:
+            return tuple(Path(entry["file"]) for entry in entries if entry["call"] == call and not entry["status"])
+
+        return cls(counts(False), counts(True), files("load"), files("save"))
+
+    def __getitem__(self, name: str) -> int:
+        """Return how often ``parse``, ``compile``, ``load``, ``save`` or ``run`` was called, with success or not."""
+        return self.succeeded.get(name, 0) + self.failed.get(name, 0)
+
+    def __add__(self, other: Calls) -> Calls:
+        def both(one: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+            return dict(Counter(one) + Counter(more))
+
+        files = self.loaded + other.loaded, self.saved + other.saved
+        return Calls(both(self.succeeded, other.succeeded), both(self.failed, other.failed), *files)
+
+
+@dataclass(frozen=True)
+class PlacedNode:
+    """A node of the model, and the provider that a session has given it to."""
+
+    name: str
+    domain: str
+    op_type: str
+    provider: str
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """The options of a session.
+
+    Attributes:
+        provider: the MIGraphX provider's own ("migraphx_model_cache_dir").
+        entries: entries of the session's configuration.
+        dims: sizes of symbolic dimensions, by name.
+        optimization: ONNX Runtime's level of graph optimization: 0 for none, 99 for all, its default.
+        on_cpu: whether the session is for the CPU alone, for comparison.
+    """
+
+    provider: Mapping[str, str] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    optimization: int = 0
+    on_cpu: bool = False
+
+
+class Provider:
+    """The provider of one environment, before one MIGraphX; its process starts with the first request.
+
+    Args:
+        environment: the environment; default: the first one on this machine.
+        runtime: the MIGraphX; default: the one that is used otherwise, too.
+        architecture: the architecture that is reported if there is no GPU.
+
+    Attributes:
+        stubbed: whether there is no GPU: then everything is computed by ``ref`` on the CPU.
+    """
+
+    def __init__(
+        self, environment: Environment | None = None, runtime: Runtime | None = None, architecture: str | None = None
+    ) -> None:
+        self.environment = environment or environments.find()
+        self.stubbed = gpu_architecture() is None
+        self.runtime = (runtime or runtimes.find()).by_c_library()
+        self.architecture = architecture or STUB_ARCHITECTURE
+        self._worker = Worker(command=self._command, environment=self._variables(), as_json=True)
+        self._dropped: list[tuple[int, int]] = []
+
+    @property
+    def identity(self) -> str:
+        """A text that changes with the provider, its MIGraphX and what stands in for a GPU."""
+        behind = f"stub-{_digest()[:10]}-{self.architecture}" if self.stubbed else "gpu"
+        return f"{self.environment.identity}-{self.runtime.identity}-{behind}"
+
+    @property
+    def note(self) -> str:
+        """A sentence that says what computes."""
+        where = f"MIGraphX {self.runtime.version}"
+        if self.stubbed:
+            return f"onnxruntime-migraphx {self.environment.version} with {where} for ref behind a stub of HIP: no GPU"
+        return f"onnxruntime-migraphx {self.environment.version} with {where} on the GPU"
+
+    def version(self) -> str:
+        """Return the version of ONNX Runtime that answers; raises RuntimeNotFound if it has no such provider."""
+        answer, _, _ = self._request({"do": "hello"}, {})
+        if MIGRAPHX not in answer["providers"]:
+            raise RuntimeNotFound("its ONNX Runtime has no MIGraphX provider", where=str(self.environment.path))
+        return str(answer["version"])
+
+    def session(self, model: Path | bytes, options: SessionOptions = SessionOptions()) -> Session:
+        """Open a session.
+
+        Args:
+            model: a file, or a serialized model.
+            options: the options of the session.
+
+        Raises:
+            ProviderError: it cannot be created.
+            NativeFailure: the process has ended, or exceeded a limit.
+        """
+        return Session(self, model, options)
+
+    def close(self) -> None:
+        """End the process; the next request starts another."""
+        self._worker.close()
+
+    def _command(self, _python: Path, arguments: list[str]) -> list[str]:
+        if not self.stubbed:
+            return [str(self.environment.python), *arguments]
+        return self.runtime.command(self.environment.python, arguments)
+
+    def _variables(self) -> dict[str, str]:
+        own = (_OWN_SETTINGS, "ONNX_BRIDGE_S", "PYTHONPATH")
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        if self.stubbed:
+            native = _native()
+            variables |= {
+                "ONNX_BRIDGE_STUB": str(native / _STUB),
+                "ONNX_BRIDGE_STUB_ARCHITECTURE": self.architecture,
+                "ONNX_BRIDGE_SHIM": str(native / _SHIM),
+                "ONNX_BRIDGE_SHIM_REAL": str(self.runtime.library),
+            }
+        return variables
+
+    def _request(
+        self, request: Mapping[str, Any], arrays: Mapping[str, Array], process: Child | None = None
+    ) -> tuple[dict[str, Any], dict[str, Array], Child]:
+        """Return the answer, its arrays and the process that gave it.
+
+        Raises:
+            ProviderError: ONNX Runtime refuses the request.
+            NativeFailure, Lost: as `passes.isolation.worker.Worker.call`.
+        """
+        drop = [self._dropped.pop() for _ in range(len(self._dropped))]
+        message = {**request, "drop": drop}
+        (answer, results), owner = self._worker.call(
+            _SERVER, message, arrays, limits=limits.current(SECONDS), library=_LIBRARY, process=process
+        )
+        if "error" in answer:
+            printed = owner.printed()
+            calls = Calls.of(answer["calls"])
+            by_migraphx = PrintedError.parse(printed).text if calls.failed else ""
+            if request["do"] == "open" and not calls.failed:  # a crash that was caught: what it has written is unknown
+                self.close()
+            raise ProviderError(by_migraphx or str(answer["error"]).splitlines()[0], calls, output=printed)
+        return answer, results, owner
+
+
+class Session:
+    """A session with the provider; opened again if its process has ended.
+
+    Attributes:
+        nodes: the nodes of the model, those of subgraphs included, with the providers that run them.
+        calls: MIGraphX's calls so far.
+        inputs, outputs: names, with ONNX Runtime's types and shapes.
+    """
+
+    def __init__(self, provider: Provider, model: Path | bytes, options: SessionOptions) -> None:
+        self._provider, self._model, self._options = provider, model, options
+        self.calls = Calls()
+        self._open()
+
+    @property
+    def on_provider(self) -> tuple[PlacedNode, ...]:
+        """The nodes that MIGraphX runs."""
+        return tuple(node for node in self.nodes if node.provider == MIGRAPHX)
+
+    @property
+    def whole(self) -> bool:
+        """Whether MIGraphX runs all nodes, and there are some."""
+        return bool(self.nodes) and len(self.on_provider) == len(self.nodes)
+
+    def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
+        """Return all outputs by name.
+
+        Raises:
+            ProviderError: ONNX Runtime fails.
+            NativeFailure: the process has ended, or exceeded a limit.
+        """
+        bits, kinds = dict(sample), {}
+        for name, value in sample.items():
+            if isinstance(value, np.ndarray) and (element := _unusual(value)) is not None:
+                packed_bytes = ir.tensor(value, dtype=element).tobytes()
+                bits[name], kinds[name] = value_messages.from_bytes(packed_bytes), [int(element), list(value.shape)]
+        (entry,), packed = value_messages.pack([bits])
+        while True:
+            request = {"do": "run", "session": self._number, "sample": entry, "kinds": kinds}
+            try:
+                answer, received, _ = self._provider._request(request, packed, self._process)
+                break
+            except Lost:
+                self._open()
+            except ProviderError as error:
+                self.calls += error.calls
+                raise
+        self.calls += Calls.of(answer["calls"])
+        (outputs,) = value_messages.unpack([answer["outputs"]], received)
+        for name, (element, shape) in answer["elements"].items():
+            outputs[name] = _typed(outputs[name], ir.DataType(element), shape)
+        return outputs
+
+    def _open(self) -> None:
+        options = self._options
+        providers = [] if options.on_cpu else [[MIGRAPHX, dict(options.provider)]]
+        request: dict[str, Any] = {
+            "do": "open",
+            "entries": dict(options.entries),
+            "dims": dict(options.dims),
+            "optimization": options.optimization,
+            "severity": 3,
+            "providers": [*providers, [CPU, {}]],
+        }
+        arrays: dict[str, Array] = {}
+        if isinstance(self._model, bytes):
+            arrays["model"] = value_messages.from_bytes(self._model)
+        else:
+            request["path"] = str(self._model.absolute())
+        answer, _, self._process = self._provider._request(request, arrays)
+        self._number: int = answer["session"]
+        weakref.finalize(self, self._provider._dropped.append, (self._process.pid, self._number))
+        self.calls += Calls.of(answer["calls"])
+        self.nodes = tuple(
+            PlacedNode(name, domain, op_type, provider)
+            for provider, nodes in answer["assigned"]
+            for name, domain, op_type in nodes
+        )
+        self.inputs: list[Sequence[Any]] = answer["inputs"]
+        self.outputs: list[Sequence[Any]] = answer["outputs"]
+
+
+@functools.cache
+def shared(environment: Environment | None = None, runtime: Runtime | None = None) -> Provider:
+    """Return the provider of this process for an environment and a runtime."""
+    return Provider(environment, runtime)
+
+
+os.register_at_fork(after_in_child=shared.cache_clear)
+
+
+def _unusual(array: Array) -> ir.DataType | None:
+    """Return the element type of an array if numpy does not know it by itself."""
+    if array.dtype.kind in "OUST" or hasattr(np, array.dtype.name):
+        return None
+    return ir.DataType.from_numpy(array.dtype)
+
+
+def _typed(packed: Value, element: ir.DataType, shape: Sequence[int]) -> Array:
+    assert isinstance(packed, np.ndarray)
+    if element.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(packed, element, shape=ir.Shape(shape)).numpy())
+    return packed.view(element.numpy()).reshape(shape)
+
+
+def _digest() -> str:
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sorted(_NATIVE.iterdir()))).hexdigest()
+
+
+def _native() -> Path:
+    """Return the folder with the stub of HIP and the shim, which are built if needed.
+
+    Raises:
+        RuntimeNotFound, RuntimeFailure: they cannot be built.
+    """
+    folder = cache_dir() / "rehearsal"
+    kept = folder / f"provider-{_digest()[:10]}"
+    if not kept.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
+            if not kept.is_dir():
+                (built := Path(new) / "built").mkdir()
+                purpose = "ONNX Runtime's provider without a GPU"
+                names = f"-Wl,-soname,{_STUB}", f"-Wl,--version-script={_NATIVE / 'hip_stub.map'}"
+                build(_NATIVE / "hip_stub.cpp", built / _STUB, names, purpose=purpose)
+                build(_NATIVE / "migraphx_shim.cpp", built / _SHIM, ["-ldl"], purpose=purpose)
+                built.rename(kept)
+    return kept
