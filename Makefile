@@ -52,7 +52,9 @@ help:
 	@echo "make clean   remove the virtual environment and everything that was made"
 
 setup: $(INSTALLED)
-	@$(BIN)/onnx-bridge runtime status >/dev/null 2>&1 || $(BIN)/onnx-bridge runtime install
+	@$(BIN)/onnx-bridge runtime status >/dev/null 2>&1 && \
+		$(BIN)/onnx-bridge runtime list --json | grep -q '"compiles_kernels": true' || \
+		$(BIN)/onnx-bridge runtime install --gpu-compiler
 	@$(BIN)/python -c 'from onnx_bridge.provider.environment import find; find()' 2>/dev/null || \
 		$(BIN)/onnx-bridge runtime install --onnxruntime
 

@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from onnx_bridge.core.files.digest import file_digest
 
 NAME = "runtime.json"
+InstallTarget = Literal["ref", "gpu-compiler", "gpu"]
+"""The purposes of an installation; each one includes those before it: ``gpu-compiler`` compiles for a GPU elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,22 @@ class InstallRecord:
     Attributes:
         suite: the suite of Debian that it came from, or ``from`` (a folder of package files, unsigned).
         origin: the publisher according to apt, or that folder.
-        target: the target it was installed for; ``gpu`` includes ``ref``.
+        target: the purpose that it was installed for.
         date: the time of the installation, in ISO 8601, UTC.
         identity: a text that changes with the version of a package.
         packages: what was unpacked.
         files: the libraries.
+        ref_identity: the identity of the packages that ``ref`` needs; empty if these are all.
     """
 
     suite: str
     origin: str
-    target: Literal["ref", "gpu"]
+    target: InstallTarget
     date: str
     identity: str
     packages: tuple[Package, ...]
     files: tuple[File, ...]
+    ref_identity: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> InstallRecord | None:
@@ -63,6 +67,11 @@ class InstallRecord:
             return msgspec.json.decode((folder / NAME).read_bytes(), type=cls)
         except (OSError, ValueError):
             return None
+
+    def serves(self, target: InstallTarget) -> bool:
+        """Return whether the installation includes what ``target`` needs."""
+        purposes = get_args(InstallTarget)
+        return purposes.index(target) <= purposes.index(self.target)
 
     def write(self, folder: Path) -> None:
         (folder / NAME).write_text(json.dumps(asdict(self), indent=1))

@@ -43,6 +43,8 @@ class Runtime(JsonRecord):
         loader: the dynamic loader to start the worker with, if the system's is too old for the libraries.
     """
 
+    in_json = ("compiles_kernels",)
+
     kind: Kind
     path: Path
     origin: str
@@ -81,6 +83,17 @@ class Runtime(JsonRecord):
             if (file := folder / LIBRARY).is_file():
                 return replace(self, kind="system", path=file, identity=f"{self.identity}-c")
         raise RuntimeNotFound(f"this runtime has no {LIBRARY} beside its module", where=str(self.path))
+
+    @property
+    def gpu_library(self) -> Path | None:
+        """The library of the target gpu, with or without the libraries that it needs."""
+        return next((f for folder in self.library_path for f in sorted(folder.glob("libmigraphx_gpu.so.*"))), None)
+
+    @property
+    def compiles_kernels(self) -> bool:
+        """True if it has all that compiling a GPU's kernels needs, which is less than what running them needs."""
+        hiprtc = any(any(folder.glob("libhiprtc.so*")) for folder in self.library_path)
+        return self.gpu_library is not None and hiprtc
 
     def command(self, python: Path, arguments: list[str]) -> list[str]:
         """Return the command line that runs ``python arguments…`` so that this runtime's libraries load in it.
@@ -284,7 +297,7 @@ def _of_root(root: Path, origin: str | None = None) -> Runtime | None:
         targets = tuple(name for name in targets if name != "gpu")
     record = InstallRecord.read(root)
     version = _version(library)
-    identity = f"{version}-{record.identity}" if record else _identity(version, folders)
+    identity = f"{version}-{record.ref_identity or record.identity}" if record else _identity(version, folders)
     source = f"onnx-bridge runtime install ({record.suite})" if record else str(root)
     return Runtime("private", root, origin or source, version, targets, identity, folders, loader)
 

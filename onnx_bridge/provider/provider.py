@@ -8,9 +8,7 @@ real provider's word, and nothing of it was run on a GPU.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +19,11 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (numpy knows its types by name then)
 import numpy as np
 import onnx_ir as ir
-from filelock import FileLock
 
 from onnx_bridge.core.errors import MigraphxError, RuntimeNotFound
-from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.compiler import build
+from onnx_bridge.migraphx.compiler import build, digest, kept_folder
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture
@@ -151,7 +147,7 @@ class Provider:
     @property
     def identity(self) -> str:
         """A text that changes with the provider, its MIGraphX and what stands in for a GPU."""
-        behind = f"stub-{_digest()[:10]}-{self.architecture}" if self.stubbed else "gpu"
+        behind = f"stub-{_digest()}-{self.architecture}" if self.stubbed else "gpu"
         return f"{self.environment.identity}-{self.runtime.identity}-{behind}"
 
     @property
@@ -334,7 +330,7 @@ def _typed(packed: Value, element: ir.DataType, shape: Sequence[int]) -> Array:
 
 
 def _digest() -> str:
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sorted(_NATIVE.iterdir()))).hexdigest()
+    return digest(sorted(_NATIVE.iterdir()))[:10]
 
 
 def _native() -> Path:
@@ -343,16 +339,11 @@ def _native() -> Path:
     Raises:
         RuntimeNotFound, RuntimeFailure: they cannot be built.
     """
-    folder = cache_dir() / "rehearsal"
-    kept = folder / f"provider-{_digest()[:10]}"
-    if not kept.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
-            if not kept.is_dir():
-                (built := Path(new) / "built").mkdir()
-                purpose = "ONNX Runtime's provider without a GPU"
-                names = f"-Wl,-soname,{_STUB}", f"-Wl,--version-script={_NATIVE / 'hip_stub.map'}"
-                build(_NATIVE / "hip_stub.cpp", built / _STUB, names, purpose=purpose)
-                build(_NATIVE / "migraphx_shim.cpp", built / _SHIM, ["-ldl"], purpose=purpose)
-                built.rename(kept)
-    return kept
+
+    def fill(folder: Path) -> None:
+        purpose = "ONNX Runtime's provider without a GPU"
+        names = f"-Wl,-soname,{_STUB}", f"-Wl,--version-script={_NATIVE / 'hip_stub.map'}"
+        build(_NATIVE / "hip_stub.cpp", folder / _STUB, names, purpose=purpose)
+        build(_NATIVE / "migraphx_shim.cpp", folder / _SHIM, ["-ldl"], purpose=purpose)
+
+    return kept_folder("rehearsal", f"provider-{_digest()}", fill)

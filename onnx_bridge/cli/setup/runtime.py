@@ -11,6 +11,7 @@ from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.migraphx.install.install import download, install, remove
 from onnx_bridge.migraphx.install.results import Paths, RuntimeList
 from onnx_bridge.migraphx.install.status import RuntimeStatus, runtime_status
+from onnx_bridge.migraphx.install_record import InstallTarget
 from onnx_bridge.migraphx.runtime import choices
 from onnx_bridge.provider import environment as providers
 from onnx_bridge.provider.status import provider_checks
@@ -18,12 +19,22 @@ from onnx_bridge.provider.status import provider_checks
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 Gpu = Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")]
+GpuCompiler = Annotated[
+    bool, typer.Option("--gpu-compiler", help="With the compiler of GPU kernels, for --target gpu:ARCHITECTURE.")
+]
 Suite = Annotated[str, typer.Option(help="Debian suite to take the packages from.")]
+
+
+def _target(gpu: bool, gpu_compiler: bool) -> InstallTarget:
+    if gpu:
+        return "gpu"
+    return "gpu-compiler" if gpu_compiler else "ref"
 
 
 @app.command("install")
 def runtime_install(
     gpu: Gpu = False,
+    gpu_compiler: GpuCompiler = False,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="Take the .deb packages from a folder.")
     ] = None,
@@ -40,7 +51,7 @@ def runtime_install(
         if onnxruntime:
             providers.install(version, progress=tell)
         else:
-            install(gpu=gpu, source=source, suite=suite, update=update, progress=tell)
+            install(target=_target(gpu, gpu_compiler), source=source, suite=suite, update=update, progress=tell)
     show(RuntimeList(choices(), providers.installed()), as_json)
 
 
@@ -48,12 +59,13 @@ def runtime_install(
 def runtime_download(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the packages go.", show_default=False)],
     gpu: Gpu = False,
+    gpu_compiler: GpuCompiler = False,
     suite: Suite = "sid",
     as_json: Json = False,
 ) -> None:
     """Download the packages for `install --from`, for a machine without network."""
     with progress(as_json) as tell:
-        paths = download(folder, gpu=gpu, suite=suite, progress=tell)
+        paths = download(folder, target=_target(gpu, gpu_compiler), suite=suite, progress=tell)
     show(Paths("downloaded", paths), as_json)
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
-from onnx_bridge.migraphx.install.debian_packages import ARCHITECTURE, GPU_LIBRARIES, ROOTS, alternatives, fields
+from onnx_bridge.migraphx.install.debian_packages import ARCHITECTURE, SELECTIONS, alternatives, fields
 from onnx_bridge.migraphx.install.system_tools import last_error, run, tool
+from onnx_bridge.migraphx.install_record import InstallTarget
 
 ORIGIN = "Debian"
 KEYRINGS = tuple(Path("/usr/share/keyrings") / f"debian-archive-keyring.{ending}" for ending in ("pgp", "gpg"))
@@ -154,17 +155,17 @@ class Archive:
         folder: an empty folder for apt's lists and state.
         debs: where `download` puts the packages.
         suite: ``sid``, ``testing``, …
-        gpu: whether to include the GPU's libraries.
+        target: the purpose of the packages.
 
     Raises:
         InputError: there is no such suite.
         RuntimeNotFound: there is no apt, no keys or no mirror, no mirror can be reached, or a signature is invalid.
     """
 
-    def __init__(self, folder: Path, debs: Path, suite: str, *, gpu: bool) -> None:
+    def __init__(self, folder: Path, debs: Path, suite: str, target: InstallTarget) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", suite):
             raise _no_such_suite(suite, "not a suite's name")
-        self.suite, self.debs = suite, debs
+        self.suite, self.debs, self._selection = suite, debs, SELECTIONS[target]
         self.configuration = folder / "apt.conf"
         for partial in (folder / "lists" / "partial", debs / "partial"):
             partial.mkdir(parents=True)
@@ -174,9 +175,8 @@ class Archive:
         (folder / "debian.sources").write_text(source)
         self.configuration.write_text(_CONFIGURATION.format(folder=folder, debs=debs, architecture=ARCHITECTURE))
         self._update()
-        if not gpu:
-            # apt then resolves the other dependencies as if these were installed
-            status.write_text("".join(_ABSENT.format(name=n, architecture=ARCHITECTURE) for n in self._gpu_libraries()))
+        # apt then resolves the other dependencies as if these were installed
+        status.write_text("".join(_ABSENT.format(name=n, architecture=ARCHITECTURE) for n in self._absent()))
 
     def _apt(self, program: str, *arguments: str, into: Path | None = None) -> tuple[int, str, str]:
         done = run([tool(program), "-c", self.configuration, "-q", *arguments], folder=into)
@@ -210,19 +210,20 @@ class Archive:
         _, shown, _ = self._apt("apt-cache", "show", "--no-all-versions", *names)
         return [fields(stanza) for stanza in shown.split("\n\n") if stanza.strip()]
 
-    def _gpu_libraries(self) -> list[str]:
-        groups = [group for shown in self._show(*ROOTS) for group in alternatives(shown.get("Depends", ""))]
-        return sorted({name for group in groups for name in group if GPU_LIBRARIES.fullmatch(name)})
+    def _absent(self) -> list[str]:
+        shown = self._show(*self._selection.roots)
+        groups = [group for package in shown for group in alternatives(package.get("Depends", ""))]
+        return sorted({name for group in groups for name in group if self._selection.absent.fullmatch(name)})
 
     def _install(self, option: str) -> str:
-        status, out, errors = self._apt("apt-get", "--assume-yes", option, "install", *ROOTS)
+        status, out, errors = self._apt("apt-get", "--assume-yes", option, "install", *self._selection.roots)
         if status == 0:
             return out
         failure = AptFailure.parse(errors, out)
         if failure.cause is Cause.PACKAGES:
             raise RuntimeNotFound(
                 f"Debian's suite {self.suite} has no installable MIGraphX: {failure.message}",
-                where=" ".join(ROOTS),
+                where=" ".join(self._selection.roots),
                 hint="use the suite sid" if self.suite != "sid" else _ELSEWHERE,
             )
         raise RuntimeNotFound(f"the packages cannot be downloaded: {failure.message}", hint="try again")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.migraphx.install.system_tools import environment, last_error, raise_if_full, run, tool
+from onnx_bridge.migraphx.install_record import InstallTarget
 
 ROOTS = ("libmigraphx-c3", "migraphx-tools")
 """The wanted packages; the others are their dependencies."""
@@ -25,8 +26,34 @@ _REF_WITHOUT = (
     "./usr/share",
     "*/gconv",  # the C library looks for these in the system's /usr/lib, never here
     "*/libmigraphx_device.so*",  # GPU kernels: 375 MB
-    "*/libmigraphx_gpu.so*",
 )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The parts of the packages that one kind of installation takes.
+
+    Attributes:
+        roots: the wanted packages.
+        absent: the names of dependencies that are left out.
+        without: patterns of files that are left out.
+    """
+
+    roots: tuple[str, ...] = ROOTS
+    absent: re.Pattern[str] = re.compile("$^")
+    without: tuple[str, ...] = ()
+
+
+SELECTIONS: Mapping[InstallTarget, Selection] = {
+    "ref": Selection(absent=GPU_LIBRARIES, without=(*_REF_WITHOUT, "*/libmigraphx_gpu.so*")),
+    # hiprtc loads comgr, the compiler itself, which is only a dependency of the HIP runtime
+    "gpu-compiler": Selection(
+        roots=(*ROOTS, "libamd-comgr3"),
+        absent=re.compile(GPU_LIBRARIES.pattern.replace("hiprtc|", "")),
+        without=(*_REF_WITHOUT, "*/llvm-*/lib/clang/*"),
+    ),
+    "gpu": Selection(),
+}
 
 
 @dataclass(frozen=True)
@@ -78,8 +105,8 @@ def read(path: Path) -> Deb:
     )
 
 
-def needed(folder: Path, *, gpu: bool) -> list[Deb]:
-    """Return the packages in ``folder`` that MIGraphX needs, directly or indirectly; other files are ignored.
+def needed(folder: Path, target: InstallTarget) -> list[Deb]:
+    """Return the packages in ``folder`` that an installation needs, directly or indirectly; other files are ignored.
 
     Raises:
         InputError: the folder does not exist, or a package in it is broken, there twice, or for another architecture.
@@ -92,11 +119,12 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
         for name in (deb.name, *deb.provides):
             by_name.setdefault(name, []).append(deb)
 
-    wanted: list[tuple[str, ...]] = [(name,) for name in ROOTS]
+    selection = SELECTIONS[target]
+    wanted: list[tuple[str, ...]] = [(name,) for name in selection.roots]
     chosen: dict[str, Deb] = {}
     missing: list[str] = []
     for group in wanted:  # grows during the loop
-        if not gpu and any(GPU_LIBRARIES.fullmatch(name) for name in group):
+        if any(selection.absent.fullmatch(name) for name in group):
             continue
         candidates = next((by_name[name] for name in group if name in by_name), [])
         if not candidates:
@@ -110,7 +138,7 @@ def needed(folder: Path, *, gpu: bool) -> list[Deb]:
             f"these packages are missing: {', '.join(missing)}",
             where=str(folder),
             hint="collect all of them on a machine with network: onnx-bridge runtime download FOLDER"
-            + (" --gpu" if gpu else ""),
+            + ("" if target == "ref" else f" --{target}"),
         )
     return list(chosen.values())
 
@@ -129,15 +157,15 @@ def _the_one(candidates: list[Deb]) -> Deb:
     return first
 
 
-def unpack(debs: Iterable[Deb], root: Path, *, gpu: bool) -> None:
-    """Unpack packages into ``root``; without ``gpu``, leave out what only a GPU needs, and documentation.
+def unpack(debs: Iterable[Deb], root: Path, target: InstallTarget) -> None:
+    """Unpack packages into ``root``; without a GPU, leave out what only a GPU needs, and documentation.
 
     Raises:
         InputError: a package is broken.
         OSError: the disk is full.
     """
     dpkg, tar = tool("dpkg-deb"), tool("tar")
-    without = [] if gpu else [f"--exclude={pattern}" for pattern in _REF_WITHOUT]
+    without = [f"--exclude={pattern}" for pattern in SELECTIONS[target].without]
     for deb in debs:
         with tempfile.TemporaryFile() as errors:
             # not `dpkg-deb --extract`: what is left out is never written

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from filelock import FileLock, Timeout
 
@@ -32,7 +31,7 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
 from onnx_bridge.migraphx.install.system_tools import last_error, space_needed
-from onnx_bridge.migraphx.install_record import InstallRecord, Package, identity_of, libraries
+from onnx_bridge.migraphx.install_record import InstallRecord, InstallTarget, Package, identity_of, libraries
 from onnx_bridge.migraphx.runtime import Runtime, find
 
 Progress = Callable[[str], None]
@@ -43,7 +42,7 @@ _FROM = "from"
 
 def install(
     *,
-    gpu: bool = False,
+    target: InstallTarget = "ref",
     source: Path | None = None,
     suite: str = "sid",
     update: bool = False,
@@ -52,7 +51,8 @@ def install(
     """Install a private runtime, unless it is installed, and make it the current one.
 
     Args:
-        gpu: include the libraries for AMD GPUs (0.5 GB to download, 5.6 GB on disk; without: 30 MB and 0.1 GB).
+        target: ``ref`` (30 MB to download, 0.1 GB on disk), ``gpu-compiler`` to compile for GPUs without one (82 MB,
+            0.3 GB), or ``gpu`` with all libraries for AMD GPUs (0.5 GB, 5.6 GB).
         source: a folder of .deb files (of `download`) to install from, instead of the network; they are not signed.
         suite: the suite of Debian's archive.
         update: look for newer packages even if the suite is installed.
@@ -72,14 +72,14 @@ def install(
     with changing(report) as runtimes:
         if source is None and not update:
             for there, record in _recorded(runtimes):
-                if record.suite == suite and (record.target == "gpu" or not gpu):
+                if record.suite == suite and record.serves(target):
                     report(f"already installed: {there.name}")
                     return _made_current(there)
         with new_folder(runtimes) as new:
             folder = source or new / "debs"
             if source is None:
                 report(f"reading Debian's package lists of {suite}")
-                archive = Archive(new / "apt", folder, suite, gpu=gpu)
+                archive = Archive(new / "apt", folder, suite, target)
                 versions, size = archive.plan()
                 if existing := _with(runtimes, label, identity_of(versions.items())):
                     report(f"already installed, and the newest: {existing.name}")
@@ -87,7 +87,7 @@ def install(
                 space_needed(runtimes, size)
                 report(f"downloading {len(versions)} packages")
                 archive.download()
-            debs = needed(folder, gpu=gpu)
+            debs = needed(folder, target)
             if existing := _with(runtimes, label, _identity(debs)):
                 report(f"already installed: {existing.name}")
                 return _made_current(existing)
@@ -95,15 +95,17 @@ def install(
             report(f"unpacking {len(debs)} packages")
             unpacked = new / "runtime"
             unpacked.mkdir()
-            unpack(debs, unpacked, gpu=gpu)
+            unpack(debs, unpacked, target)
             report("testing that it loads")
-            target: Literal["ref", "gpu"] = "gpu" if gpu else "ref"
-            _record(unpacked, debs, label, str(source.resolve()) if source else ORIGIN, target)
+            ref = _identity(needed(folder, "ref"))
+            _record(unpacked, debs, label, str(source.resolve()) if source else ORIGIN, target, ref)
             version = next(deb.version for deb in debs if deb.name == ROOTS[0])
             return _made_current(_moved(unpacked, runtimes / f"{version}-{label}-{target}-{_identity(debs)}"))
 
 
-def download(folder: Path, *, gpu: bool = False, suite: str = "sid", progress: Progress | None = None) -> list[Path]:
+def download(
+    folder: Path, *, target: InstallTarget = "ref", suite: str = "sid", progress: Progress | None = None
+) -> list[Path]:
     """Download the packages for ``install(source=folder)`` on a machine without network.
 
     Raises:
@@ -117,12 +119,12 @@ def download(folder: Path, *, gpu: bool = False, suite: str = "sid", progress: P
         with tempfile.TemporaryDirectory(dir=folder, prefix=_NEW) as temporary:
             new = Path(temporary).absolute()
             report(f"reading Debian's package lists of {suite}")
-            archive = Archive(new / "apt", new / "debs", suite, gpu=gpu)
+            archive = Archive(new / "apt", new / "debs", suite, target)
             versions, size = archive.plan()
             space_needed(folder, size)
             report(f"downloading {len(versions)} packages")
             archive.download()
-            return sorted(deb.path.rename(folder / deb.path.name) for deb in needed(new / "debs", gpu=gpu))
+            return sorted(deb.path.rename(folder / deb.path.name) for deb in needed(new / "debs", target))
 
 
 def remove(name: str | None = None, *, progress: Progress | None = None) -> list[Path]:
@@ -184,6 +186,8 @@ def load_error(runtime: Runtime) -> str | None:
     for target in runtime.targets:
         library_files = [lib for folder in runtime.library_path for lib in folder.glob(f"libmigraphx_{target}.so*")]
         libraries.append(str(sorted(library_files)[0]))
+    if runtime.compiles_kernels and "gpu" not in runtime.targets:
+        libraries += ["libhiprtc.so.6", "libamd_comgr.so.3"]
     script = "import ctypes, sys\nfor name in sys.argv[1:]: ctypes.CDLL(name)"
     command = runtime.command(Path(sys.executable), ["-I", "-c", script, *libraries])
     try:
@@ -267,10 +271,11 @@ def _with(runtimes: Path, suite: str, identity: str) -> Path | None:
     return None
 
 
-def _record(unpacked: Path, debs: list[Deb], suite: str, origin: str, target: Literal["ref", "gpu"]) -> None:
+def _record(unpacked: Path, debs: list[Deb], suite: str, origin: str, target: InstallTarget, ref: str) -> None:
     """Test the unpacked runtime and write its record; raises RuntimeFailure if it does not load."""
     runtime = find(str(unpacked))
-    if (error := load_error(runtime)) or target not in runtime.targets:
+    provides = (*runtime.targets, *(["gpu-compiler"] if runtime.compiles_kernels else []))
+    if (error := load_error(runtime)) or target not in provides:
         raise RuntimeFailure(
             f"the unpacked libraries do not load: {error or f'the target {target} is missing'}",
             where=suite if suite != _FROM else origin,
@@ -284,6 +289,7 @@ def _record(unpacked: Path, debs: list[Deb], suite: str, origin: str, target: Li
         identity=_identity(debs),
         packages=tuple(Package(deb.name, deb.version, file_digest(deb.path)) for deb in debs),
         files=libraries(unpacked, runtime.library_path),
+        ref_identity=ref,
     ).write(unpacked)
 
 

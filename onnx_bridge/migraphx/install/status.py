@@ -62,7 +62,7 @@ def runtime_status(places: SearchPlaces | None = None) -> RuntimeStatus:
     """
     places = places or SearchPlaces()
     listed = choices(places)
-    checks = [*_runtimes(listed, places), *_foreign_modules(places), *_gpu(listed, places)]
+    checks = [*_runtimes(listed, places), *_foreign_modules(places), *_gpu(listed, places), _compiler(listed)]
     works = not any(check.level == "error" for check in checks)
     return RuntimeStatus((*checks, *_installing(places, "warn" if works else "error")))
 
@@ -111,6 +111,17 @@ def _gpu(listed: list[Choice], places: SearchPlaces) -> Iterator[Check]:
         yield Check("warn", f"AMD GPU {seen[0]}, but this user may not open /dev/kfd", hint)
     else:
         yield Check("ok", "no AMD GPU: the target is ref")
+
+
+def _compiler(listed: list[Choice]) -> Check:
+    """Return whether programs can be compiled for a GPU that is not there; nobody needs it for anything else."""
+    able = [choice.runtime for choice in listed if choice.runtime.compiles_kernels]
+    if not able:
+        return Check("ok", "no compiler for a GPU elsewhere: onnx-bridge runtime install --gpu-compiler")
+    if shutil.which("g++") is None:
+        what = f"{able[0].path.name} compiles for a GPU elsewhere only with g++, which is missing"
+        return Check("warn", what, "on Debian: apt install g++")
+    return Check("ok", f"{able[0].path.name} compiles for a GPU elsewhere (--target gpu:ARCHITECTURE)")
 
 
 def _installing(places: SearchPlaces, bad: Level) -> Iterator[Check]:

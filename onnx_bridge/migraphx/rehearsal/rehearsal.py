@@ -7,18 +7,15 @@ folder.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock
-
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compiler import build
+from onnx_bridge.migraphx.compiler import build, digest, kept_folder
 from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine
@@ -33,7 +30,7 @@ SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
 _PACKAGE = "migraphx-dev"
-_BUILT, _GROUPS = "gpu_passes.so", "groups.txt"
+_KIND, _BUILT, _GROUPS = "rehearsal", "gpu_passes.so", "groups.txt"
 
 
 @dataclass(frozen=True)
@@ -85,29 +82,21 @@ def rehearsal(runtime: Runtime) -> Rehearsal:
         RuntimeFailure: the library cannot be built.
     """
     by_library = runtime.by_c_library()
-    folder = cache_dir() / "rehearsal"
-    kept = folder / f"{runtime.identity}-{_digest()[:10]}"
-    if not kept.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
-            if not kept.is_dir():
-                (built := Path(new) / "built").mkdir()
-                _build(by_library, folder, built / _BUILT)
-                worker = workers.shared(by_library)
-                answer, _ = worker.request("loading", {"do": "pass_groups", "library": str(built / _BUILT)})
-                (built / _GROUPS).write_text("\n".join(answer["groups"]))
-                built.rename(kept)
+
+    def fill(folder: Path) -> None:
+        includes = [f"-I{path}" for path in _headers(by_library, cache_dir() / _KIND)]
+        purpose = "rehearsing the gpu target"
+        build(SOURCES / _SOURCE, folder / _BUILT, [*includes, _core(by_library)], purpose=purpose)
+        worker = workers.shared(by_library)
+        answer, _ = worker.request("loading", {"do": "pass_groups", "library": str(folder / _BUILT)})
+        (folder / _GROUPS).write_text("\n".join(answer["groups"]))
+
+    kept = kept_folder(_KIND, f"{runtime.identity}-{_digest()[:10]}", fill)
     return Rehearsal(by_library, kept / _BUILT, tuple((kept / _GROUPS).read_text().splitlines()))
 
 
 def _digest() -> str:
-    sources = [SOURCES / _SOURCE, *sorted(SOURCES.glob("*.hpp"))]
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-
-
-def _build(runtime: Runtime, folder: Path, library: Path) -> None:
-    options: list[str | Path] = [*(f"-I{path}" for path in _headers(runtime, folder)), _core(runtime)]
-    build(SOURCES / _SOURCE, library, options, purpose="rehearsing the gpu target")
+    return digest([SOURCES / _SOURCE, *sorted(SOURCES.glob("*.hpp"))])
 
 
 def _core(runtime: Runtime) -> Path:
@@ -132,10 +121,10 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
     if not headers.is_dir():
         check_machine()
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
-            archive = Archive(Path(new) / "apt", Path(new) / "debs", _suite(record), gpu=False)
+            archive = Archive(Path(new) / "apt", Path(new) / "debs", _suite(record), "ref")
             deb = read(archive.fetch(_PACKAGE, version))
             (unpacked := Path(new) / "unpacked").mkdir()
-            unpack([deb], unpacked, gpu=False)
+            unpack([deb], unpacked, "ref")
             unpacked.rename(headers)
     return [headers / "usr/include", headers / "usr/lib/x86_64-linux-gnu/migraphx/include"]
 

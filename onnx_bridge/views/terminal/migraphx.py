@@ -26,7 +26,8 @@ def _runtimes(runtimes: RuntimeList, verbose: bool) -> RenderableType:
 
 def _lines(choice: Choice) -> tuple[RenderableType, RenderableType]:
     runtime = choice.runtime
-    what = f"{runtime.kind}, MIGraphX {runtime.version} for {', '.join(runtime.targets)} ({choice.why})"
+    kernels = ", compiles for gpu:ARCHITECTURE" if runtime.compiles_kernels else ""
+    what = f"{runtime.kind}, MIGraphX {runtime.version} for {', '.join(runtime.targets)}{kernels} ({choice.why})"
     return f"{'→' if choice.used else ' '} {what}", unbroken(f"  {runtime.path}")
 
 

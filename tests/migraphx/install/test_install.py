@@ -294,7 +294,7 @@ class TestNothingIsLeft:
             next(source.glob(f"{name}_*")).unlink()
         self.fails(RuntimeNotFound, "missing: .*libsqlite3-0.*runtime download", source=source)
         self.fails(RuntimeNotFound, "missing: zlib1g|missing: .*, zlib1g", source=source)
-        self.fails(RuntimeNotFound, "missing: .*libamdhip64", source=debs, gpu=True)
+        self.fails(RuntimeNotFound, "missing: .*libamdhip64", source=debs, target="gpu")
 
     def test_wrong_architecture_and_duplicates(self, debs: Path, tmp_path: Path) -> None:
         source = linked(debs, tmp_path / "source")

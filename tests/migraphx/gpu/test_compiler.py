@@ -1,0 +1,85 @@
+"""MIGraphX's gpu target on a machine without a GPU: what it compiles, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+
+from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeNotFound
+from onnx_bridge.migraphx.gpu import compiler
+from onnx_bridge.migraphx.gpu.architectures import ARCHITECTURES, architecture_named
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler, gpu_compiler
+from onnx_bridge.migraphx.install.debian_packages import GPU_LIBRARIES
+from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.runtime import Runtime, find
+
+
+@pytest.fixture(scope="module")
+def gfx942() -> GpuCompiler:
+    return gpu_compiler(find("private"), ARCHITECTURES["gfx942"])
+
+
+def model(nodes: str, inputs: str = "float[4, 3] x") -> bytes:
+    header = f'<ir_version: 10, opset_import: ["": 21]> g ({inputs}) => (float y)'
+    return onnx.parser.parse_model(f"{header} {{ {nodes} }}").SerializeToString()
+
+
+def main_module(program: Path) -> list[dict[str, Any]]:
+    """The instructions of a saved program, which MIGraphX writes as MessagePack."""
+    return msgspec.msgpack.decode(program.read_bytes())["modules"]["main"]["nodes"]
+
+
+def test_the_packages_have_the_compiler_and_no_libraries_of_a_gpu(gfx942: GpuCompiler) -> None:
+    record = InstallRecord.read(gfx942.runtime.path)
+    assert record is not None
+    names = {package.name for package in record.packages}
+    assert {name for name in names if GPU_LIBRARIES.fullmatch(name)} == {"libhiprtc6"}
+    assert record.serves("ref")
+    assert not record.serves("gpu")
+    assert record.identity != record.ref_identity
+
+
+@pytest.mark.parametrize("name", ["gfx942", "gfx1100"])
+def test_kernels_are_compiled_for_the_architecture(gfx942: GpuCompiler, tmp_path: Path, name: str) -> None:
+    chosen = replace(gfx942, architecture=ARCHITECTURES[name])
+    program = chosen.worker().parse_onnx_buffer(model("e = Exp(x) y = Neg(e)"))
+    program.compile("gpu")
+    program.save(tmp_path / "program.mxr")
+    operators = main_module(tmp_path / "program.mxr")
+    (code_object,) = [op["operator"]["code_object"] for op in operators if op["name"] == "gpu::code_object"]
+    elf = bytes(byte & 255 for byte in code_object)
+    assert (elf[:4], elf[48]) == (b"\x7fELF", chosen.architecture.mach)
+    assert f"amdgcn-amd-amdhsa--{name}".encode() in elf
+    assert chosen.key != gfx942.key or name == "gfx942"
+
+
+def test_convolutions_and_products_compile(gfx942: GpuCompiler) -> None:
+    program = gfx942.worker().parse_onnx_buffer(
+        model("c = Conv(x, x) f = Flatten(c) y = MatMul(f, f)", "float[1, 1, 2, 2] x")
+    )
+    program.compile("gpu")
+    assert program.get_output_shapes()[0].lens == (1, 1)
+
+
+def test_what_only_the_gpu_target_refuses(gfx942: GpuCompiler) -> None:
+    conv = model("y = Conv(x, x)", "float[1, 1, 3, 3, 3, 3] x")
+    worker = gfx942.worker()
+    worker.parse_onnx_buffer(conv).compile("ref")
+    with pytest.raises(MigraphxError, match="at most 5 dimensions"):
+        worker.parse_onnx_buffer(conv).compile("gpu")
+
+
+def test_architectures_are_validated() -> None:
+    with pytest.raises(InputError, match="gfx942"):
+        architecture_named("gfx924")
+
+
+def test_a_machine_without_the_compiler(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
+    monkeypatch.setattr(compiler, "installed", list[Runtime])
+    with pytest.raises(RuntimeNotFound, match="--gpu-compiler"):
+        gpu_compiler(replace(runtime, library_path=()), ARCHITECTURES["gfx942"])
