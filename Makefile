@@ -124,7 +124,7 @@ package: $(INSTALLED)
 	$(PYTHON) -m venv build/package
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/package/bin/python -c "from onnx import parser, save; save(parser.parse_model('$(RELU)'), 'build/package/relu.onnx')"
-	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge clean relu.onnx -o clean.onnx
+	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge clean relu.onnx -o clean.onnx && bin/onnx-bridge docs install >/dev/null
 
 bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench

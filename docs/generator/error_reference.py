@@ -14,7 +14,7 @@ _HEAD = """# Errors and exit codes
 An error is one line on standard error: where, what is wrong, and in brackets what to do. With `--json` it is the one
 document on standard output, `{"error": {"kind", "what", "where", "hint", "page", "exit_code"}}`, whose `kind` is a
 class below. `--debug` adds a traceback. Where a page of the documentation explains an error, the line ends with
-`see docs/…`; in JSON, and as a field of the error, it is `page`.
+`` see `onnx-bridge docs …` ``, which shows it; in JSON, and as a field of the error, it is `page`.
 
 | exit code | meaning |
 | --- | --- |

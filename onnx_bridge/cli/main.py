@@ -37,7 +37,7 @@ _VERBS = {
     "bundles": ("generate", "inspect", "diff", "pack", "unpack", "verify"),
     "faults": ("bisect", "reduce"),
     "speed": ("bench", "tune", "mixed-precision"),
-    "setup": ("runtime", "cache"),
+    "setup": ("runtime", "cache", "docs"),
 }
 """The verbs by package of `onnx_bridge.cli`, in the order of ``--help``; each has a module there.
 
@@ -262,7 +262,8 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
         with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
     with contextlib.suppress(OSError):
-        print(f"onnx-bridge: {error}" + (f"; see docs/{error.page}" if error.page else ""), file=sys.stderr)
+        more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page else ""
+        print(f"onnx-bridge: {error}{more}", file=sys.stderr)
     _leave(code)
 
 

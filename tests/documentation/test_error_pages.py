@@ -13,7 +13,8 @@ import pytest
 from markdown.extensions.toc import slugify
 from onnx import parser
 
-from onnx_bridge.core import errors
+from onnx_bridge.core import errors, pages
+from passes.core.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
@@ -45,11 +46,22 @@ def test_the_command_line_names_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "onnx_bridge", "convert", "m.onnx", "-o", "out", "--runtime", absent]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert done.stderr.endswith("; see docs/start/install.md\n")
+    assert done.stderr.endswith("; see `onnx-bridge docs start/install`\n")
     done = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["error"]["page"] == "start/install.md"
     done = subprocess.run(
         [*command[:4], "absent.onnx", "-o", "out"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "docs/" not in done.stderr
+    assert "docs" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_verb_docs_shows_it(page: str) -> None:
+    text = pages.read(page.replace(".md", "")).text
+    assert text.startswith("#" * (2 if "#" in page else 1) + " ")
+
+
+def test_pages_that_do_not_exist() -> None:
+    with pytest.raises(InputError, match="rejected-model"):
+        pages.read("rejected-modl")

@@ -58,8 +58,8 @@ NOT_ALWAYS = {
     "passes.legalize.driver.legalize",
 }
 """What cleaning or converting one model does without, and would take a twentieth longer with: functions may, too."""
-MEANWHILE = {"onnx_bridge.cli.everyday.convert_one.convert_one"}
-"""What is imported while processes start, which takes as long: functions may."""
+MEANWHILE = {"onnx_bridge.cli.everyday.convert_one.convert_one", "onnx_bridge.cli.everyday.convert_one.into_cache"}
+"""What is imported while processes start, which takes as long, or only if a model is converted: functions may."""
 LATER = NEED_THEM | NOT_ALWAYS | MEANWHILE
 
 

@@ -1,16 +1,27 @@
-"""The conversion of one model on the command line, which `convert` imports while its processes start."""
+"""The conversion of one model on the command line.
+
+`convert` imports this while its processes start, `run` only if a model is to be converted.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+import numpy as np
 import typer
 
 from onnx_bridge.bundle.inspect import BundleView
 from onnx_bridge.cli.terminal import progress, show
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.core.errors import NOT_DETERMINED
+from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.model import io as models
 from onnx_bridge.requests.batch import JobRequest
+from onnx_bridge.requests.conversion import ConvertRequest, RuntimeRequest
+from onnx_bridge.samples import files
+from onnx_bridge.samples import inputs as samplers
 
 
 def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
@@ -33,3 +44,16 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
         show(report, as_json, code=report.exit_code)
     elif not bundle.proof.comparable:
         raise typer.Exit(NOT_DETERMINED)
+
+
+def into_cache(model: Path, sample: Path | None, request: RuntimeRequest, progress: Progress | None) -> Path:
+    """Return the bundle of a model in the cache, which is made for the sizes of a sample if it is not up to date."""
+    shapes = {}
+    if sample is not None:
+        values = files.load(sample, samplers.specs(models.load(model)))[0]
+        shapes = {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
+    wanted = ConvertRequest(shapes=shapes, timeout=request.timeout, memory=request.memory, runtime=request.runtime)
+    made_of = repr((str(model.resolve()), sorted(shapes.items()), request.runtime))
+    out = cache_dir() / "bundles" / hashlib.sha256(made_of.encode()).hexdigest()
+    conversion.run(model, out, wanted, progress)
+    return out
