@@ -1,0 +1,140 @@
+"""Launching kernels: grids, barriers, faults, limits."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.emulation.emulator import Launch, Program
+from onnx_bridge.emulation.errors import KernelFault, NotEmulated
+from tests.emulation.bench import WAVES, Bench
+from tests.emulation.toolchain import Toolchain
+
+_HIP = """
+extern "C" __global__ void add(const float* a, const float* b, float* c, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) c[i] = a[i] + b[i];
+}
+extern "C" __global__ void reversed(const float* a, float* c) {
+  __shared__ float t[512];
+  int i = threadIdx.x + blockDim.x * threadIdx.y;
+  t[i] = a[i + 512 * blockIdx.y];
+  __syncthreads();
+  c[i + 512 * blockIdx.y] = t[511 - i];
+}
+extern "C" __global__ void quotient(const float* a, const float* b, float* c) {
+  c[threadIdx.x] = a[threadIdx.x] / b[threadIdx.x];
+}
+extern "C" __global__ void forever(volatile int* a) { while (*a == 0) {} }
+__device__ __noinline__ float twice(float x) { return x * 2 + 1; }
+__device__ __noinline__ float halved(float x) { return x / 2; }
+extern "C" __global__ void called(const float* a, float* c, int which) {
+  float (*f)(float) = which ? twice : halved;
+  c[threadIdx.x] = f(a[threadIdx.x]);
+}
+extern "C" __global__ void scratch(const int* a, int* c) {
+  int t[16];
+  for (int k = 0; k < 16; k++) t[k] = a[threadIdx.x] * k;
+  c[threadIdx.x] = t[a[threadIdx.x] & 15];
+}
+"""
+
+
+@pytest.fixture(scope="module", params=list(WAVES))
+def program(request: pytest.FixtureRequest, toolchain: Toolchain) -> Program:
+    return Program(toolchain.compile(_HIP, request.param), toolchain.disassemble)
+
+
+def arguments(*values: np.ndarray | int) -> bytes:
+    return b"".join(struct.pack("<q", v) if isinstance(v, int) else struct.pack("<Q", v.ctypes.data) for v in values)
+
+
+def numbers(count: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=count).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_grid_with_a_rest(program: Program, threads: int) -> None:
+    a, b, c = numbers(1000), numbers(1000)[::-1].copy(), np.zeros(1001, np.float32)
+    before = sum(program.counts().values())
+    executed = program.launch("add", Launch((4, 1, 1), (256, 1, 1), arguments(a, b, c, 1000), threads=threads))
+    assert np.array_equal(c[:1000], a + b)
+    assert c[1000] == 0
+    assert executed == sum(program.counts().values()) - before > 100
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_waves_meet_at_barriers(program: Program, backwards: bool) -> None:
+    a, c = numbers(1536), np.zeros(1536, np.float32)
+    program.launch("reversed", Launch((1, 3, 1), (128, 4, 1), arguments(a, c), backwards=backwards))
+    assert np.array_equal(c.reshape(3, 512), a.reshape(3, 512)[:, ::-1])
+
+
+def test_a_division_is_rounded_once_also_where_it_is_subnormal(program: Program) -> None:
+    tiny = np.float32(1e-45)
+    special = np.array(
+        [0, -0.0, 1, -3, np.inf, -np.inf, np.nan, tiny, 3 * tiny, 1e-38, 3e38, 2e-38, 7, 1e30, 1e-30, 5e37], np.float32
+    )
+    a, b = (each.ravel().copy() for each in np.meshgrid(special, special))
+    c = np.zeros(256, np.float32)
+    program.launch("quotient", Launch((1, 1, 1), (256, 1, 1), arguments(a, b, c)))
+    with np.errstate(all="ignore"):
+        expected = a / b
+    assert np.array_equal(c, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(c), np.signbit(expected) | np.isnan(expected) & np.signbit(c))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_functions_are_called_by_address(program: Program, which: int) -> None:
+    a, c = numbers(64), np.zeros(64, np.float32)
+    program.launch("called", Launch((1, 1, 1), (64, 1, 1), arguments(a, c, which)))
+    assert np.array_equal(c, a * 2 + 1 if which else a / 2)
+
+
+def test_memory_that_must_not_be_touched_is_named(program: Program) -> None:
+    a = numbers(256)
+    launch = Launch((1, 1, 1), (256, 1, 1), arguments(a, a, 16, 256))
+    with pytest.raises(KernelFault) as caught:
+        program.launch("add", launch)
+    assert (caught.value.kernel, caught.value.address >> 12) == ("add", 0)
+    assert caught.value.instruction.startswith("global_store")
+    beyond = Launch(launch.groups, launch.size, arguments(a, a, a, 256), memory=[(a.ctypes.data, a.ctypes.data + 1020)])
+    with pytest.raises(KernelFault) as caught:
+        program.launch("add", beyond)
+    assert caught.value.address == a.ctypes.data + 1020
+
+
+def test_an_endless_kernel_ends(program: Program) -> None:
+    with pytest.raises(KernelFault):
+        program.launch("forever", Launch((1, 1, 1), (64, 1, 1), arguments(np.zeros(1, np.int32)), limit=1000))
+
+
+def test_what_cannot_be_launched_is_refused(program: Program) -> None:
+    for name, size in (("nobody", (1, 1, 1)), ("add", (1025, 1, 1)), ("add", (0, 1, 1))):
+        with pytest.raises(InputError):
+            program.launch(name, Launch((1, 1, 1), size, b""))
+
+
+def test_an_unknown_instruction_is_named_when_it_is_reached(bench: Bench) -> None:
+    program = bench.program(
+        "s_cbranch_scc0 over\n s_getreg_b32 s3, hwreg(HW_REG_HW_ID)\n over: s_nop 0"
+        if bench.old
+        else "s_cbranch_scc0 over\n s_getreg_b32 s3, hwreg(HW_REG_HW_ID1)\n over: s_nop 0"
+    )
+    program.launch("k", Launch((1, 1, 1), (1, 1, 1), b""))
+    with pytest.raises(NotEmulated) as caught:
+        bench.program(
+            "s_sendmsg_rtn_b32 s0, sendmsg(MSG_RTN_GET_REALTIME)" if not bench.old else "s_memtime s[0:1]"
+        ).launch("k", Launch((1, 1, 1), (1, 1, 1), b""))
+    assert caught.value.kernel == "k"
+
+
+@pytest.mark.parametrize("damage", [slice(0, 4), slice(40, 48), slice(32, 40), slice(60, 64)])
+def test_a_damaged_file_is_refused(toolchain: Toolchain, bench: Bench, damage: slice) -> None:
+    data = bytearray(toolchain.compile('extern "C" __global__ void f() {}', bench.isa))
+    data[damage] = b"\xff" * (damage.stop - damage.start)
+    with pytest.raises(InputError):
+        Program(bytes(data), toolchain.disassemble)
