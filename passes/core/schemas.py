@@ -20,6 +20,11 @@ def schema_of(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchem
         return None
 
 
+def type_name(dtype: int) -> str:
+    """Return the type of tensors of a dtype, a number of TensorProto, as definitions have it: ``tensor(int64)``."""
+    return f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})"
+
+
 def parameter(formals: Sequence[Parameter], index: int) -> Parameter | None:
     """Return the parameter that an input or output belongs to, the last of which may be variadic; None if none."""
     if index < len(formals):

@@ -148,7 +148,10 @@ class Folder:
     def _fold(self, plan: _Plan, targets: Sequence[ir.Value]) -> list[ir.Value]:
         done: list[_Folded] = []
         for value, tensor in self._evaluate(plan, targets):
-            if not self._would_grow(value, tensor.nbytes, plan):
+            node = value.producer()
+            if node is not None and (problem := self.scope.constant_problem(tensor.dtype)):
+                self._refused[node] = problem
+            elif not self._would_grow(value, tensor.nbytes, plan):
                 if not self.context.budget.take():
                     break
                 done.append(self._commit(value, tensor))
@@ -197,7 +200,7 @@ class Folder:
         if self.shapes:
             known = elements.follow(node)
             tensor = known.tensor() if known is not None else None
-            if tensor is not None:
+            if tensor is not None and self.scope.constant_problem(tensor.dtype) is None:
                 plan.constants[node.outputs[0]] = tensor
                 plan.known[node.outputs[0]] = None
                 plan.inside.add(node)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from passes.core.schemas import schema_of, type_name
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import graphs_within, with_nested
 
@@ -168,6 +169,13 @@ class Scope:
         if self.model.ir_version < 4 and graph is self.graph:
             graph.inputs.append(value)
         return value
+
+    def constant_problem(self, dtype: ir.DataType) -> str | None:
+        """Return why no constant can be added: a function holds it in a Constant node, which takes few old dtypes."""
+        schema = schema_of("Constant", self.opset())
+        if self.function is None or schema is None or type_name(dtype) in schema.outputs[0].types:
+            return None
+        return f"functions of opset {self.opset()} have no constants of {dtype.name.lower()}"
 
     def drop_constant(self, value: ir.Value) -> bool:
         """Remove a parameter that nothing uses; False if it is not a parameter, or is used."""

@@ -115,9 +115,15 @@ class _Raised:
 
     def set_operand(self, node: ir.Node, numbers: Sequence[int]) -> None:
         """Give a node integers as its second and last input."""
+        tensor, name = ir.Tensor(np.array(numbers, np.int64)), self.scope.names.value(f"{node.name}/numbers")
+        if self.scope.constant_problem(tensor.dtype):
+            floats = ir.AttrTensor("value", ir.Tensor(tensor.numpy().astype(np.float64)))
+            constant = self.insert(node, "Constant", [], floats)
+            operand = self.insert(node, "Cast", [constant], ir.AttrInt64("to", tensor.dtype.value))
+        else:
+            operand = self.scope.new_constant(self.scope.graph, tensor, name)
         node.resize_inputs(2)
-        attribute = ir.AttrTensor("value", ir.Tensor(np.array(numbers, np.int64)))
-        node.replace_input_with(1, self.insert(node, "Constant", [], attribute))
+        node.replace_input_with(1, operand)
 
     def append_axes(self, node: ir.Node, axes: range) -> None:
         """Append axes of size 1 to the second operand, unless it is a scalar."""

@@ -175,6 +175,9 @@ class NodeRewrite(Pass):
             return Skip(
                 f"the rewrite needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first"
             )
+        for value in (value for made in edit.nodes if made.op_type == "Constant" for value in made.outputs):
+            if value.uses() and value.dtype is not None and (problem := scope.constant_problem(value.dtype)):
+                return Skip(problem)
         outputs = [*outputs, *[None] * len(node.outputs)][: len(node.outputs)]
         computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):

@@ -15,6 +15,7 @@ import onnx
 import onnx.version_converter
 import onnx_ir as ir
 
+from passes.core.schemas import type_name
 from passes.core.text import first_line
 from passes.graphs.replacement import inherit
 from passes.graphs.scopes import Scope
@@ -337,8 +338,7 @@ def _text(kind: ir.TypeProtocol) -> str:
         return f"seq({_text(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
         return f"optional({_text(kind.elem_type)})"
-    dtype = onnx.helper.tensor_dtype_to_string(kind.dtype.value).removeprefix("TensorProto.").lower()
-    return f"tensor({dtype})"
+    return type_name(kind.dtype.value)
 
 
 def _clean(error: Exception) -> str:

@@ -342,6 +342,21 @@ class TestFunctions:
         apply(FoldConstants(), source)
         assert operators(source) == ["f", "Add", "Mul"]
 
+    @pytest.mark.parametrize("opset", [7, 8, 9])
+    def test_old_opsets_have_no_constants_of_integers(self, opset: int) -> None:
+        """What shapes imply, what is computed, and booleans; floats are folded."""
+        source = tiny(
+            "(float[1,4] x) => (float[4,1] y) { y = local.f(x) }",
+            functions=f"""<domain: "local", opset_import: ["": {opset}]> f (p) => (q) {{
+                k = Constant <value = float[4,1] {{1, 1, 1, 0}}> () s = Shape(k) c = Cast <to = 7> (k) n = Neg(k)
+                b = Cast <to = 9> (k) i = Not(b) j = Cast <to = 1> (i) m = Cast <to = 1> (c)
+                a = Reshape(p, s) d = Add(a, j) e = Mul(d, m) q = Add(e, n) }}""",
+            opset=opset,
+        )
+        apply(FoldConstants(), source)
+        assert ("Cast" in operators(source)) == ("Shape" in operators(source)) == (opset < 9)
+        assert "Neg" not in operators(source)
+
     def test_calls_are_not_computed(self) -> None:
         source = tiny(
             "(float[2,3] x) => (float[2,3] y) { n = local.Neg(w) y = Add(x, n) }",

@@ -265,3 +265,13 @@ def test_functions_import_their_own_opset() -> None:
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     (found,) = run(ir.to_proto(raised), {"x": x}).values()
     np.testing.assert_array_equal(found, np.tile(x, 2))
+
+
+def test_a_function() -> None:
+    """It has no initializers, and no constants of integers in these opsets."""
+    text = """<ir_version: 8, opset_import: ["": 4, "local": 1]> g (float[1, 4] x) => (float[2, 2] y) {
+        y = local.f(x) } <domain: "local", opset_import: ["": 4]> f (p) => (q) { q = Reshape <shape = [2, -1]> (p) }"""
+    m = ir.from_proto(onnx.parser.parse_model(text))
+    raise_opset(m)
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    np.testing.assert_array_equal(run(ir.to_proto(m), {"x": x})["y"], x.reshape(2, 2))
