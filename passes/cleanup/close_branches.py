@@ -27,7 +27,8 @@ CLOSED = "onnx_bridge.closed"
 """The property of the node that fails: why the branch was closed."""
 BRANCHES = {"then_branch": "else_branch", "else_branch": "then_branch"}
 """The other branch of each."""
-_SINCE = 9
+SINCE = 9
+"""The first opset with Where, and with Casts of texts."""
 
 
 def closed_branch(node: ir.Node) -> str | None:
@@ -68,7 +69,7 @@ def close_branch(model: ir.Model, node: ir.Node, closed: str, why: str) -> bool:
     scope, graph, kept = Scope(model, model.graph), node.graph, BRANCHES[closed]
     assert graph is not None
     branch = node.attributes[kept].as_graph()
-    if scope.opset() < _SINCE or all(_dtype(value) is None for value in branch.outputs):
+    if scope.opset() < SINCE or all(_dtype(value) is None for value in branch.outputs):
         return False
     taken = [
         ir.Value(name=scope.names.value(f"{out.name}/taken"), type=value.type, shape=value.shape)

@@ -13,12 +13,23 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference, load_error
 from onnx_bridge.samples import inputs as samplers
-from passes.cleanup.close_branches import CLOSED, close_branch, closed_branch, force_branch, ifs_around, is_if
+from passes.cleanup.close_branches import (
+    BRANCHES,
+    CLOSED,
+    SINCE,
+    close_branch,
+    closed_branch,
+    force_branch,
+    ifs_around,
+    is_if,
+)
+from passes.cleanup.remove_dead import RemoveDead
 from passes.graphs.scopes import Scope
-from passes.graphs.traversal import with_nested
+from passes.graphs.traversal import is_used, with_nested
 from passes.rewriting.base import Context
 from passes.shapes.declarations import forget_sizes, settle
 from passes.shapes.inference import infer
+from passes.specialize.convert_opset import ConvertOpset
 
 _SEEDS = 4
 """The number of samples on which a branch must fail: another node may fail before it on one of them."""
@@ -32,7 +43,11 @@ def close_unfit_branches(model: ir.Model, context: Context) -> bool:
         if not isinstance(error, OnnxRuntimeError) or error.reason is not Reason.OTHER:
             break
         pair = next((pair for pair in ifs_around(model, error.inner_node) if _fails(model, *pair)), None)
-        if pair is None or closed_branch(pair[0]) or not close_branch(model, *pair, error.what):
+        if pair is None or closed_branch(pair[0]):
+            break
+        if Scope(model, model.graph).opset() < SINCE:
+            _convert(model, *pair, context)
+        if not close_branch(model, *pair, error.what):
             break
         changed = True
     if changed:
@@ -54,20 +69,46 @@ def closed_branches(model: ir.Model) -> list[str]:
     return notes
 
 
+def _convert(model: ir.Model, node: ir.Node, closed: str, context: Context) -> None:
+    """Convert a model, but for a branch that will be closed, to the first opset in which that is possible."""
+    shapes, branch = [(value, value.shape) for value in model.graph.inputs], node.attributes[closed]
+    other = node.attributes[BRANCHES[closed]].as_graph().clone(allow_outer_scope_values=True)
+    node.attributes[closed] = ir.AttrGraph(closed, other)
+    _forget(model)
+    try:
+        ConvertOpset(SINCE).run(model, context)
+    except InputError:  # a node cannot be converted
+        node.attributes[closed] = branch
+    for value, shape in shapes:
+        value.shape = shape
+
+
+def _forget(model: ir.Model) -> None:
+    forget_sizes((*model.graph.inputs, *(value for node in with_nested(model.graph) for value in node.outputs)))
+
+
 def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
     """Return whether ONNX Runtime fails inside of a branch that is taken, without the sizes that are in the model."""
     loose = model.clone()
     twins = {str(twin.name): twin for twin in with_nested(loose.graph)}
+    top = next(top for top in loose.graph if twins[str(node.name)] in with_nested([top]))
+    loose.graph.outputs[:] = [value for value in top.outputs if value.name]
+    RemoveDead().run(loose, Context())
+    loose.graph.inputs[:] = [value for value in loose.graph.inputs if is_used(value)]
+    try:
+        samples = [samplers.generate(loose, seed=seed)[0] for seed in range(_SEEDS)]
+    except InputError:  # no sample can be generated
+        return False
     inside = {inner.name for inner in with_nested(node.attributes[branch].as_graph())}
     for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
         force_branch(loose, twins[str(outer.name)], taken)
-    forget_sizes((*loose.graph.inputs, *(value for inner in with_nested(loose.graph) for value in inner.outputs)))
-    for seed in range(_SEEDS):
+    _forget(loose)
+    for sample in samples:
         try:
-            Reference(loose).run(*samplers.generate(model, seed=seed))
+            Reference(loose).run(sample)
         except OnnxRuntimeError as error:
             if error.inner_node in inside:
                 return True
-        except InputError:  # no sample can be generated
+        except InputError:
             return False
     return False

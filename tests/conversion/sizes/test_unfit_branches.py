@@ -89,6 +89,20 @@ def test_the_other_branch_runs(name: str, batch: int, runtime: Runtime, tmp_path
         assert onnx_bridge.check(tmp_path / "out").passed
 
 
+@pytest.mark.parametrize("more", [("", ""), (", float r", "r = Neg(z)"), (", float[b, 2] r", "r = If (c) <BOTH>")])
+def test_old_opsets_and_other_nodes(more: tuple[str, str], tmp_path: Path) -> None:
+    """No branch can be closed before opset 9; neither other Ifs, nor inputs of unknown rank, prevent it."""
+    both = """then_branch = t () => (float[b, 2] u) { u = Add(x, w2) },
+        else_branch = e () => (float[b, 2] v) { v = Add(x, w3) }"""
+    text = f"""<ir_version: 8, opset_import: ["": 7]> g (float[b, n] x, int64 sr, float[] z) => (float[b, 2] y{more[0]})
+        <float[2] w2 = {{1, 2}}, float[3] w3 = {{1, 2, 3}}, int64 k = {{16}}> {{
+        c = Equal(sr, k) y = If (c) <{both}> {more[1].replace("BOTH", both)} }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    given = {"x": np.ones((1, 2), np.float32), "sr": np.array(16), "z": np.float32(1)}
+    cleaned = onnx_bridge.clean(tmp_path / "m.onnx", dims={"n": 2, "b": 1}, default_dim=1).model
+    np.testing.assert_array_equal(Reference(cleaned).run(given)["y"], [[2, 3]])
+
+
 def test_a_frozen_value(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "equal")
     notes = onnx_bridge.doctor(path, dims={"n": 9}).notes
