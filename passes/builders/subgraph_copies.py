@@ -6,7 +6,7 @@ from it, is known when the next iteration is copied. The copies are part of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +19,7 @@ from passes.graphs.replacement import detach_nodes, merge_shapes
 from passes.graphs.scopes import DISPUTED, Scope
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import captures, graphs_within, has_subgraphs, with_nested
+from passes.operators import operators
 from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 from passes.shapes.inference import infer_node
@@ -29,6 +30,8 @@ _INDEXED = {
     "TensorScatter": 2,
 }
 """Operators with an input of indices: the position of that input."""
+_SIZED = {"Concat", "DequantizeLinear", "GatherElements", "QuantizeLinear", "Reshape", "Split", "Squeeze"}
+_OF_ANY_SIZE = operators("bounded") - _SIZED
 
 
 class Body:
@@ -241,6 +244,14 @@ def speculation_hazard(graph: ir.Graph, scope: Scope) -> str | None:
         if index is not None and scope.constant(node.inputs[index]) is None:
             return f"the indices of {node.op_type} may be out of range"
     return None
+
+
+def require_fitting(nodes: Iterable[ir.Node], scope: Scope) -> None:
+    """Check that no node can fail for sizes that are open: those of a branch may fit only if it is taken."""
+    for node in nodes:
+        for value in () if node.op_type in _OF_ANY_SIZE else node.inputs:
+            if value is not None and scope.constant(value) is None and scope.static_shape(value) is None:
+                raise NotApplicable(f"{node.op_type} may not take the sizes of {value.name}, which are open")
 
 
 def stack(body: Body, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:

@@ -4,8 +4,8 @@
 
 The pass inline-constant-if handles constant conditions.
 
-Skips: branches that are expensive or unsafe to compute when they are not taken; results that differ in shape or dtype,
-or whose shapes are unknown.
+Skips: branches that are expensive or unsafe to compute when they are not taken, or that may not fit sizes that are
+open; results that differ in shape or dtype, or whose shapes are unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from passes.builders.subgraph_copies import Body, require_copyable, select, speculation_hazard, to_scalar
+from passes.builders.subgraph_copies import (
+    Body,
+    require_copyable,
+    require_fitting,
+    select,
+    speculation_hazard,
+    to_scalar,
+)
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import with_nested
 from passes.legalize.control_flow.loops import shape_mismatch
@@ -49,6 +56,7 @@ class JoinBranches(NodeRewrite):
             self._require_cheap(branch, edit.scope)
         condition = to_scalar(edit.input(node), edit)
         yes, no = (Body(branch, edit).copy([], label) for branch, label in zip(branches, ("then", "else"), strict=True))
+        require_fitting(with_nested(edit.nodes), edit.scope)
         outputs = []
         for one, other in zip(yes, no, strict=True):
             problem = shape_mismatch(one, other, edit.scope)

@@ -27,6 +27,7 @@ from passes.builders.subgraph_copies import (
     Body,
     empty_stack,
     require_copyable,
+    require_fitting,
     select,
     speculation_hazard,
     stack,
@@ -34,7 +35,7 @@ from passes.builders.subgraph_copies import (
 )
 from passes.graphs.matching import is_op
 from passes.graphs.scopes import Scope
-from passes.graphs.traversal import is_used
+from passes.graphs.traversal import is_used, with_nested
 from passes.rewriting.base import NotApplicable, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import NodeRewrite, Replacement
@@ -187,6 +188,7 @@ class MaskLoop(NodeRewrite):
             if continues is None:
                 flat = to_scalar(condition, edit)
                 active = flat if active is None else edit.op("And", [active, flat])
+        require_fitting(with_nested(edit.nodes), edit.scope)
         return carried
 
 

@@ -87,7 +87,7 @@ class _Padding:
     def of(cls, pad: ir.Node, edit: Edit) -> _Padding:
         """Return the pads of a Pad."""
         scope = edit.scope
-        shape = scope.static_shape(pad.inputs[0])
+        shape = scope.proven_sizes(pad.inputs[0])  # ONNX Runtime runs a Pad whose declared sizes are false
         if shape is None:
             raise NotApplicable(UNKNOWN_SHAPE)
         if scope.opset() < 11:

@@ -92,6 +92,8 @@ def test_one_within_the_other() -> None:
         (branches("a = NonZero(x)", "b = NonZero(x)", kind="int64[1,N]"), "is unknown"),
         (branches("n = Cast<to = 7>(x) m = Div(n, n) a = Cast<to = 1>(m)"), "Div of integers may divide by zero"),
         (branches("a = Gather(x, j)", more=", int64[3] j"), "the indices of Gather may be out of range"),
+        (branches("a = Reshape(z, s)", more=", float[N] z", s=np.array([3])), "Reshape may not take the sizes of z"),
+        (branches("m = Add(z, x) a = Identity(m)", more=", float[N] z"), "Add may not take the sizes of z"),
         (branches("a = RandomNormalLike(x)"), "RandomNormalLike is random"),
         (branches("m = MatMul(x, x) a = Mul(x, m)"), "a branch is expensive: it has MatMul"),
         (
