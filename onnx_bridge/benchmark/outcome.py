@@ -153,11 +153,22 @@ class BenchResult(JsonRecord):
         writer.writerows(rows)
         return text.getvalue()
 
+    @property
+    def caveat(self) -> str | None:
+        """A sentence to read before the figures; None if they speak for themselves."""
+        if all(row.target != "ref" for row in self.rows):
+            return None
+        return "ref is MIGraphX's interpreter on the CPU, for checking numbers: its speed is no measure of a GPU's"
+
     def sentences(self) -> list[str]:
         sentences = [
             f"{' '.join(filter(None, kind[:2]))}, {kind[2]}: best throughput at batch {best}, knee at {smallest}"
             for kind, (best, smallest) in self.knees().items()
         ]
+        if self.ratios():
+            sentences.append(
+                "× first: latency as a multiple of the first engine's, with its interval of 98 % confidence"
+            )
         outliers = sum(row.summary.outliers for row in self.rows)
         if outliers:
             calls = sum(row.summary.calls for row in self.rows)

@@ -33,7 +33,7 @@ def page_of(bench: BenchResult) -> Page:
         model=bench.model,
         passed=bench.passed,
         headline=_headline(bench),
-        sentences=bench.sentences(),
+        sentences=[*filter(None, [bench.caveat]), *bench.sentences()],
         facts=facts_of({"model": bench.model, **bench.versions}),
         tables=tables,
         charts=[_latencies(bench), *_throughputs(bench)],
@@ -46,6 +46,8 @@ def _headline(bench: BenchResult) -> str:
     if bench.gates:
         undecided = any(gate.change is Change.UNDECIDED for gate in bench.gates)
         return "Too noisy to compare with the baseline" if undecided else "Not slower than the baseline"
+    if bench.caveat:
+        return "Measured on ref, whose speed is no measure of a GPU's"
     fastest = max(bench.rows, key=lambda row: row.throughput)
     return f"Most samples a second: {fastest.name}" if len(bench.rows) > 1 else f"Measured: {fastest.name}"
 

@@ -33,7 +33,8 @@ def _bench(bench: BenchResult, verbose: bool) -> RenderableType:
             f"{row.first:.3f}",
             f"{row.memory / 2**20:.0f}",
         )
-    return Group(table, *(_operators(row) for row in bench.rows if row.operators), *bench.sentences())
+    caveat = [bench.caveat] if bench.caveat else []
+    return Group(*caveat, table, *(_operators(row) for row in bench.rows if row.operators), *bench.sentences())
 
 
 def _operators(row: Row) -> RenderableType:
