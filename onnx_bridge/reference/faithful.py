@@ -1,9 +1,10 @@
-"""Undo and settle, for the reference, what ONNX Runtime computes unlike the model says, or leaves open.
+"""Undo and settle, for the reference, what ONNX Runtime computes unlike the model says, leaves open, or refuses.
 
     MatMulNBits{accuracy_level=4}(x, w)                   ONNX Runtime quantizes x to int8 first; the weights alone are
                                                           quantized
     GroupQueryAttention{sliding_window_cache=1}(…)        rows of the cache that hold no position are whatever is in
                                                           memory; they are 0
+    GroupQueryAttention(q, k, …, q_norm, k_norm)          has no kernel; q and k are normalized by nodes before it
     MatMulInteger(uint8, int8)                            saturates on some processors (`passes.evaluation.saturation`)
 
 ``accuracy_level`` (0: unset, 1: float32, 2: float16, 3: bfloat16, 4: int8) is a licence for kernels to round the inputs
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +27,8 @@ from passes.evaluation.saturation import PRODUCTS, avoid_saturation, may_saturat
 from passes.graphs.scopes import scopes
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
+_HEADS = ("num_heads", "kv_num_heads")
+_OF_DATA = ("Reshape", "SimplifiedLayerNormalization", "Split")
 _DOMAIN = "com.microsoft"
 _FLOAT32 = 1
 
@@ -53,10 +57,57 @@ def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
         changed = f"{_LEVEL} of {len(licensed)} node{'s' if len(licensed) > 1 else ''} ({kinds}) is 0 in the reference"
         notes.append(f"{changed}: else ONNX Runtime rounds their inputs")
     for node in nodes:
+        if _is_normalizing(node):
+            _normalize_before(node)
         if _is_windowed(node):
             _clear_rows(node)
     avoid_saturation(model)
     return model, tuple(notes)
+
+
+class _Nodes:
+    """New nodes, in order, with operands that are values or constants."""
+
+    def __init__(self) -> None:
+        self.nodes: list[ir.Node] = []
+
+    def __call__(self, kind: str, *operands: ir.Value | np.generic | np.ndarray | None, **attributes: Any) -> ir.Value:
+        values = [value if isinstance(value, ir.Value | None) else self._constant(value) for value in operands]
+        self.nodes.append(ir.node(kind, values, attributes or None))
+        self.nodes[-1].outputs[0].dtype = ir.DataType.INT64
+        return self.nodes[-1].outputs[0]
+
+    def _constant(self, array: np.generic | np.ndarray) -> ir.Value:
+        constant = self("Constant", value=ir.tensor(np.asarray(array)))
+        constant.dtype = ir.DataType.from_numpy(np.asarray(array).dtype)
+        return constant
+
+
+def _normalize_before(node: ir.Node) -> None:
+    """Normalize the heads of queries and keys before a node, by √(mean(x²) + ε), instead of in it."""
+    op, graph, query = _Nodes(), node.graph, node.inputs[0]
+    heads = [node.attributes.get_int(name, 1) for name in _HEADS]
+    if graph is None or query is None or query.dtype is None:
+        return
+    if node.inputs[1] is None:  # queries, keys and values are one input
+        size = op("Div", op("Gather", op("Shape", query), np.int64(2)), np.int64(heads[0] + 2 * heads[1]))
+        parts = op("Mul", size, np.array([heads[0], heads[1], heads[1]]))
+        op("Split", query, parts, axis=2)
+        op.nodes[-1].resize_outputs(3)
+    operands: list[ir.Value | None] = [*(op.nodes[-1].outputs if op.nodes else node.inputs[:3])]
+    for index, weight in enumerate(node.inputs[14:16]):
+        if weight is not None and (x := operands[index]) is not None:
+            shape = np.array([0, 0, heads[index], -1])
+            options = {"axis": -1, "epsilon": node.attributes.get_float("qk_norm_epsilon", 1e-6)}
+            normal = op("SimplifiedLayerNormalization", op("Reshape", x, shape), weight, **options)
+            operands[index] = op("Reshape", normal, np.array([0, 0, -1]))
+    for value in (value for new in op.nodes if new.op_type in _OF_DATA for value in new.outputs):
+        value.dtype = query.dtype
+    for index, operand in enumerate(operands):
+        node.replace_input_with(index, operand)
+    for index in range(14, min(len(node.inputs), 16)):
+        node.replace_input_with(index, None)
+    graph.insert_before(node, op.nodes)
 
 
 def _clear_rows(node: ir.Node) -> None:
@@ -64,20 +115,7 @@ def _clear_rows(node: ir.Node) -> None:
     graph, past, lengths = node.graph, node.inputs[3], node.inputs[5]
     if graph is None or past is None or lengths is None or past.dtype is None:
         return
-    added: list[ir.Node] = []
-
-    def op(kind: str, *inputs: ir.Value | np.generic | np.ndarray | None, **attributes: int) -> ir.Value:
-        values = [value if isinstance(value, ir.Value | None) else constant(np.asarray(value)) for value in inputs]
-        added.append(ir.node(kind, values, attributes or None))
-        added[-1].outputs[0].dtype = ir.DataType.INT64
-        return added[-1].outputs[0]
-
-    def constant(array: np.ndarray) -> ir.Value:
-        added.append(ir.node("Constant", [], {"value": ir.tensor(array)}))
-        added[-1].outputs[0].dtype = ir.DataType.from_numpy(array.dtype)
-        return added[-1].outputs[0]
-
-    one = np.int64(1)
+    op, one = _Nodes(), np.int64(1)
     capacity = op("Gather", op("Shape", past), np.int64(2), axis=0)
     step = op("Sub", capacity, np.int64(node.attributes.get_int("local_window_size", 1) - 1))
     total = op("Add", op("Cast", lengths, to=int(ir.DataType.INT64)), one)
@@ -97,13 +135,13 @@ def _clear_rows(node: ir.Node) -> None:
         if present.is_graph_output():
             graph.outputs[:] = [cleared if value is present else value for value in graph.outputs]
             present.name, cleared.name = f"{name}_with_unspecified_rows", name
-    graph.insert_after(node, added)
+    graph.insert_after(node, op.nodes)
 
 
 def _unfaithful(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes that ONNX Runtime computes unlike the model says, or leaves open."""
+    """Return the nodes that ONNX Runtime computes unlike the model says, leaves open, or refuses."""
     every = (node for scope in scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
-    return [node for node in every if _is_licensed(node) or _is_windowed(node)]
+    return [node for node in every if _is_licensed(node) or _is_windowed(node) or _is_normalizing(node)]
 
 
 def _is_licensed(node: ir.Node) -> bool:
@@ -116,9 +154,14 @@ def _is_windowed(node: ir.Node) -> bool:
     return node.op_type == "GroupQueryAttention" and node.attributes.get_int(_WINDOWED, 0) == 1
 
 
+def _is_normalizing(node: ir.Node) -> bool:
+    """Return whether it normalizes queries and keys, for which ONNX Runtime's CPU has no kernel."""
+    return node.op_type == "GroupQueryAttention" and any(value is not None for value in node.inputs[14:16])
+
+
 def _mentions(model: Path | bytes) -> bool:
-    """Return whether a serialized model has the name of one of the attributes, or of a product, anywhere."""
-    names = [_LEVEL.encode(), _WINDOWED.encode(), *(PRODUCTS if saturates() else ())]
+    """Return whether a serialized model has the name of one of the attributes, or of an operator, anywhere."""
+    names = [_LEVEL.encode(), b"GroupQueryAttention", *(PRODUCTS if saturates() else ())]
     if isinstance(model, bytes):
         return any(name in model for name in names)
     try:

@@ -110,6 +110,42 @@ def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left:
             assert not cache[sample, :, rows:].any()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("given", ["q_norm", "k_norm", "both"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_normalized_heads(dtype: Any, given: str, packed: bool) -> None:
+    """ONNX Runtime's CPU has no kernel for what builders of language models write for GPUs."""
+    random, heads, size = np.random.default_rng(0), (4, 2, 2), 16
+    q, k, v = (random.normal(size=(1, 3, count * size)).astype(dtype) for count in heads)
+    weights = {
+        name: random.uniform(0.5, 2, size).astype(dtype) for name in ("q_norm", "k_norm") if given in (name, "both")
+    }
+
+    def run(arrays: dict[str, Any], names: list[str]) -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        options = {"num_heads": 4, "kv_num_heads": 2, "qk_norm_epsilon": 1e-3}
+        node = helper.make_node("GroupQueryAttention", names, ["y"], domain="com.microsoft", **options)
+        kinds = {"ends": TensorProto.INT32, "total": TensorProto.INT32}
+        arrays |= {"ends": np.array([2], np.int32), "total": np.array(3, np.int32)}
+        inputs = [helper.make_tensor_value_info(n, kinds.get(n, kind), array.shape) for n, array in arrays.items()]
+        graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", kind, None)])
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        proto = helper.make_model(graph, ir_version=8, opset_imports=imports)
+        return Reference(proto.SerializeToString()).run(arrays)["y"]
+
+    def normal(x: Any, name: str) -> Any:
+        parts = x.reshape(1, 3, -1, size).astype(np.float32)
+        parts = parts / np.sqrt((parts**2).mean(-1, keepdims=True) + 1e-3)
+        return (parts * weights[name]).astype(dtype).reshape(x.shape) if name in weights else x
+
+    names = ["q", "k", "v", "", "", "ends", "total"]
+    expected = run({"q": normal(q, "q_norm"), "k": normal(k, "k_norm"), "v": v}, names)
+    arrays = {"q": np.concatenate([q, k, v], 2)} if packed else {"q": q, "k": k, "v": v}
+    names = [*(name if name in arrays else "" for name in names[:5]), *names[5:], *[""] * 7]
+    found = run({**arrays, **weights}, [*names, *(name if name in weights else "" for name in ("q_norm", "k_norm"))])
+    np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == np.float32 else 1e-2)
+
+
 @pytest.mark.parametrize("given", ["file", "memory", "bytes"])
 def test_products_of_bytes_do_not_saturate(given: str, tmp_path: Path) -> None:
     """Some processors have no instructions to add up products of uint8 and int8 in 32 bits."""
