@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import onnx_ir as ir
 
-from onnx_bridge.conversion.sizes.freezing import freezing
+from onnx_bridge.conversion.sizes.freezing import freezing, settle_defaults
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
@@ -20,6 +20,7 @@ from onnx_bridge.requests.conversion import CleanRequest
 from passes.graphs.scopes import Scope, name_nodes, required_inputs, values_of
 from passes.isolation.limits import limited
 from passes.rewriting.base import Budget, Context, Target
+from passes.rewriting.invented import invented
 from passes.rewriting.pipeline import Pipeline, Step
 from passes.shapes.declarations import forget_impossible_sizes
 
@@ -142,15 +143,21 @@ def rewrite(
 
 def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, context: Context) -> Cleaned:
     passes = pipeline or Pipeline.parse(request.pipeline)
+    defaults = settle_defaults(model, request) if passes.passes else []
     forget_impossible_sizes(model)  # of a model made in memory, whose nodes have no names, either
     name_nodes(Scope(model, model.graph))
     sizes = _sizes(model, request)
     if sizes is not None:
         request = sizes.applied
-    before = freezing(request)
+    before = freezing(request, defaults=bool(defaults))
     verifier = _verifier(model, request)
     steps = before.run(model, context, between=verifier) if before.passes else []
     notes: list[str] = []
+    if names := invented(model):
+        notes.append(f"operators that ONNX has not, and that are defined by others: {', '.join(names)}")
+    if defaults:
+        rest = f" and {len(defaults) - 4} more" if len(defaults) > 4 else ""
+        notes.append(f"inputs that have a default are constant: {', '.join(defaults[:4])}{rest}")
     if sizes is not None:
         from onnx_bridge.conversion.sizes.observed_shapes import observe_shapes
         from onnx_bridge.conversion.sizes.unfit_branches import close_unfit_branches, closed_branches

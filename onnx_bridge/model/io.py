@@ -4,8 +4,8 @@
     save(model, "cleaned.onnx")       # atomic; takes as long as copying the file
 
 `load` names unnamed nodes (``Conv_3``), sorts nodes that are out of order, makes sizes unknown that are negative or
-named ``?``, replaces Constant nodes whose value is external data by initializers, and raises models of an opset before
-7 to opset 7. `save` omits value infos that
+named ``?``, replaces Constant nodes whose value is external data by initializers, raises models of an opset before 7
+to opset 7, and defines operators that exporters have invented. `save` omits value infos that
 only repeat the type of an initializer. The order of ``value_info`` and metadata is not kept, nor are fields unknown to
 the installed onnx, except those of ModelProto.
 """
@@ -33,6 +33,7 @@ from onnx_bridge.model.wire_format import BIG, LIMIT, Payload, Rope, Viewed
 from onnx_bridge.model.writer import serialize
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.limits import check_limits
+from passes.rewriting.invented import define_invented
 from passes.rewriting.old_signatures import raise_opset
 
 _PAGE = 4096
@@ -87,6 +88,7 @@ def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     check_limits(model)
     model = model.clone()
     raise_opset(model)
+    define_invented(model)
     return model
 
 

@@ -18,6 +18,7 @@ from onnx_bridge.model.storage import MappedTensor, MessageTensor
 from passes.graphs import byte_strings
 from passes.graphs.limits import check_limits
 from passes.graphs.scopes import scopes
+from passes.rewriting.invented import define_invented
 from passes.rewriting.old_signatures import raise_opset
 from passes.shapes.declarations import forget_impossible_sizes
 
@@ -71,6 +72,7 @@ def build_model(file: ModelFile) -> ir.Model:
     if file.unsorted:
         _sort(model, file.path)
     raise_opset(model, str(file.path))
+    define_invented(model)
     return model
 
 

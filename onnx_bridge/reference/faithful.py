@@ -25,6 +25,7 @@ import onnx_ir as ir
 from onnx_bridge.model import io as models
 from passes.evaluation.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
 from passes.graphs.scopes import scopes
+from passes.rewriting.invented import NAMES, define_invented, invented
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
 _HEADS = ("num_heads", "kv_num_heads")
@@ -44,7 +45,8 @@ def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, t
     if not _mentions(model):
         return model, ()
     loaded = models.load(model) if isinstance(model, Path) else ir.from_proto(onnx.ModelProto.FromString(model))
-    return _settled(loaded) if _unfaithful(loaded) or may_saturate(loaded) else (model, ())
+    define_invented(loaded)
+    return _settled(loaded) if _unfaithful(loaded) or may_saturate(loaded) or invented(loaded) else (model, ())
 
 
 def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
@@ -161,7 +163,7 @@ def _is_normalizing(node: ir.Node) -> bool:
 
 def _mentions(model: Path | bytes) -> bool:
     """Return whether a serialized model has the name of one of the attributes, or of an operator, anywhere."""
-    names = [_LEVEL.encode(), b"GroupQueryAttention", *(PRODUCTS if saturates() else ())]
+    names = [_LEVEL.encode(), b"GroupQueryAttention", *map(str.encode, NAMES), *(PRODUCTS if saturates() else ())]
     if isinstance(model, bytes):
         return any(name in model for name in names)
     try:

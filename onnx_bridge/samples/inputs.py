@@ -7,7 +7,7 @@ Dtypes that numpy lacks are those of ml_dtypes; strings are object arrays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
-from passes.graphs.scopes import required_inputs
 from passes.isolation.memory import available_bytes
 from passes.shapes import size_expressions
 
@@ -49,14 +48,18 @@ class TensorSpec:
     kind: Kind = Kind.TENSOR
 
 
-def specs(model: ir.Model) -> list[TensorSpec]:
-    """Return the required inputs of a model, in order; inputs with an initializer have a default and are left out.
+def specs(model: ir.Model, named: Collection[str] = ()) -> list[TensorSpec]:
+    """Return the required inputs of a model, in order.
+
+    Args:
+        model: the model.
+        named: inputs that are not left out even if they have a default, which is an initializer.
 
     Raises:
         InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
             type.
     """
-    required = required_inputs(model)
+    required = [value for value in model.graph.inputs if not value.is_initializer() or value.name in named]
     for value in required:
         if Kind.of(value.type) is None:
             what = "has no type" if value.type is None else f"is {value.type}"

@@ -43,7 +43,9 @@ def suitable(
         InputError: like `onnx_bridge.samples.inputs.generate`.
     """
     known = {name: shape for name, shape in shapes.items() if shape is not None}
-    wanted, dims = samplers.with_shapes([spec for spec in samplers.specs(original) if spec.name in shapes], known)
+    wanted, dims = samplers.with_shapes(
+        [spec for spec in samplers.specs(original, shapes) if spec.name in shapes], known
+    )
     if takes is None or not any(isinstance(spec.role, Choice) for spec in wanted):
         return samplers.generate(wanted, seed=seed, samples=samples, dims=dims)
     generated = samplers.generate(wanted, seed=seed, samples=samples * _TRIED, dims=dims)
@@ -56,7 +58,7 @@ def livelier(original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None]) -> 
 
     After another seed come floats that are alike in neighbourhoods, as in images and audio, and of larger ranges.
     """
-    roles = {spec.name: spec.role for spec in samplers.specs(original)}
+    roles = {spec.name: spec.role for spec in samplers.specs(original, shapes)}
     for seed, factor in enumerate(_FACTORS, 1):
         (sample,) = suitable(original, shapes, seed=seed)
         for name, array in sample.items() if factor else ():

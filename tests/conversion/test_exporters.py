@@ -1,0 +1,119 @@
+"""What exporters write: weights that are inputs as well, operators that ONNX has not, values for what is no input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import onnx_bridge
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io as models
+from onnx_bridge.reference.reference import Reference
+
+X = np.linspace(-3, 3, 16, dtype=np.float32).reshape(1, 4, 2, 2)
+W = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
+
+
+def weights_as_inputs(path: Path, ir_version: int = 10, listed: bool = True) -> Path:
+    """A product behind a Reshape, whose shape and weights are inputs with a default."""
+    weights = [numpy_helper.from_array(np.array([1, 16]), "shape"), numpy_helper.from_array(W, "w")]
+    infos = [("x", 1, [1, 4, 2, 2]), *([("shape", 7, [2]), ("w", 1, [16, 4])] if listed else [])]
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["z"])]
+    inputs = [helper.make_tensor_value_info(*info) for info in infos]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("z", 1, [1, 4])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=ir_version), path)
+    return path
+
+
+class TestWeightsAsInputs:
+    @pytest.mark.parametrize("precision", ["fp32", "int8"])
+    def test_they_are_constant(self, runtime: Runtime, tmp_path: Path, precision: str) -> None:
+        path = weights_as_inputs(tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", precision=precision)
+        assert bundle.wholly_on_migraphx
+        assert [info.name for info in bundle.inputs] == ["x"]
+        assert any("shape, w" in note for note in bundle.manifest.notes)
+        np.testing.assert_allclose(bundle({"x": X})["z"], X.reshape(1, 16) @ W, atol=1e-5 if precision == "fp32" else 1)
+        assert onnx_bridge.check(bundle).passed
+
+    def test_one_whose_shape_is_given_is_an_input(self, runtime: Runtime, tmp_path: Path) -> None:
+        path = weights_as_inputs(tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", shapes={"w": (16, 4)})
+        assert [info.name for info in bundle.inputs] == ["x", "w"]
+        assert bundle.proof.comparable
+        np.testing.assert_allclose(bundle({"x": X, "w": 2 * W})["z"], X.reshape(1, 16) @ W * 2, atol=1e-5)
+        assert onnx_bridge.check(bundle).passed
+
+    def test_one_that_is_frozen_has_another_value(self, runtime: Runtime, tmp_path: Path) -> None:
+        path = weights_as_inputs(tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", freeze={"w": np.ones_like(W)})
+        assert bundle.proof.comparable
+        np.testing.assert_allclose(bundle({"x": X})["z"], np.full((1, 4), X.sum()), atol=1e-5)
+
+    @pytest.mark.parametrize("options", [{"ir_version": 3}, {"listed": False}])
+    @pytest.mark.parametrize("verb", [onnx_bridge.clean, onnx_bridge.doctor])
+    def test_a_constant_is_not_frozen(self, tmp_path: Path, verb: Any, options: dict[str, Any]) -> None:
+        path = weights_as_inputs(tmp_path / "model.onnx", **options)
+        with pytest.raises(InputError):
+            verb(path, freeze={"shape": "[1,16]"})
+
+    def test_a_pipeline_without_passes_changes_nothing(self, tmp_path: Path) -> None:
+        path = weights_as_inputs(tmp_path / "model.onnx")
+        assert len(onnx_bridge.clean(path, pipeline="none").model.graph.inputs) == 3
+        assert len(onnx_bridge.clean(path).model.graph.inputs) == 1
+
+
+def of_operator(name: str, path: Path, attributes: str = "", opset: int = 15) -> Path:
+    graph = f"g (float[4,4,1] x) => (float[4,4,1] y) {{ y = {name}{attributes} (x) }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}'), path)
+    return path
+
+
+class TestInventedOperators:
+    @pytest.mark.parametrize(
+        ("name", "function"),
+        [
+            ("Expm1", np.expm1),
+            ("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+            ("Log1p", np.log1p),
+            ("Mish", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+            ("Rint", np.rint),
+            ("Rsqrt", lambda x: 1 / np.sqrt(x)),
+            ("Silu", lambda x: x / (1 + np.exp(-x))),
+            ("SiLU", lambda x: x / (1 + np.exp(-x))),
+            ("Square", np.square),
+            ("Swish", lambda x: x / (1 + np.exp(-x))),
+            ("Erfc", None),
+        ],
+    )
+    def test_what_they_are(self, tmp_path: Path, name: str, function: Any) -> None:
+        x = np.linspace(0.1, 4, 16, dtype=np.float32).reshape(4, 4, 1)
+        path = of_operator(name, tmp_path / "model.onnx", opset=13 if name in ("HardSwish", "Silu") else 15)
+        assert models.load(path).functions
+        found = Reference(path).run({"x": x})["y"]
+        expected = (
+            function(x) if function else 1 - Reference(of_operator("Erf", tmp_path / "e.onnx")).run({"x": x})["y"]
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-6, rtol=1e-5)
+
+    def test_a_conversion_says_so(self, runtime: Runtime, tmp_path: Path) -> None:
+        bundle = onnx_bridge.convert(of_operator("Erfc", tmp_path / "model.onnx"), tmp_path / "out", target="ref")
+        assert bundle.wholly_on_migraphx
+        assert bundle.proof.comparable
+        assert any("Erfc" in note for note in bundle.manifest.notes)
+        assert onnx_bridge.check(bundle).passed
+
+    @pytest.mark.parametrize(
+        ("name", "attributes", "opset"),
+        [("Erfc", "<alpha = 1.0>", 15), ("Erfc", "", 13), ("HardSwish", "", 14), ("Mish", "", 18), ("Erfcx", "", 15)],
+    )
+    def test_left_alone(self, tmp_path: Path, name: str, attributes: str, opset: int) -> None:
+        model = models.load(of_operator(name, tmp_path / "model.onnx", attributes, opset))
+        assert not model.functions
+        assert [(node.domain, node.op_type) for node in model.graph] == [("", name)]
