@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
+from passes.core.errors import InputError
 from passes.core.schemas import schema_of
 from passes.graphs.limits import called_functions, check_limits
 from passes.graphs.scopes import Scope, name_nodes, scopes
@@ -33,7 +34,8 @@ class InlineFunctions(Pass):
         """Inline from the outside in: the calls within a body are inlined after the body itself.
 
         Raises:
-            InputError: a function calls itself, or functions stand for too many nodes.
+            InputError: a function calls itself, or functions stand for too many nodes; or a call has an attribute of a
+                type that its function cannot use.
         """
         result = Result(model)
         if not model.functions:
@@ -106,7 +108,7 @@ def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal
     attributes = {name: attribute for name, attribute in function.attributes.items() if attribute.value is not None}
     attributes |= call.attributes
     for node in inner:
-        _resolve(node, attributes)
+        _resolve(node, attributes, function.opset_imports, call)
     given = [*call.inputs, *(None for _ in range(len(function.inputs) - len(call.inputs)))]
     arguments = dict(zip(body.inputs, given, strict=True))
     for parameter, argument in arguments.items():
@@ -124,14 +126,19 @@ def _instantiate(call: ir.Node, function: ir.Function, scope: Scope) -> Proposal
     return Proposal(scope, call, outputs, nodes)
 
 
-def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr]) -> None:
+def _resolve(node: ir.Node, attributes: Mapping[str, ir.Attr], opsets: Mapping[str, int], call: ir.Node) -> None:
     """Replace references by the attributes of the call; those that are not given are left out."""
+    schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
+    formals = schema.attributes if schema is not None else {}
     for name, attribute in list(node.attributes.items()):
         if not attribute.is_ref():
             continue
         given = attributes.get(str(attribute.ref_attr_name))
         if given is None:
             del node.attributes[name]
+        elif name in formals and given.type.value != formals[name].type.value:  # type: ignore[attr-defined]
+            what = f"{given.name} is of type {given.type.name}, and {node.op_type} of its function takes no such {name}"
+            raise InputError(what, where=f"node {call.name}")
         elif given.is_ref():
             node.attributes[name] = ir.RefAttr(name, str(given.ref_attr_name), given.type)
         else:

@@ -87,6 +87,18 @@ def test_attributes_given_defaulted_and_left_out() -> None:
     assert found == [{"alpha": 0.5}, {}, {"axis": 1}, {"alpha": 0.25}, {}, {"axis": 0}]
 
 
+@pytest.mark.parametrize("wrong", ["[1]", "1.5", '"one"'])
+def test_attributes_of_a_type_that_the_function_cannot_use(wrong: str) -> None:
+    """What the operator reads is known in the function alone: the model is to blame, not what rewrites the operator."""
+    source = tiny(
+        f"(float[2] x) => (float[2] y) {{ [call] y = local.f <axis = {wrong}> (x) }}",
+        functions=f"{HEAD} f <axis> (p) => (q) {{ q = Softmax <axis: int = @axis> (p) }}",
+    )
+    with pytest.raises(InputError, match="axis") as raised:
+        InlineFunctions().run(source, Context())
+    assert raised.value.where == "node call"
+
+
 def test_attributes_of_attributes_and_within_subgraphs() -> None:
     source = tiny(
         "(float[2] x, bool c) => (float[2] y) { y = local.f <a = 0.5> (x, c) }",
