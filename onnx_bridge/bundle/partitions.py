@@ -21,6 +21,7 @@ from onnx_bridge.migraphx.program import OnnxOptions, Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from onnx_bridge.provider.provider import Session
 from onnx_bridge.reference.reference import Reference
 from passes.isolation.limits import Limits, limited
 from passes.probing.partition import extract
@@ -73,7 +74,21 @@ class DevicePartition:
         return {info.name: as_declared(result.numpy(), info.shape, info.numpy) for info, result in pairs}
 
 
-LoadedPartition = HostPartition | DevicePartition
+@dataclass
+class ProviderPartition:
+    """A partition that ONNX Runtime runs with its MIGraphX provider, the whole of a model."""
+
+    info: PartitionInfo
+    session: Session
+    limits: Limits
+
+    def run(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Compute its outputs by name, from values of which some are its inputs."""
+        with limited(self.limits):
+            return self.session.run({info.name: values[info.name] for info in self.info.inputs})
+
+
+LoadedPartition = HostPartition | DevicePartition | ProviderPartition
 
 
 class CutModel:

@@ -12,7 +12,14 @@ from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo, PartitionInfo, ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.bundle.partitions import CutModel, DevicePartition, HostPartition, LoadedPartition, parse
+from onnx_bridge.bundle.partitions import (
+    CutModel,
+    DevicePartition,
+    HostPartition,
+    LoadedPartition,
+    ProviderPartition,
+    parse,
+)
 from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.core.errors import InputError, MigraphxError, ProgramLost, WorkerCrashed
 from onnx_bridge.core.values import Kind, Value
@@ -20,6 +27,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.provider import provider as providers
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from passes.isolation.failure import NativeFailure
@@ -133,6 +141,9 @@ class Program(Runnable):
         self.loaded, self._hosts, self.worker = (), {}, None
 
     def _load(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
+        if info.session is not None:
+            assert self.model_path is not None
+            return ProviderPartition(info, providers.shared().session(self.model_path), self.limits)
         if info.program is None:
             if index not in self._hosts:
                 self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)), self.limits)

@@ -12,6 +12,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.buckets import run_buckets
 from onnx_bridge.conversion.decoders.decoder import run_decoder
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
+from onnx_bridge.conversion.serving.session import write_session
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.run import run as run_steps
 from onnx_bridge.core.errors import InputError
@@ -68,4 +69,7 @@ def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progre
             what = "a dimension is tied to one with buckets, and there is none"
             raise InputError(what, where=", ".join(request.ties), hint="give the sizes of the other one, too")
         selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
-        return (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)
+        bundle = (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)
+        if request.application is not None:
+            write_session(bundle.path, bundle.manifest)
+        return bundle

@@ -64,6 +64,7 @@ def cleaning_key(
             "precision": _precision(request) if request.precision in BY_PASS else None,
             "probe budget": request.probe_budget,
             "rehearse": request.rehearse,
+            **({"for": request.application, "layout": request.layout} if request.application else {}),
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,

@@ -37,6 +37,10 @@ from passes.isolation.worker import Lost, Worker
 MIGRAPHX, CPU = "MIGraphXExecutionProvider", "CPUExecutionProvider"
 STUB_ARCHITECTURE = "gfx942:sramecc+:xnack-"
 """The architecture that the stub of HIP reports."""
+CACHE_OPTION = "migraphx_model_cache_dir"
+"""The provider's option with the folder of its programs; without the folder, no session can be created."""
+CACHE_VARIABLE = "ORT_MIGRAPHX_MODEL_CACHE_PATH"
+"""The variable that wins over the option."""
 SECONDS = 600.0
 _SERVER, _LIBRARY = "onnx_bridge.provider.server", "ONNX Runtime's MIGraphX provider"
 _NATIVE = Path(__file__).parent / "native"

@@ -114,6 +114,10 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
     """The request to examine a conversion without compiling; ``gpu`` is rehearsed on a machine without a GPU."""
 
     target: Annotated[str, Option("What to compile for: gpu, ref (any CPU), or auto: gpu if there is one.")] = "auto"
+    application: Annotated[
+        Literal["onnxruntime"] | None,
+        Option("What will run the model: ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
+    ] = None
     host: Annotated[bool, Option("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
     cache: Annotated[bool, Option("Whether to use verdicts of earlier runs.")] = True
     probe_budget: Annotated[
@@ -248,6 +252,10 @@ class ConvertRequest(DoctorRequest):
             texts.numbers_of("--prefill", "SIZE,SIZE", "16,64"),
         ),
     ] = ()
+    layout: Annotated[
+        Literal["session", "triton"],
+        Option("Beside the session's files, write a model repository of Triton.", needs=Needs("application")),
+    ] = "session"
     reuse: Annotated[
         bool, Option("Whether to keep what is up to date of an earlier bundle in the same folder.", cli=False)
     ] = True
@@ -258,6 +266,9 @@ class ConvertRequest(DoctorRequest):
             object.__setattr__(self, "ties", {**self.ties, **tied})
             object.__setattr__(self, "buckets", {name: x for name, x in self.buckets.items() if name not in tied})
         super().__post_init__()
+        if self.application is not None and self.precision in ("int8", "fp8"):
+            what = f"for ONNX Runtime, {self.precision} has to be in the model"
+            raise InputError(what, where="precision", hint="`onnx-bridge quantize` makes such a model; convert that")
         if self.decoder and self.max_length is None:
             raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
         if not self.decoder and (self.max_length is not None or self.prefill):

@@ -21,6 +21,7 @@ class BatchOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     probe_budget: float | None
@@ -37,6 +38,7 @@ class BatchOptions(TypedDict, total=False):
     decoder: bool
     max_length: int | None
     prefill: Sequence[int]
+    layout: Literal["session", "triton"]
     reuse: bool
     check: bool
     rtol: float | None
@@ -57,6 +59,7 @@ class JobOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     probe_budget: float | None
@@ -73,6 +76,7 @@ class JobOptions(TypedDict, total=False):
     decoder: bool
     max_length: int | None
     prefill: Sequence[int]
+    layout: Literal["session", "triton"]
     reuse: bool
     check: bool
     rtol: float | None
@@ -98,6 +102,7 @@ class ConvertOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     probe_budget: float | None
@@ -114,6 +119,7 @@ class ConvertOptions(TypedDict, total=False):
     decoder: bool
     max_length: int | None
     prefill: Sequence[int]
+    layout: Literal["session", "triton"]
     reuse: bool
 
 class DoctorOptions(TypedDict, total=False):
@@ -125,6 +131,7 @@ class DoctorOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     probe_budget: float | None

@@ -87,7 +87,7 @@ def _verdict(
     if steered is not None:  # the samples may happen to have it
         return Verdict(Status.WRONG, steered)
     if request.samples:
-        verdict = _compare(request, outputs, stands_in)  # which may find that it proves nothing
+        verdict = compare_outputs(request, outputs, stands_in)  # which may find that it proves nothing
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
     fixed = _fixed_size(request.probe, shapes, foreign=False)
@@ -132,7 +132,8 @@ def _fixed_size(probe: Probe, shapes: Sequence[Shape], *, foreign: bool) -> str 
     return None
 
 
-def _compare(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bool) -> Verdict:
+def compare_outputs(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bool) -> Verdict:
+    """Return the verdict by the outputs of a request, as ``sample:output``; a scalar may have the shape (1,)."""
     errors, reasons = [], []
     unordered = unordered_axis(request.probe)
     for number, expected in enumerate(request.expected):

@@ -17,6 +17,7 @@ from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.provider.provider import Provider
 from onnx_bridge.verdicts.answers import Answer
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.probe_request import TARGET
@@ -56,6 +57,7 @@ class ProbedRuntime:
             `BUDGET`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
         rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
+        provider: ONNX Runtime's provider; what MIGraphX computes right must be right by it as well.
     """
 
     name = TARGET
@@ -70,14 +72,16 @@ class ProbedRuntime:
         budget: float | None = None,
         compile_for: str = TARGET,
         rehearsal: Rehearsal | None = None,
+        provider: Provider | None = None,
     ) -> None:
         self.runtime = runtime
         self.budget = BUDGET if budget is None else budget
         self._left = self.budget
         self._compile_for = compile_for
-        self._prober = Prober(runtime, timeout, compile_for, rehearsal, progress)
+        self._prober = Prober(runtime, timeout, compile_for, rehearsal, progress, provider)
         self.rehearses = rehearsal is not None
-        self._cache = shared(_cache_file(runtime, timeout, compile_for, rehearsal)) if cache else VerdictCache(None)
+        asked = f"{rehearsal.key if rehearsal else ''}{provider.identity if provider else ''}"
+        self._cache = shared(_cache_file(runtime, timeout, compile_for, asked)) if cache else VerdictCache(None)
         self._by_constants: set[str] = set()  # signatures of which other constants had another verdict
         self._cache.refresh()
 
@@ -294,10 +298,10 @@ def _own_signature(probe: Probe) -> str:
     return f"{probe.signature}-{probe.constants_digest}"
 
 
-def _cache_file(runtime: Runtime, timeout: float, target: str, rehearsal: Rehearsal | None) -> Path:
+def _cache_file(runtime: Runtime, timeout: float, target: str, asked: str) -> Path:
     """Return the cache file for a runtime, an environment, the code that decides on verdicts, and its settings."""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("MIGRAPHX_"))
-    decides = f"{settings}{code_digest(__name__)}{timeout}{target}{rehearsal.key if rehearsal else ''}"
+    decides = f"{settings}{code_digest(__name__)}{timeout}{target}{asked}"
     state = hashlib.blake2b(decides.encode(), digest_size=8).hexdigest()
     identity = re.sub(r"[^\w.-]", "_", runtime.identity)
     return cache_dir() / "verdicts" / f"{identity}-{state}.jsonl"

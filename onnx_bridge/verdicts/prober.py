@@ -22,9 +22,11 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.provider.provider import Provider
 from onnx_bridge.reference import evaluations
 from onnx_bridge.verdicts.answers import Answer, answer_of
 from onnx_bridge.verdicts.probe_request import TARGET, ProbeRequest, prepare
+from onnx_bridge.verdicts.provider_answers import provider_answer
 from onnx_bridge.verdicts.run_time import longest_seconds
 from passes.isolation.limits import Limits
 from passes.probing.probe import Probe
@@ -61,6 +63,7 @@ class Prober:
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
         rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
         progress: called as batches of probes are answered.
+        provider: ONNX Runtime's provider; what MIGraphX computes right must be right by it as well.
     """
 
     runtime: Runtime
@@ -68,6 +71,7 @@ class Prober:
     compile_for: str
     rehearsal: Rehearsal | None
     progress: Callable[[str], None] | None
+    provider: Provider | None = None
 
     def ask(self, questions: Sequence[Question]) -> Iterator[dict[Probe, Answer]]:
         """Yield answers in batches, in the order of the questions.
@@ -102,6 +106,11 @@ class Prober:
 
     def _answers(self, requests: Sequence[ProbeRequest]) -> dict[Probe, Answer]:
         answers = self._certain(requests)
+        if self.provider is not None:
+            for request in requests:
+                if (answer := answers[request.probe]).verdict.status is Status.OK:
+                    stands_in = self.compile_for != TARGET
+                    answers[request.probe] = provider_answer(request, answer, self.provider, stands_in)
         if self.rehearsal is None:
             return answers
         right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]

@@ -130,6 +130,11 @@ def plan(model: ir.Model, reasons: Mapping[ir.Node, str], *, made_only: bool = F
     )
 
 
+def hosted(model: ir.Model, reasons: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
+    """Return the nodes that the device cannot run, and those that it cannot take the inputs of, with reasons."""
+    return _Planner(model.graph).with_followers(reasons)
+
+
 def extract(model: ir.Model, inputs: Iterable[str], outputs: Iterable[str]) -> ir.Model:
     """Extract the part of a model that computes some values from others, as a model of its own.
 

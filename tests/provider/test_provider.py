@@ -13,9 +13,8 @@ import pytest
 from onnx import parser, save
 
 from onnx_bridge.core.errors import RuntimeNotFound
-from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider import environment as environments
-from onnx_bridge.provider.provider import MIGRAPHX, Provider, ProviderError, SessionOptions, shared
+from onnx_bridge.provider.provider import MIGRAPHX, Provider, ProviderError, SessionOptions
 from passes.isolation.failure import NativeFailure
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -26,11 +25,6 @@ CAPTURED = HEAD + (
     " else_branch = u () => (float[3,3] p) { p = MatMul(a, a) }> }"
 )
 UNKNOWN = HEAD + " g (float[2,3] x) => (float[2,3] y) { y = Celu(x) }"
-
-
-@pytest.fixture
-def provider(runtime: Runtime) -> Provider:
-    return shared(runtime=runtime)
 
 
 def data(text: str) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
+from onnx_bridge.bundle.files.sessions import SESSION_FILES, SESSION_FOLDERS, session_notes
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -139,13 +140,24 @@ def _examine(path: Path, files: _Folder | _Packed) -> tuple[Verification, Manife
         if problem := files.problem(name, info):
             verification.problems[name] = problem
     verification.bytes = sum(files.size(name) for name in verification.files)
-    if extra := sorted(files.names() - verification.files.keys()) if path.suffix != ".mxr" else []:
+    if extra := sorted(filter(_is_foreign, files.names() - verification.files.keys())) if path.suffix != ".mxr" else []:
         more = " and more" * (len(extra) > 5)
         verification.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
     return verification, manifest
 
 
+def _is_foreign(name: str) -> bool:
+    """Return whether a file is neither of a bundle nor for the applications that open its sessions."""
+    return name not in SESSION_FILES and not name.startswith(SESSION_FOLDERS)
+
+
 def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -> None:
+    if manifest.request.application is not None:
+        try:
+            verification.notes += session_notes(verification.path, manifest)
+        except BridgeError as error:
+            verification.unfit = str(error)
+        return
     if not manifest.on_migraphx:
         return
     try:

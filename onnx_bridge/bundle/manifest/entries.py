@@ -145,6 +145,25 @@ class HostNode:
 
 
 @dataclass(frozen=True)
+class SessionInfo:
+    """How a session of ONNX Runtime with its MIGraphX provider runs the model, in the words of the provider itself.
+
+    Attributes:
+        nodes: the number of nodes that it claims.
+        rest: the number of nodes that the CPU provider runs.
+        programs: the number of programs that its cache has then.
+        calls: the calls of MIGraphX by a second session, which finds the programs in the cache.
+        by: what has answered: the version of the provider and of MIGraphX, and whether there was a GPU.
+    """
+
+    nodes: Count
+    rest: Count
+    programs: Count
+    calls: dict[str, Count]
+    by: str
+
+
+@dataclass(frozen=True)
 class PartitionInfo(JsonRecord):
     """A partition: a part of the model that runs as a whole on one side.
 
@@ -156,6 +175,7 @@ class PartitionInfo(JsonRecord):
         program: the ``.mxr``; None for a host partition, which is extracted from the cleaned ONNX when it is loaded.
         host: the nodes of a host partition that MIGraphX cannot run.
         unknown: the number of nodes whose work may be larger than estimated, since sizes are not known.
+        session: how ONNX Runtime's provider runs it; None if MIGraphX or the CPU does.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -165,11 +185,21 @@ class PartitionInfo(JsonRecord):
     program: FileInfo | None = None
     host: tuple[HostNode, ...] = ()
     unknown: Count = 0
+    session: SessionInfo | None = None
 
     in_json = ("runs_on",)
 
     @property
+    def on_migraphx(self) -> float:
+        """The share of its nodes that MIGraphX runs."""
+        if self.session is None:
+            return float(self.program is not None)
+        return self.session.nodes / max(1, self.session.nodes + self.session.rest)
+
+    @property
     def runs_on(self) -> str:
+        if self.session:
+            return "ONNX Runtime's provider"
         return "MIGraphX" if self.program else "ONNX Runtime"
 
 

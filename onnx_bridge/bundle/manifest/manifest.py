@@ -158,13 +158,13 @@ class Manifest(JsonRecord):
         total = sum(partition.nodes for partition in self.partitions)
         if not total:
             return float(self.on_migraphx)
-        return sum(partition.nodes for partition in self.partitions if partition.program) / total
+        return sum(partition.on_migraphx * partition.nodes for partition in self.partitions) / total
 
     @property
     def work_share(self) -> WorkShare:
         """The share of the estimated work on MIGraphX."""
         return WorkShare.of(
-            (bool(partition.program), partition.nodes, partition.work, partition.unknown)
+            (partition.on_migraphx > 0, partition.nodes, partition.work, partition.unknown)
             for partition in self.partitions
         )
 

@@ -65,6 +65,7 @@ def clean(plan: Plan) -> CleanedModel:
         budget=request.probe_budget,
         compile_for=plan.target,
         rehearsal=plan.rehearsal,
+        provider=plan.provider,
     )
     results = _reused(plan) or _cleaned(plan, verdicts)
     products = plan.precision.quantized_products(results.model)
@@ -83,7 +84,7 @@ def clean(plan: Plan) -> CleanedModel:
 
 
 def _reused(plan: Plan) -> PassResults | None:
-    if not plan.request.reuse or not plan.request.cache:
+    if not plan.request.reuse or not plan.request.cache or plan.provider is not None:
         return None
     earlier = EarlierBundle(plan.out)
     if earlier.cleaning is None:

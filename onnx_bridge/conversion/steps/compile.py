@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest.entries import FileInfo
+from onnx_bridge.bundle.manifest.entries import FileInfo, SessionInfo
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
 from onnx_bridge.conversion.compiling.compiler import Compiler
@@ -35,6 +35,7 @@ class Compiled:
         samples: the file of the samples, kept if MIGraphX cannot read back a program.
         tuning: the archive of tuning results.
         notes: sentences for the user.
+        session: how ONNX Runtime's provider runs the whole; None for programs of MIGraphX.
     """
 
     cleaned: CleanedModel
@@ -44,6 +45,7 @@ class Compiled:
     samples: FileInfo | None
     tuning: FileInfo | None
     notes: tuple[str, ...]
+    session: SessionInfo | None = None
 
 
 def partition_and_compile(cleaned: CleanedModel) -> Compiled:

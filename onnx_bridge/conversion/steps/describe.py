@@ -48,7 +48,7 @@ def describe(compiled: Compiled) -> Manifest:
     plan.stopwatch.progress(Stage.FINISH)
     key = conversion_key(plan.cleaning_key, plan.request, plan.runtime, target=plan.target, calibration=calibration)
     # the cleaned model cannot be reused if its products were quantized, without a key, or if it may be better next time
-    reusable = plan.cleaning_key if key and not cleaned.products and not plan.doubts else None
+    reusable = plan.cleaning_key if key and not (cleaned.products or plan.doubts or plan.provider) else None
     inputs = _inputs(model, plan.source.view())
     classes = classes_of(model.metadata_props)
     infos = _outputs(model.graph.outputs, partitioned)
@@ -78,7 +78,8 @@ def describe(compiled: Compiled) -> Manifest:
         model=program.model,
         target=plan.target,
         architecture=gpu_architecture() if plan.target == "gpu" else None,
-        versions=_versions(plan.worker),
+        versions=_versions(plan.worker)
+        | ({} if plan.provider is None else {"onnxruntime-migraphx": plan.provider.environment.version}),
         inputs=inputs,
         outputs=outputs,
         programs=(program,),
@@ -144,6 +145,7 @@ def _partitions(
             nodes=len(partition.nodes),
             work=sum(plan.work[node] for node in partition.nodes),
             unknown=sum(not has_known_work(node) for node in partition.nodes),
+            session=compiled.session,
             program=next(files) if partition.side is Side.DEVICE else None,
             host=tuple(
                 HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)

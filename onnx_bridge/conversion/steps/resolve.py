@@ -17,6 +17,7 @@ from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite, staging_folder
 from onnx_bridge.conversion.stopwatch import Stopwatch
 from onnx_bridge.core.background import Background
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
@@ -25,6 +26,9 @@ from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.provider import provider as providers
+from onnx_bridge.provider.hidden import LEAST_OPSET
+from onnx_bridge.provider.provider import Provider
 from onnx_bridge.reference import evaluations
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.core.doubts import Doubts
@@ -43,6 +47,7 @@ class Plan:
         runtime: the MIGraphX.
         target: ``ref`` or ``gpu``.
         rehearsal: the passes of the gpu target after which nodes must be right as well.
+        provider: ONNX Runtime's provider, if the model is for it.
         pipeline: the pipeline of the request, without the passes for shapes and precision.
         precision: the precision of the request.
         options: compile options, with the variables of MIGraphX's process.
@@ -61,6 +66,7 @@ class Plan:
     runtime: Runtime
     target: str
     rehearsal: Rehearsal | None
+    provider: Provider | None
     pipeline: Pipeline
     precision: Precision
     options: CompileOptions
@@ -98,6 +104,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     doubts, runtime = Doubts(), runtimes.find(request.runtime)
     target = resolve_target(request.target, runtime)
     passes = rehearsal(runtime) if request.rehearse else None
+    provider = providers.shared(runtime=runtime) if request.application else None
     precision = Precision(request.precision, request.keep_fp32, request.calibration)
     options = CompileOptions.of(request.options, runtime, target)
     origin = Origin(target, gpu_architecture() if target == "gpu" else None, runtime.version)
@@ -118,9 +125,13 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
         folder_files = [out / f"{source.name}{ending}" for ending in (".mxr", ".onnx", ".onnx.data")]
         files = [out] if out.suffix == ".mxr" else folder_files
         refuse_to_overwrite([*files, manifest_path(out)], source.given, out)
+        if provider is not None and out.suffix == ".mxr":
+            raise InputError("a model for ONNX Runtime needs a folder", where=str(out), hint="give -o a folder")
         if request.precision != "fp32":
             precision.check_runtime(worker)
         pipeline = Pipeline.parse(request.pipeline)
+        if provider is not None and source.view().opset_imports.get("", LEAST_OPSET) < LEAST_OPSET:
+            pipeline = Pipeline.parse(f"convert-opset{{to={LEAST_OPSET}}}") + pipeline
         source.hash(background)
         yield Plan(
             request=request,
@@ -130,6 +141,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
             runtime=runtime,
             target=target,
             rehearsal=passes,
+            provider=provider,
             pipeline=pipeline,
             precision=precision,
             options=options,

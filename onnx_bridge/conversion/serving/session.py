@@ -1,0 +1,129 @@
+"""What an application needs to open the sessions of a bundle: ``session.json``, ten lines of Python and of C++, Triton.
+
+They are written beside the bundle, whose manifest does not list them: users change them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.core.files.atomic_write import atomic_file
+
+_PYTHON = '''\
+"""Open the sessions of this folder; the first time on a machine fills cache/. Sizes without a session are refused."""
+import json, os, pathlib
+import numpy, onnxruntime
+
+here = pathlib.Path(__file__).parent
+settings = json.loads((here / "session.json").read_text())
+os.environ.pop("ORT_MIGRAPHX_MODEL_CACHE_PATH", None)  # it would win over the option
+(here / "cache").mkdir(exist_ok=True)
+options = onnxruntime.SessionOptions()
+options.graph_optimization_level = onnxruntime.GraphOptimizationLevel[settings["graph_optimization"]]
+provider = ("MIGraphXExecutionProvider", {**settings["provider"], "migraphx_model_cache_dir": str(here / "cache")})
+sessions = {
+    json.dumps(entry["inputs"], sort_keys=True): onnxruntime.InferenceSession(
+        str(here / entry["model"]), options, [provider, "CPUExecutionProvider"], enable_fallback=0)
+    for entry in settings["models"]
+}
+
+
+def run(inputs):
+    """Return the outputs by name; KeyError for sizes that no session has: they would be compiled in the request."""
+    session = sessions[json.dumps({name: list(array.shape) for name, array in inputs.items()}, sort_keys=True)]
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, inputs)))
+
+
+if __name__ == "__main__":
+    print(f"{len(sessions)} sessions, {len(list((here / 'cache').glob('*.mxr')))} programs in cache/")
+'''
+_CPP = """\
+// Opens the model for one size; add -I and -L of ONNX Runtime, -lonnxruntime. Beside it: cache/ and the model.
+#include <onnxruntime_cxx_api.h>
+int main() {
+  Ort::Env env;
+  Ort::SessionOptions options;
+  options.SetGraphOptimizationLevel(GraphOptimizationLevel::ORT_DISABLE_ALL);
+  options.AppendExecutionProvider("MIGraphX", {{"device_id", "0"}, {"migraphx_model_cache_dir", "cache"}});
+  Ort::Session session(env, "%s", options);
+  return session.GetInputCount() == %d ? 0 : 1;
+}
+"""
+_TRITON = """\
+name: "{name}"
+backend: "onnxruntime"
+max_batch_size: 0
+default_model_filename: "{file}"
+{inputs}
+{outputs}
+optimization {{
+  graph {{ level: -1 }}
+  execution_accelerators {{
+    gpu_execution_accelerator: [ {{
+      name: "migraphx"
+      parameters {{ key: "migraphx_model_cache_dir" value: "/cache/{name}" }}
+    }} ]
+  }}
+}}
+"""
+_TRITON_TYPES = {"float32": "FP32", "float16": "FP16", "float64": "FP64", "bfloat16": "BF16", "string": "STRING"}
+
+
+def write_session(folder: Path, manifest: Manifest) -> None:
+    """Write the files for applications into the folder of a bundle."""
+    entries = [
+        {
+            "model": program.model[0].file,
+            "inputs": {info.name: list(info.shape or ()) for info in program.inputs},
+        }
+        for program in manifest.programs
+    ]
+    settings: dict[str, Any] = {
+        "provider": {"device_id": "0"},
+        "graph_optimization": "ORT_DISABLE_ALL",
+        "free_dimension_overrides": {},
+        "environment": {"ORT_MIGRAPHX_MODEL_CACHE_PATH": None},
+        "made_by": f"onnx-bridge for onnxruntime-migraphx {manifest.versions.get('onnxruntime-migraphx', '')}",
+        "models": entries,
+    }
+    first = manifest.programs[0]
+    texts = {
+        "session.json": json.dumps(settings, indent=1) + "\n",
+        "run.py": _PYTHON,
+        "session.cpp": _CPP % (first.model[0].file, len(first.inputs)),
+    }
+    for name, text in texts.items():
+        with atomic_file(folder / name) as path:
+            path.write_text(text)
+    if manifest.request.layout == "triton":
+        for program in manifest.programs:
+            _write_triton(folder, manifest.name, program)
+
+
+def _write_triton(folder: Path, name: str, program: ProgramInfo) -> None:
+    """Write a model repository: ``triton/NAME/config.pbtxt`` and ``triton/NAME/1/``, a model for each size."""
+    label = "-".join([name, *(f"{dim}{size}" for dim, size in program.dims.items())])
+    version = folder / "triton" / label / "1"
+    shutil.rmtree(version, ignore_errors=True)
+    version.mkdir(parents=True)
+    for file in program.model:
+        shutil.copyfile(folder / file.file, version / Path(file.file).name)
+    config = _TRITON.format(
+        name=label,
+        file=Path(program.model[0].file).name,
+        inputs="\n".join(_tensor("input", info) for info in program.inputs),
+        outputs="\n".join(_tensor("output", info) for info in program.outputs),
+    )
+    (version.parent / "config.pbtxt").write_text(config)
+
+
+def _tensor(kind: str, info: TensorInfo) -> str:
+    name = _TRITON_TYPES.get(info.dtype, info.dtype.upper())
+    dims = [-1 if not isinstance(size, int) else size for size in info.shape or ()] or [1]
+    reshape = "" if info.shape else " reshape { shape: [ ] }"
+    return f'{kind} [ {{ name: "{info.name}" data_type: TYPE_{name} dims: {dims}{reshape} }} ]'

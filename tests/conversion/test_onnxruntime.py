@@ -1,0 +1,114 @@
+"""`convert --for onnxruntime`: sessions of the real provider that open, are right, and find their programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnx_bridge
+from onnx_bridge.bundle.files.verify import verify
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.provider.provider import CACHE_OPTION, ProviderError, SessionOptions, shared
+from passes.isolation.failure import NativeFailure
+from passes.rewriting.base import Proof
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
+NETWORK = HEAD + (
+    "(float[N,3,8,8] x) => (float[N,4] y, float z) { c = Conv(x, w) r = Relu(c) p = GlobalAveragePool(r)"
+    " f = Flatten(p) y = Gemm(f, v) z = ReduceMean<keepdims = 0>(y) }"
+)
+FAILING = {
+    "an attribute that its parser refuses": HEAD.replace("17", "18")
+    + "(float[1,1,4,4] x) => (float[1,1,7,9] y) { n = Constant<value = int64[4] {1, 1, 7, 9}>()"
+    ' y = Resize<mode = "linear", keep_aspect_ratio_policy = "stretch">(x, , , n) }',
+    "sizes that depend on data": HEAD + "(float[1,6,4] b, float[1,1,6] c) => (int64[K,3] y) {"
+    " n = Constant<value = int64[1] {3}>() t = Constant<value = float[1] {0.5}>() y = NonMaxSuppression(b, c, n, t) }",
+    "a branch": HEAD + "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) r = ReduceSum<keepdims = 0>(a)"
+    " k = Greater(r, q) y = If(k)<then_branch = t () => (float[3,3] o) { o = Sigmoid(a) },"
+    " else_branch = u () => (float[3,3] p) { p = MatMul(a, a) }> }",
+    "a loop": HEAD + "(float[3,3] x, int64 n) => (float[3,3] y) { k = Constant<value = bool {1}>()"
+    " y = Loop(n, k, x)<body = l (int64 i, bool c, float[3,3] v) => (bool d, float[3,3] w) {"
+    " d = Identity(c) w = MatMul(v, x) }> }",
+    "an old opset": HEAD.replace("17", "9") + "(float[2,3] x) => (float[2,3] y) { y = Elu(x) }",
+}
+
+
+def written(text: str, path: Path) -> Path:
+    model = parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in {"w": (4, 3, 3, 3), "v": (4, 4), "q": ()}.items():
+        if any(name in node.input for node in model.graph.node):
+            array = random.standard_normal(shape).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    onnx.save(model, path)
+    return path
+
+
+def test_a_network_becomes_sessions_that_find_their_programs(runtime: Runtime, tmp_path: Path) -> None:
+    model = written(NETWORK, tmp_path / "net.onnx")
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", buckets={"N": [1, 2]})
+    assert bundle.proof.level is Proof.RUN
+    for program in bundle.manifest.programs:
+        (partition,) = program.partitions
+        assert partition.session is not None and partition.session.nodes >= 5
+        assert partition.session.calls == {"load": partition.session.programs, "parse": 0, "compile": 0}
+    settings = json.loads((bundle.path / "session.json").read_text())
+    assert [entry["inputs"]["x"][0] for entry in settings["models"]] == [1, 2]
+    (cache := tmp_path / "cache").mkdir()
+    file = bundle.path / settings["models"][1]["model"]
+    options = SessionOptions(provider={CACHE_OPTION: str(cache)})
+    sample = {"x": np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32)}
+    first = shared(runtime=runtime).session(file, options).run(sample)
+    again = shared(runtime=runtime).session(file, options)
+    outputs = again.run(sample)
+    assert (again.calls["parse"], again.calls["compile"]) == (0, 0) and again.calls["load"] >= 1
+    assert all(np.array_equal(outputs[name], first[name]) for name in first) and outputs["z"].shape == ()
+    assert onnx_bridge.check(bundle).passed
+    assert verify(bundle.path).passed
+
+
+def test_other_weights_have_another_name(runtime: Runtime, tmp_path: Path) -> None:
+    model = written(NETWORK, tmp_path / "net.onnx")
+    names = set()
+    for scale in (1, 2):
+        changed = onnx.load(model)
+        tensor = changed.graph.initializer[0]
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * scale, tensor.name))
+        onnx.save(changed, model)
+        out = tmp_path / f"out{scale}"
+        onnx_bridge.convert(model, out, application="onnxruntime", dims={"N": 1})
+        names |= {path.name for path in out.glob("*.onnx")}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_what_fails_raw_gets_a_session_that_is_right(runtime: Runtime, tmp_path: Path, case: str) -> None:
+    model = written(FAILING[case], tmp_path / "model.onnx")
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime")
+    assert bundle.proof.level is Proof.RUN and onnx_bridge.check(bundle).passed
+
+
+def test_the_ten_lines_run_in_the_environment(runtime: Runtime, tmp_path: Path) -> None:
+    model = written(NETWORK, tmp_path / "net.onnx")
+    out = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", dims={"N": 1}, layout="triton").path
+    config = (out / "triton/net/config.pbtxt").read_text()
+    (name,) = (path.name for path in out.glob("*.onnx"))
+    assert name in config and (out / "triton/net/1" / name).is_file()
+    compile((out / "run.py").read_text(), "run.py", "exec")
+
+
+def test_int8_has_to_be_in_the_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", application="onnxruntime", precision="int8")
+
+
+def test_raw_some_of_these_fail(runtime: Runtime, tmp_path: Path) -> None:
+    model = written(FAILING["a branch"], tmp_path / "model.onnx")
+    with pytest.raises((ProviderError, NativeFailure)):
+        shared(runtime=runtime).session(model)
