@@ -25,6 +25,14 @@ def type_name(dtype: int) -> str:
     return f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})"
 
 
+@cache
+def has_dtype(op_type: str, version: int, index: int, dtype: int, *, is_output: bool) -> bool:
+    """Return whether an input or output of a standard operator may be of a dtype, a number of TensorProto."""
+    schema = schema_of(op_type, version)
+    formal = None if schema is None else parameter(schema.outputs if is_output else schema.inputs, index)
+    return formal is None or type_name(dtype) in formal.types
+
+
 def parameter(formals: Sequence[Parameter], index: int) -> Parameter | None:
     """Return the parameter that an input or output belongs to, the last of which may be variadic; None if none."""
     if index < len(formals):

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from passes.core.schemas import schema_of, type_name
+from passes.core.schemas import has_dtype
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import graphs_within, with_nested
 
@@ -172,8 +172,7 @@ class Scope:
 
     def constant_problem(self, dtype: ir.DataType) -> str | None:
         """Return why no constant can be added: a function holds it in a Constant node, which takes few old dtypes."""
-        schema = schema_of("Constant", self.opset())
-        if self.function is None or schema is None or type_name(dtype) in schema.outputs[0].types:
+        if self.function is None or has_dtype("Constant", self.opset(), 0, dtype.value, is_output=True):
             return None
         return f"functions of opset {self.opset()} have no constants of {dtype.name.lower()}"
 

@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import PassError
+from passes.core.schemas import has_dtype
 from passes.graphs.matching import has_references, is_redefined
 from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
@@ -170,14 +171,11 @@ class NodeRewrite(Pass):
     def _checked_outputs(self, outputs: Sequence[ir.Value | None], edit: Edit) -> Sequence[ir.Value | None] | Skip:
         """Return a value for each output; a Skip if one is missing or hidden, or an operator is of a later opset."""
         node, scope = edit.root, edit.scope
-        unknown = _unknown_operator(edit.nodes, scope.opset())
+        unknown = _unknown_operator(edit.nodes, outputs, scope.opset())
         if unknown is not None:
             return Skip(
                 f"the rewrite needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first"
             )
-        for value in (value for made in edit.nodes if made.op_type == "Constant" for value in made.outputs):
-            if value.uses() and value.dtype is not None and (problem := scope.constant_problem(value.dtype)):
-                return Skip(problem)
         outputs = [*outputs, *[None] * len(node.outputs)][: len(node.outputs)]
         computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):
@@ -276,10 +274,19 @@ def _domain_and_type(operator: Operator) -> tuple[str, str]:
     return domain, op_type
 
 
-def _unknown_operator(nodes: Iterable[ir.Node], opset: int) -> str | None:
-    """Return the first standard operator that an opset does not have."""
-    operators = (node.op_type for node in nodes if not node.domain)
-    return next((operator for operator in operators if not onnx.defs.has(operator, opset, "")), None)
+def _unknown_operator(nodes: Iterable[ir.Node], results: Sequence[ir.Value | None], opset: int) -> str | None:
+    """Return the first standard operator, perhaps of a dtype, that nodes need and an opset does not have."""
+    for node in nodes:
+        if node.domain or not any(value.uses() or value in results for value in node.outputs):
+            continue
+        if not onnx.defs.has(node.op_type, opset, ""):
+            return node.op_type
+        for values in (node.inputs, node.outputs):
+            for index, value in enumerate(values):
+                dtype = None if value is None or not isinstance(value.type, ir.TensorType) else value.dtype
+                if dtype and not has_dtype(node.op_type, opset, index, dtype.value, is_output=values is node.outputs):
+                    return f"{node.op_type} of {dtype.name.lower()}"
+    return None
 
 
 def _may_be_tensor(value: ir.Value | None) -> bool:

@@ -75,6 +75,7 @@ def _convert(model: ir.Model, node: ir.Node, closed: str, context: Context) -> N
     other = node.attributes[BRANCHES[closed]].as_graph().clone(allow_outer_scope_values=True)
     node.attributes[closed] = ir.AttrGraph(closed, other)
     _forget(model)
+    infer(model)
     try:
         ConvertOpset(SINCE).run(model, context)
     except InputError:  # a node cannot be converted

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import HALVES
 from passes.builders.small_dtypes import SMALL, SMALL_FLOATS, float_info, is_already_corrected, round_to_half, to_small
-from passes.rewriting.base import NotApplicable, Skip
+from passes.rewriting.base import NotApplicable
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -46,8 +46,6 @@ def cast_to_bool(node: ir.Node, edit: Edit) -> Replacement:
     source, target = _dtypes(node, edit)
     if target != ir.DataType.BOOL or source in (ir.DataType.BOOL, *SMALL) or is_already_corrected(node, "cast-to-bool"):
         return None
-    if source.is_floating_point() and edit.scope.opset() < 11:
-        return Skip("Equal takes floats since opset 11: convert-opset comes first")
     return edit.op("Not", [edit.op("Equal", [node.inputs[0], edit.scalar(0, source)])])
 
 
