@@ -31,7 +31,7 @@ from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.bundle.padding import Padding, growth
+from onnx_bridge.bundle.padding import Padding
 from onnx_bridge.bundle.program import Program, Runnable
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
@@ -203,8 +203,8 @@ class Bundle(Runnable):
             if info.name in self.manifest.exact:
                 continue
             array = given[info.name]
-            if info.bounds is not None and any(growth(info.bounds[1], small, large, ())):
-                info.check(array, small)
+            if small != large:
+                info.check(array, small, large)
             inputs[info.name] = larger = padding.pad(array, info, small, large)
             if larger is not array:
                 padded.append(f"{info.name} {list(array.shape)} to {list(larger.shape)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.manifest.axes import EDGE, fitted, label, size_of
+from onnx_bridge.bundle.manifest.axes import EDGE, Axis, fitted, label, size_of
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.keys import content_key
@@ -27,6 +27,7 @@ from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.core.values import Kind
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.roles import dims_of, index_bounds
+from passes.cleanup.inline_functions import inlined
 from passes.graphs.scopes import required_inputs
 from passes.rewriting.base import Context
 
@@ -66,6 +67,7 @@ class BucketConversion(Several):
         request = replace(request, buckets={**selecting_inputs(model, request), **request.buckets})
         _check(model, request)
         progress(Stage.LOAD)
+        model = inlined(model)
         sizes = BucketSizes.of(model, request, lambda shapes: _refused(model, shapes, request))
         check_place(source, out, list(map(label, sizes.buckets)))
         tried = Tried()
@@ -98,10 +100,37 @@ class BucketConversion(Several):
             notes.append(f"{', '.join(unknown)}: some sizes depend on the data, so that these outputs are not cropped")
         return replace(
             manifest,
-            inputs=tuple(_input(value, converted.manifests[0].inputs, self.sizes, inputs) for value in inputs),
+            inputs=tuple(self._input(value, converted.manifests[0].inputs, inputs) for value in inputs),
             outputs=outputs,
             notes=list(dict.fromkeys(notes)),
         )
+
+    def _input(self, value: ir.Value, infos: Sequence[TensorInfo], inputs: Sequence[ir.Value]) -> TensorInfo:
+        info = next((info for info in infos if info.name == value.name), None)
+        if info is None:  # it selects a bucket by its value
+            return replace(TensorInfo.of(value), shape=self.sizes.axes(value) or ())
+        known = self.sizes.axes(value) or (None,) * len(info.shape or ())
+        shape = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
+        bounds = self._bounds(value, inputs) or (((0, None),) if info.name in self.tried.from_start else ())
+        return replace(info, shape=tuple(shape), bounds=bounds)
+
+    def _bounds(self, value: ir.Value, inputs: Sequence[ir.Value]) -> tuple[tuple[int, Axis], ...]:
+        """Return the bounds of an input, by the sizes of what is real; () if they are not known."""
+        last, axes_of = self.sizes.buckets[-1], self.sizes.axes
+        points = [*self.sizes.buckets, *({**last, name: size + 1} for name, size in last.items())]
+        pairs = (pair for each in inputs for pair in zip(dims_of(each) or (), axes_of(each) or (), strict=True))
+        axes, known = dict(pairs), []
+        for point in points:
+            numbers = ((dim, size_of(axis, point)) for dim, axis in axes.items())
+            sizes = {dim: size for dim, size in numbers if size is not None}
+            known.append(index_bounds(value, sizes, padded=True))
+        if len(set(map(len, known))) > 1:
+            return ()
+        bounds = []
+        for ends in zip(*known, strict=True):
+            lows = {low for low, _ in ends}
+            bounds.append((lows.pop() if len(lows) == 1 else 0, fitted(points, [high for _, high in ends])))
+        return tuple(bounds)
 
     def _output(self, value: ir.Value, manifests: Sequence[Manifest]) -> TensorInfo:
         infos = [next(info for info in manifest.outputs if info.name == value.name) for manifest in manifests]
@@ -121,30 +150,6 @@ def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: Co
     freezing(CleanRequest(shapes={**shapes}, freeze=request.freeze)).run(sized, Context())
     error = refusal(sized)
     return error.what if error is not None and is_by_sizes(error, sized) else None
-
-
-def _input(value: ir.Value, infos: Sequence[TensorInfo], sizes: BucketSizes, inputs: Sequence[ir.Value]) -> TensorInfo:
-    info = next((info for info in infos if info.name == value.name), None)
-    if info is None:  # it selects a bucket by its value
-        return replace(TensorInfo.of(value), shape=sizes.axes(value) or ())
-    known = sizes.axes(value) or (None,) * len(info.shape or ())
-    shape = (size if axis is None else axis for axis, size in zip(known, info.shape or (), strict=True))
-    return replace(info, shape=tuple(shape), bounds=_bounds(value, sizes, inputs))
-
-
-def _bounds(value: ir.Value, sizes: BucketSizes, inputs: Sequence[ir.Value]) -> tuple[int, int | str] | None:
-    """Return the bounds of an input, by the sizes of what is real; None if they are not known."""
-    last = sizes.buckets[-1]
-    points = [*sizes.buckets, *({**last, name: size + 1} for name, size in last.items())]
-    axes = {dim: axis for each in inputs for dim, axis in zip(dims_of(each) or (), sizes.axes(each) or (), strict=True)}
-    known = []
-    for point in points:
-        numbers = ((dim, size_of(axis, point)) for dim, axis in axes.items())
-        known.append(index_bounds(value, {dim: size for dim, size in numbers if size is not None}))
-    ends = [pair for pair in known if pair is not None]
-    high = fitted(points, [high for _, high in ends]) if len(ends) == len(points) else None
-    lows = {low for low, _ in ends}
-    return None if high is None else (lows.pop() if len(lows) == 1 else 0, high)
 
 
 def _check(model: ir.Model, request: ConvertRequest) -> None:

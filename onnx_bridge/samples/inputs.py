@@ -18,6 +18,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from passes.cleanup.inline_functions import inlined
 from passes.isolation.memory import available_bytes
 from passes.shapes import size_expressions
 
@@ -59,7 +60,8 @@ def specs(model: ir.Model, named: Collection[str] = ()) -> list[TensorSpec]:
         InputError: an input is neither a tensor nor a sequence of tensors (sparse, a sequence of sequences), or has no
             type.
     """
-    required = [value for value in model.graph.inputs if not value.is_initializer() or value.name in named]
+    inputs = inlined(model).graph.inputs
+    required = [value for value in inputs if not value.is_initializer() or value.name in named]
     for value in required:
         if Kind.of(value.type) is None:
             what = "has no type" if value.type is None else f"is {value.type}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from passes.graphs.traversal import subgraphs
 from passes.operators import REDUCTIONS, operators
 
 Dim = int | str | None
@@ -130,22 +131,31 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
     return tuple(None if dim == "" or (isinstance(dim, int) and dim < 0) else dim for dim in dims)
 
 
-def index_bounds(value: ir.Value, sizes: Mapping[Dim, int]) -> tuple[int, int] | None:
-    """Return the least and the largest integer that an input may have, as indices or lengths; None without bounds.
+def index_bounds(value: ir.Value, sizes: Mapping[Dim, int], *, padded: bool = False) -> tuple[tuple[int, int], ...]:
+    """Return the least and the largest integer that an input may have as indices or lengths; () without bounds.
 
-    Only uses are considered to which every element gets; ``sizes`` are those of dimensions that have symbols.
+    There are several pairs, for the elements along the last axis, if these are indices along different axes.
+
+    Args:
+        value: the input; only uses are considered to which every element gets.
+        sizes: those of dimensions that have symbols.
+        padded: also bounds of what is real: those of uses that may not be executed, and of what is cut to fit.
     """
-    lows, highs = [], []
+    rows: list[list[tuple[int, int]]] = []
     for use in _uses(value, everything=True):
         key = (use.node.op_type, use.index)
         role = _EVIDENCE[key](use) if key in _INDEXING | _COUNTING else None
-        if isinstance(role, IntegerRange) and use.node.graph is value.graph and use.integer:
-            known = [sizes.get(dim, dim) for dim, _ in role.highs]
-            ends = [dim + more for dim, (_, more) in zip(known, role.highs, strict=True) if isinstance(dim, int)]
-            if len(ends) == len(known):
-                lows.append(-max(ends) - 2 * use.offset if key in _INDEXING else -use.offset)
-                highs.append(max(ends) - 1)
-    return (max(lows), min(highs)) if lows else None
+        if padded and key in _CUT:
+            role = _CUT[key](use)
+        if isinstance(role, IntegerRange) and (padded or use.node.graph is value.graph) and use.integer:
+            dims = [sizes.get(dim, dim) for dim, _ in role.highs]
+            ends = [dim + more for dim, (_, more) in zip(dims, role.highs, strict=True) if isinstance(dim, int)]
+            if len(ends) == len(dims):
+                ends = ends if use.aligned else [max(ends)]
+                rows.append([(-end - 2 * use.offset if key in _INDEXING else -use.offset, end - 1) for end in ends])
+    count = max(map(len, rows), default=0)
+    columns = zip(*(row * (count // len(row)) for row in rows if len(row) in (1, count)), strict=True)
+    return tuple((max(low for low, _ in column), min(high for _, high in column)) for column in columns)
 
 
 def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
@@ -185,6 +195,7 @@ class _Use:
 
     Attributes:
         direct: no other node lies between.
+        aligned: its elements along the last axis are those of the graph input.
         integer: the dtype of the graph input is an integer.
     """
 
@@ -192,6 +203,7 @@ class _Use:
     index: int
     offset: int
     direct: bool
+    aligned: bool
     integer: bool
 
 
@@ -205,20 +217,23 @@ def _moves(node: ir.Node, index: int) -> bool:
 def _uses(value: ir.Value, *, everything: bool = False) -> Iterator[_Use]:
     """Yield the uses that the values reach, nearest first; if ``everything``, only those that all of them reach."""
     integer = value.dtype is not None and value.dtype.is_integer()
-    queue, seen = deque([(value, 0, 0)]), {value}
+    queue, seen = deque([(value, 0, 0, True)]), {value}
     while queue:
-        current, offset, steps = queue.popleft()
+        current, offset, steps, aligned = queue.popleft()
         for node, index in current.uses():
             if node.domain not in ("", "ai.onnx", "com.microsoft"):
                 continue
-            yield _Use(node, index, offset, steps == 0, integer)
+            yield _Use(node, index, offset, steps == 0, aligned, integer)
             moves = node.op_type in _KEEPING and (index == 0 or node.op_type == "Concat")
-            more = 0 if (moves if everything else _moves(node, index)) else _shift(node, index)
+            bodies = list(subgraphs(node)) if node.op_type == "Scan" or (node.op_type == "Loop" and index > 1) else []
+            targets = [body.inputs[index] for body in bodies] or node.outputs
+            more = 0 if bodies or (moves if everything else _moves(node, index)) else _shift(node, index)
             if more is None or steps == _MAX_STEPS:
                 continue
-            fresh = [output for output in node.outputs if output not in seen]
+            fresh = [target for target in targets if target not in seen]
             seen.update(fresh)
-            queue.extend((output, offset + more, steps + 1) for output in fresh)
+            straight = aligned and (node.op_type in ("Cast", "Identity") or not moves)
+            queue.extend((target, offset + more, steps + 1, straight) for target in fresh)
 
 
 def _shift(node: ir.Node, index: int) -> int | None:
@@ -282,6 +297,14 @@ def _tuples(use: _Use) -> Role:
     dims, depth = _dims(use.node, 0), _dim(use.node, 1, -1)
     start = use.node.attributes.get_int("batch_dims", 0)
     return _below(*(dims[start : start + depth] if isinstance(depth, int) else dims[start:]), use=use)
+
+
+def _sliced(use: _Use) -> Role | None:
+    """Return the role of where a Slice begins or ends, along each axis."""
+    dims, axes = _dims(use.node, 0), use.node.inputs[3] if len(use.node.inputs) > 3 else None
+    axis, count = _constant(axes), _dim(use.node, use.index, 0)
+    cut = dims[:count] if axes is None and isinstance(count, int) else dims[int(axis or 0) :][:1]
+    return IntegerRange(0, tuple((dim, 1) for dim in cut)) if cut and (axes is None or axis is not None) else None
 
 
 def _length(index: int, axis: int, attribute: str = "axis") -> Callable[[_Use], Role]:
@@ -446,3 +469,5 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     },
 }
 """The role of a graph input that reaches this input of an operator, if that is evidence."""
+_CUT = {("Slice", 1): _sliced, ("Slice", 2): _sliced, ("TopK", 1): _EVIDENCE["TopK", 1]}
+"""The roles of places or lengths: those beyond an axis, or from its end, are others if it is padded."""

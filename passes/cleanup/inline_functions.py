@@ -171,3 +171,10 @@ def _rename(call: ir.Node, nodes: Iterable[ir.Node], scope: Scope) -> None:
             for result, shape in results.items():
                 if result.shape is None and shape is not None:
                     result.shape = ir.Shape([None] * len(shape))
+
+
+def inlined(model: ir.Model) -> ir.Model:
+    """Return a model without calls of its functions: itself if it has none, else a copy; raises InputError."""
+    if not model.functions:
+        return model
+    return InlineFunctions().run(model.clone(), Context()).model

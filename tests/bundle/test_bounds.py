@@ -90,7 +90,7 @@ def test_what_only_a_part_of_the_elements_reaches_has_no_bounds(runtime: Runtime
     bundle = onnx_bridge.convert(source, tmp_path / "bundle", target="ref")
     i = np.array([1, 2, 99, -99])
     np.testing.assert_array_equal(bundle({"i": i})["y"], Reference(source).run({"i": i})["y"])
-    assert bundle.inputs[0].bounds is None
+    assert bundle.inputs[0].bounds == ()
 
 
 PADDED = {
@@ -117,6 +117,43 @@ def test_what_is_padded_has_the_bounds_of_what_is_real(
         for number in wrong:
             with pytest.raises(InputError, match=f"{number} is out of bounds"):
                 bundle({"x": numbers(rows, 4), "i": filled(number, *shape)})
+
+
+CALLED = '<domain: "local", opset_import: ["": 17]> f (a, b) => (c) { c = Gather(a, b) }'
+_SCAN = "y = Scan (i) <num_scan_inputs = 1, body = b (int64 k) => (float[4] o) { o = Gather(x, k) }>"
+_IF = """q = Less(z, n) y = If(q) <then_branch = t () => (float[2,4] a) { a = Gather(x, i) },
+    else_branch = e () => (float[2,4] b) { b = Neg(w) }>"""
+_WRAPPED = "n = Less(i, z) s = Shape(x) r = Gather(s, z) p = Add(i, r) j = Where(n, p, i) y = Gather(x, j)"
+REAL: dict[str, tuple[str, list[list[int]], list[list[int]]]] = {
+    "pairs": ("int64[1,2] i) => (y) { y = GatherND(x, i)", [[4, -1], [0, 3]], [[-1, 0], [5, 0]]),
+    "updates": ("int64[1,2] i) => (y) { y = ScatterND(x, i, u)", [[4, -1]], [[-1, 0], [5, 0]]),
+    "elements": ("int64[1,2] i) => (y) { y = ScatterElements(x, i, v)", [[4, 0]], [[-1, 0], [5, 0]]),
+    "function": ("int64[2] i) => (y) { y = local.f(x, i)", [[4, 0]], [[-1, 0], [5, 0]]),
+    "scan": (f"int64[2] i) => (y) {{ {_SCAN}", [[4, 0]], [[-1, 0], [5, 0]]),
+    "if": (f"int64[2] i, int64 n) => (y) {{ {_IF}", [[4, 0]], [[-1, 0], [5, 0]]),
+    "computed": (f"int64[2] i) => (y) {{ {_WRAPPED}", [[4, 0]], [[-1, 0]]),
+    "end": ("int64[1] i) => (y) { y = Slice(x, one, i)", [[3], [5]], [[-1], [6]]),
+    "depth": ("int64[2] i) => (y) { d = Shape(x) k = Gather(d, z) y = OneHot(i, k, c)", [[4, 0]], [[-1, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_no_use_of_an_index_reads_padding(name: str, runtime: Runtime, tmp_path: Path) -> None:
+    text, right, wrong = REAL[name]
+    given = {"u": numbers(1), "v": numbers(1, 2), "w": numbers(2, 4), "c": np.array([0, 1], np.float32)}
+    given |= {"z": np.array(0), "one": np.array([1])}
+    constants = {key: array for key, array in given.items() if f"{key})" in text or f"{key}," in text}
+    source = model(f"(float[N,4] x, {text} }}", functions=CALLED if name == "function" else "", **constants)
+    bundle = onnx_bridge.convert(source, tmp_path / "bundle", target="ref", buckets={"N": [8]})
+    shape = [dim for dim in source.graph.inputs[1].shape if isinstance(dim, int)]
+    more = {"n": np.array(1)} if name == "if" else {}
+    for indices in (*right, *wrong):
+        sample = {"x": numbers(5, 4), "i": np.array(indices).reshape(shape), **more}
+        if indices in right:
+            np.testing.assert_array_equal(bundle(sample)["y"], Reference(source).run(sample)["y"])
+        else:
+            with pytest.raises(InputError, match="is out of bounds"):
+                bundle(sample)
 
 
 def test_a_table_as_long_as_a_bucket_keeps_its_bounds(runtime: Runtime, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class TestBundles:
         assert manifest["versions"]["migraphx"].count(".") == 2
         assert manifest["inputs"][0] == {
             **{"name": "input_ids", "dtype": "int64", "shape": [2, 16]},
-            "bounds": [-1000, 999],
+            "bounds": [[-1000, 999]],
         }
         assert manifest["outputs"] == [{"name": "output", "dtype": "float32", "shape": [2, 16, 64]}]
         assert {"clean", "write", "start", "parse", "compile", "save", "prove"} == set(manifest["timings"])

@@ -32,8 +32,9 @@ class TensorInfo(JsonRecord):
             depends on the data. None if the rank is unknown.
         kind: a `Kind`; a sequence has the dtype and the shape of its arrays.
         classes: the classes whose scores the columns of an output are, in order; empty for other values.
-        bounds: the least and the largest integer that an input may have, if it has indices or lengths; of sizes that
-            differ between programs, those that what is real allows if it is padded: no indices from the end.
+        bounds: the least and the largest integer that an input may have, if it has indices or lengths, or of each
+            element along its last axis; of sizes that differ between programs, those that what is real allows if it is
+            padded: no indices from the end. None is a largest integer that is not known.
     """
 
     name: str
@@ -41,7 +42,7 @@ class TensorInfo(JsonRecord):
     shape: tuple[Size | str | None, ...] | None
     kind: str = Kind.TENSOR.value
     classes: tuple[str | int, ...] = ()
-    bounds: tuple[int, int | str] | None = None
+    bounds: tuple[tuple[int, int | str | None], ...] = ()
 
     def __post_init__(self) -> None:
         Kind(self.kind)
@@ -65,17 +66,27 @@ class TensorInfo(JsonRecord):
 
     def to_json(self) -> dict[str, Any]:
         """Return its members, without the ``kind``, ``classes`` and ``bounds`` of a usual tensor."""
-        usual: dict[str, Any] = {"kind": Kind.TENSOR.value, "classes": [], "bounds": None}
+        usual: dict[str, Any] = {"kind": Kind.TENSOR.value, "classes": [], "bounds": []}
         return {name: value for name, value in super().to_json().items() if value != usual.get(name, ...)}
 
-    def check(self, value: Value, dims: Mapping[str, int]) -> None:
-        """Raise InputError if an index or a length is out of bounds for some sizes: MIGraphX may crash on it."""
-        low, high = self.bounds or (0, None)
-        high = size_of(high, dims)
-        if high is not None and isinstance(value, np.ndarray) and value.size:
-            for extreme in (int(value.min()), int(value.max())):
-                if not low <= extreme <= high:
-                    what = f"{extreme} is out of bounds: as indices or lengths, the model takes {low} to {high}"
+    def check(self, value: Value, dims: Mapping[str, int], padded: Mapping[str, int] | None = None) -> None:
+        """Raise InputError if an index or a length is out of bounds for some sizes: MIGraphX may crash on it.
+
+        Args:
+            value: the input.
+            dims: the sizes.
+            padded: larger sizes that it is padded to; bounds that these do not move are left to the program.
+        """
+        for index, (low, end) in enumerate(self.bounds):
+            high = size_of(end, dims)
+            part = value[..., index : index + 1] if isinstance(value, np.ndarray) and len(self.bounds) > 1 else value
+            moved = padded is not None and (high is None or size_of(end, padded) != high)
+            if not isinstance(part, np.ndarray) or not part.size or (high is None if padded is None else not moved):
+                continue
+            for extreme in (int(part.min()), int(part.max())):
+                if not low <= extreme <= (extreme if high is None else high):
+                    known = f"{low} or more" if high is None else f"{low} to {high}"
+                    what = f"{extreme} is out of bounds: as indices or lengths, the model takes {known}"
                     raise InputError(what, where=f"input {self.name!r}")
 
     @property

@@ -55,7 +55,7 @@ def output_axes(
     declared: Sequence[Axis] | None, observed: Sequence[tuple[Sizes, Sequence[int | None]]]
 ) -> tuple[Axis, ...]:
     """Return an output's dimensions: as declared, or, if that is wrong, fitted to observed shapes by sizes."""
-    points = list({tuple(dims.items()): (dims, shape) for dims, shape in observed}.values())
+    points = list({(*dims.items(), *shape): (dims, shape) for dims, shape in observed}.values())
     ranks = {len(shape) for _, shape in points}
     if len(ranks) != 1:
         return tuple(declared or ())

@@ -8,6 +8,7 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,12 +24,12 @@ from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import BridgeError, ParityError
-from onnx_bridge.core.values import Value, as_array
+from onnx_bridge.core.values import Array, Value, as_array
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Constant, Mask
+from onnx_bridge.samples.roles import Constant, Data, IntegerRange, Mask
 from onnx_bridge.samples.suitable import frozen_values
 from passes.graphs.randomness import is_random
 from passes.graphs.scopes import scopes
@@ -39,10 +40,17 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tried:
-    """The shapes of outputs that were observed, by name, with their sizes; notes on buckets that were not tried."""
+    """What was learned.
+
+    Attributes:
+        shapes: the shapes of outputs that were observed, by name, with their sizes.
+        notes: sentences on buckets that were not tried.
+        from_start: the inputs whose numbers below zero mean something else if the model is padded.
+    """
 
     shapes: Mapping[str, Sequence[tuple[Sizes, tuple[int, ...]]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    from_start: frozenset[str] = frozenset()
 
 
 def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> Tried:
@@ -60,15 +68,17 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
         return Tried(notes=(f"padding was not tried: {error.what}",))
     runs: list[_Run] = []
     notes = []
+    from_start: set[str] = set()
     for bucket in smaller:
         result = trial.run(bucket)
         if isinstance(result, _Run):
-            runs.append(result)
+            runs += [result, *trial.varied(result)]
+            from_start |= trial.from_start(result)
         else:
             notes.append(f"padding was not tried in the bucket {label(bucket)}: {result}")
     for run in runs:
         trial.judge(run, runs)
-    return Tried(_shapes(runs), tuple(notes))
+    return Tried(_shapes(runs), tuple(notes), frozenset(from_start))
 
 
 @dataclass(frozen=True)
@@ -103,13 +113,39 @@ class _Trial:
         for small, large in self._points(bucket):
             try:
                 (sample,) = bucket_samples(self._specs, small)
-                outputs = self._reference.run({**sample, **self._frozen})
-                padded = self._padded(sample, small, large, self._request.pad_before)
+                return self._run(bucket, small, large, sample)
             except BridgeError as error:
                 why = error.what
-                continue
-            return _Run(bucket, small, large, sample, outputs, padded)
         return why
+
+    def _run(self, bucket: Sizes, small: Sizes, large: Sizes, sample: Mapping[str, Value]) -> _Run:
+        outputs = self._reference.run({**sample, **self._frozen})
+        padded = self._padded(sample, small, large, self._request.pad_before)
+        return _Run(bucket, small, large, sample, outputs, padded)
+
+    def varied(self, run: _Run) -> Iterator[_Run]:
+        """Yield the runs with other data: all of one sign, beside which padding is the largest or the smallest."""
+        for sign in (1, -1):
+            changed = {spec.name: _signed(as_array(run.sample[spec.name]), sign)
+                       for spec in self._specs if isinstance(spec.role, Data)}  # fmt: skip
+            if changed:
+                with suppress(BridgeError):  # the model takes no such data
+                    yield self._run(run.bucket, run.small, run.large, {**run.sample, **changed})
+
+    def from_start(self, run: _Run) -> set[str]:
+        """Return the inputs of integers that count from the end of what is real if they are negative."""
+        names = set()
+        for spec in self._specs:
+            if isinstance(spec.role, IntegerRange) and spec.dtype.kind == "i":
+                with suppress(BridgeError):  # the model takes no such integers
+                    sample = {**run.sample, spec.name: ~as_array(run.sample[spec.name])}
+                    outputs = self._reference.run({**sample, **self._frozen})
+                    names.add(spec.name)
+                    padded = self._padded(sample, run.small, run.large, self._request.pad_before)
+                    other = replace(run, sample=sample, outputs=outputs, padded=padded)
+                    if self._changed(other, padded, [run, other], self._request.pad_before) is None:
+                        names.remove(spec.name)
+        return names
 
     def judge(self, run: _Run, runs: Sequence[_Run]) -> None:
         """Raise ParityError if padding changes an output."""
@@ -152,8 +188,6 @@ class _Trial:
             if isinstance(actual, np.ndarray) and isinstance(right, np.ndarray):
                 axes = output_axes(self._sizes.axes(value), shapes.get(name, ()))
                 actual = padding.cut(actual, axes, run.small, run.large)
-                if None in axes and actual.shape != right.shape:  # they depend on the data, which is a note
-                    continue
             cut[name], expected[name] = actual, right
         compared = compare(cut, expected, self._tolerances)
         wrong = [output for output in compared.outputs if not output.passed]
@@ -198,3 +232,8 @@ def _shapes(runs: Sequence[_Run]) -> dict[str, list[tuple[Sizes, tuple[int, ...]
             if isinstance(array, np.ndarray) and isinstance(padded, np.ndarray):
                 shapes.setdefault(name, []).extend(((run.small, array.shape), (run.large, padded.shape)))
     return shapes
+
+
+def _signed(array: Array, sign: int) -> Array:
+    """Return an array whose numbers are of one sign; booleans are true for 1."""
+    return np.full_like(array, sign > 0) if array.dtype == np.bool_ else np.abs(array) * array.dtype.type(sign)

@@ -94,6 +94,8 @@ def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
     twins = {str(twin.name): twin for twin in with_nested(loose.graph)}
     top = next(top for top in loose.graph if twins[str(node.name)] in with_nested([top]))
     loose.graph.outputs[:] = [value for value in top.outputs if value.name]
+    for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
+        force_branch(loose, twins[str(outer.name)], taken)
     RemoveDead().run(loose, Context())
     loose.graph.inputs[:] = [value for value in loose.graph.inputs if is_used(value)]
     try:
@@ -101,8 +103,6 @@ def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
     except InputError:  # no sample can be generated
         return False
     inside = {inner.name for inner in with_nested(node.attributes[branch].as_graph())}
-    for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
-        force_branch(loose, twins[str(outer.name)], taken)
     _forget(loose)
     for sample in samples:
         try:

@@ -32,6 +32,7 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.samples.roles import Dim, dims_of, index_bounds
+from passes.cleanup.inline_functions import inlined
 from passes.graphs.cost import has_known_work
 from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import required_inputs
@@ -106,13 +107,13 @@ def _notes(compiled: Compiled) -> list[str]:
 def _inputs(model: ir.Model, source: ir.Model) -> tuple[TensorInfo, ...]:
     """Return the inputs of the cleaned model, with the bounds that the operators of the source give them."""
     infos = {str(value.name): TensorInfo.of(value) for value in required_inputs(model)}
-    values = [value for value in source.graph.inputs if value.name in infos]
+    values = [value for value in inlined(source).graph.inputs if value.name in infos]
     sizes: dict[Dim, int] = {}
     for value in values:
         pairs = zip(dims_of(value) or (), infos[str(value.name)].shape or (), strict=False)
         sizes |= {dim: size for dim, size in pairs if isinstance(size, int)}
     bounds = {str(value.name): index_bounds(value, sizes) for value in values}
-    return tuple(replace(info, bounds=bounds.get(name)) for name, info in infos.items())
+    return tuple(replace(info, bounds=bounds.get(name, ())) for name, info in infos.items())
 
 
 def _outputs(values: Iterable[ir.Value], partitioned: Partitioned) -> tuple[TensorInfo, ...]:
