@@ -15,7 +15,7 @@ from onnx_bridge.bundle.partitions import PACKED, as_declared, parse
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.program import Tensor, type_of
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -30,7 +30,7 @@ from passes.isolation.limits import Limits
 class Device:
     """MIGraphX in a worker process, for a target, with limits of each step.
 
-    ``rehearsal`` has passes of the gpu target to run before compiling for ``ref``; its runtime is the worker's.
+    ``rehearsal`` is one of the gpu target, whose worker and target these are.
     ``options`` are the arguments of ``compile``.
     """
 
@@ -48,9 +48,9 @@ class Device:
             return parse(self.worker, path, {name: np.shape(array) for name, array in flat(inputs).items()})
 
     def compile(self, program: RemoteProgram) -> None:
-        """Compile a program, after the passes that are rehearsed; raises RuntimeFailure if MIGraphX fails."""
+        """Compile a program, as it is rehearsed; raises RuntimeFailure if MIGraphX fails."""
         if self.rehearsal is not None:
-            program.run_gpu_passes(self.rehearsal.library, len(self.rehearsal.groups))
+            self.rehearsal.prepare(program)
         program.compile(self.target, **self.options)
 
     def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample:

@@ -25,9 +25,10 @@ from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.rehearsal.gpu_view import Operator
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.rehearsal.rehearsal import PassRehearsal, pass_rehearsal
 from onnx_bridge.migraphx.worker import Worker
 
 _LISTED = 8
@@ -39,7 +40,7 @@ class GpuPreview:
 
     Args:
         bundle: one for ``ref``.
-        passes: the passes that run; default: all.
+        passes: the rehearsal; default: all passes, without kernels.
 
     Raises:
         InputError: the bundle was compiled for a GPU, or keeps no cleaned model.
@@ -60,16 +61,20 @@ class GpuPreview:
 
     @cached_property
     def rehearsal(self) -> Rehearsal:
-        """The passes; raises like `onnx_bridge.migraphx.rehearsal.rehearsal.rehearsal`."""
-        return self._passes or rehearsal(runtimes.find(self.programs[0].runtime_name))
+        """The passes; raises like `onnx_bridge.migraphx.rehearsal.rehearsal.pass_rehearsal`."""
+        return self._passes or pass_rehearsal(runtimes.find(self.programs[0].runtime_name))
 
     @property
     def products(self) -> tuple[Operator, ...]:
         """The convolutions and matrix products after the passes of the gpu target; raises RuntimeFailure."""
+        self.open()
+        return self._products
+
+    def open(self) -> None:
+        """Compile the programs; raises RuntimeFailure if MIGraphX fails."""
         for program in self.programs:
             if not program.loaded:
                 program.open()
-        return self._products
 
     @property
     def _products(self) -> tuple[Operator, ...]:
@@ -92,6 +97,13 @@ class GpuPreview:
         notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
         return (*notes, *([f"rehearsed as gpu without fusion: {self._unfused}"] if self._unfused else []))
 
+    @property
+    def coverage(self) -> Counter[str]:
+        """The counts of what was emulated in the last run."""
+        partitions = [partition for program in self.programs for partition in program.loaded]
+        device = [partition for partition in partitions if isinstance(partition, DevicePartition)]
+        return sum((partition.program.coverage for partition in device), Counter[str]())
+
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model, as `Bundle` does.
 
@@ -105,7 +117,7 @@ class GpuPreview:
 
     def omit_fusion(self, error: WorkerCrashed) -> None:
         """Run only the passes before fusion, in which MIGraphX aborted; raises the error if passes were given."""
-        if self._passes is not None:
+        if self._passes is not None or not isinstance(self.rehearsal, PassRehearsal):
             raise error
         self._unfused, self._passes = error.what, self.rehearsal.before_fusion
         del self.rehearsal
@@ -129,14 +141,17 @@ class _Rehearsed(Program):
 
     def _load_device(self, index: int, info: PartitionInfo, cleaned: CutModel) -> DevicePartition:
         passes = self._preview.rehearsal
-        worker = workers.shared(passes.runtime, self.info.environment)
+        worker = passes.worker(self.info.environment)
         shapes = {tensor.name: tensor.sizes for tensor in info.inputs}
         with worker.limited(self.limits):
+            if isinstance(passes, GpuCompiler) and info.gpu and info.gpu.architecture == passes.architecture.name:
+                self._check_files("program", [info.gpu.file])
+                return DevicePartition(info, worker.load(self._folder / info.gpu.file.file), worker, self.limits)
             with self.part(info, cleaned) as path:
                 program = parse(worker, path, shapes, use_debug_symbols=bool(self.info.forecast))
-            operators = read_as(list[Operator], program.run_gpu_passes(passes.library, len(passes.groups)))
+            operators = read_as(list[Operator], passes.prepare(program))
             self.views[index] = tuple(operator for operator in operators if operator.is_product)
-            program.compile("ref")
+            program.compile(passes.target)
         return DevicePartition(info, program, worker, self.limits)
 
 

@@ -63,7 +63,7 @@ def cleaning_key(
             "freeze": dict(request.freeze),
             "precision": _precision(request) if request.precision in BY_PASS else None,
             "probe budget": request.probe_budget,
-            "rehearse": request.rehearse,
+            "rehearse": request.rehearsed,
             **({"for": request.application, "layout": request.layout} if request.application else {}),
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,

@@ -87,6 +87,10 @@ class MigraphxError(RuntimeFailure):
     """MIGraphX rejected a request, and its worker is still usable; ``what`` is its own message."""
 
 
+class NotEmulated(MigraphxError):
+    """A program for a GPU that is not there does what the emulator of its kernels does not have: no fault of anyone."""
+
+
 class _OverLimit(RuntimeFailure):
     """A request that was stopped, which is no fact about a model: it counts among the `passes.core.doubts.Doubts`."""
 

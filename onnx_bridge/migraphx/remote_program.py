@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from onnx_bridge.migraphx.program import Shape, Tensor
 class RemoteProgram:
     """A program in a worker process; implements `program.Program`.
 
-    It is lost when the process ends: every use after that raises `ProgramLost`.
+    It is lost when the process ends: every use after that raises `ProgramLost`. ``coverage`` counts what was emulated
+    in the last run, of a program for a GPU.
 
     Args:
         request: `Worker.request`, for the process that has the program.
@@ -33,6 +35,7 @@ class RemoteProgram:
         self._send = request
         self._number = int(description["program"])
         self._describe(description)
+        self.coverage: Counter[str] = Counter()
         weakref.finalize(self, forget, self._number)
 
     def get_parameter_names(self) -> list[str]:
@@ -60,7 +63,8 @@ class RemoteProgram:
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         """Run the program; outputs are dense and stay valid in any case."""
-        _, outputs = self._request("run", parameters)
+        answer, outputs = self._request("run", parameters)
+        self.coverage = Counter(answer["coverage"])
         return [outputs[str(index)] for index in range(len(outputs))]
 
     def save(self, path: Path) -> None:

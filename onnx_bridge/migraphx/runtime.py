@@ -85,15 +85,17 @@ class Runtime(JsonRecord):
         raise RuntimeNotFound(f"this runtime has no {LIBRARY} beside its module", where=str(self.path))
 
     @property
-    def gpu_library(self) -> Path | None:
-        """The library of the target gpu, with or without the libraries that it needs."""
-        return next((f for folder in self.library_path for f in sorted(folder.glob("libmigraphx_gpu.so.*"))), None)
+    def gpu_libraries(self) -> tuple[Path, ...]:
+        """The two libraries of the target gpu, with or without what they need; fewer if they are not there."""
+        patterns = "libmigraphx_gpu.so.*", "libmigraphx_device.so.*"
+        there = ([*folder.glob(pattern)] for pattern in patterns for folder in self.library_path)
+        return tuple(min(files) for files in there if files)
 
     @property
     def compiles_kernels(self) -> bool:
         """True if it has all that compiling a GPU's kernels needs, which is less than what running them needs."""
         hiprtc = any(any(folder.glob("libhiprtc.so*")) for folder in self.library_path)
-        return self.gpu_library is not None and hiprtc
+        return len(self.gpu_libraries) == 2 and hiprtc
 
     def command(self, python: Path, arguments: list[str]) -> list[str]:
         """Return the command line that runs ``python arguments…`` so that this runtime's libraries load in it.

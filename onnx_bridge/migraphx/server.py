@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
+from onnx_bridge.core.errors import NotEmulated
 from onnx_bridge.migraphx.c_api import CLibrary, CProgram, StatusError
 from onnx_bridge.migraphx.process.forked import run_in_forks
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.process.protocol import TensorMessage, Tensors, pack, unpack
-from onnx_bridge.migraphx.program import Library, OnnxOptions, Program, reloaded
+from onnx_bridge.migraphx.program import Library, OnnxOptions, Program, Tensor, reloaded
 from onnx_bridge.migraphx.python_module import ModuleLibrary
 from onnx_bridge.migraphx.rehearsal import pass_library
 from passes.isolation.child import serve
@@ -79,9 +80,13 @@ class Server:
         program = self._programs[request["program"]]
         return {"operators": _run_gpu_passes(program, request), **_describe(program)}, {}
 
+    def _run(self, program: Program, tensors: Tensors, *, copy: bool = True) -> list[Tensor]:
+        return program.run(tensors, copy=copy)
+
     def _do_run(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
-        outputs = self._programs[request["program"]].run(tensors, copy=False)  # they are sent before the next request
-        return {}, {str(index): output for index, output in enumerate(outputs)}
+        # the outputs are sent before the next request
+        outputs = self._run(self._programs[request["program"]], tensors, copy=False)
+        return {"coverage": {}}, {str(index): output for index, output in enumerate(outputs)}
 
     def _do_save(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         self._programs[request["program"]].save(Path(request["path"]))
@@ -99,7 +104,8 @@ class Server:
 
     def _do_probe(self, request: Mapping[str, Any], tensors: Tensors) -> TensorMessage:
         """Probe small models in a few forks, or each in its own; those after one that ends its fork get no answer."""
-        passes = request["passes"]
+        passes, target = request.get("passes"), request["target"]
+        self._library.has_target(target)  # loaded once, not in every fork
         if passes is not None:
             pass_library.load(Path(passes["library"]))  # once, not in every fork
         tasks = []
@@ -108,8 +114,7 @@ class Server:
                 {name: tensors[f"{index}:{number}:{name}"] for name in names}
                 for number, names in enumerate(probe["samples"])
             ]
-            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples, passes))
-            self._library.has_target(probe["target"])  # loaded once, not in every fork
+            tasks.append(partial(self._probe, tensors[str(index)].data.tobytes(), probe, samples, passes, target))
         at_a_time = min(len(os.sched_getaffinity(0)), _MOST_FORKS)
         groups = [[index] for index in range(len(tasks))]
         if not request["alone"]:
@@ -124,7 +129,12 @@ class Server:
         return {"answers": answers}, outputs
 
     def _probe(
-        self, model: bytes, probe: Mapping[str, Any], samples: Sequence[Tensors], passes: Mapping[str, Any] | None
+        self,
+        model: bytes,
+        probe: Mapping[str, Any],
+        samples: Sequence[Tensors],
+        passes: Mapping[str, Any] | None,
+        target: str,
     ) -> TensorMessage:
         """Parse a model, run passes of the gpu target if wanted, compile it, save and load it if wanted, and run it.
 
@@ -137,13 +147,13 @@ class Server:
             shapes = _describe(program)["outputs"]
             if passes is not None:
                 _run_gpu_passes(program, passes)
-            program.compile(probe["target"])
+            program.compile(target)
             if probe["reload"]:
                 program = reloaded(program, self._library)
             outputs = {
                 f"{number}:{index}": output
                 for number, sample in enumerate(samples)
-                for index, output in enumerate(program.run(sample))
+                for index, output in enumerate(self._run(program, sample))
             }
             return {"outputs": shapes}, outputs
 
@@ -183,12 +193,12 @@ def _describe(program: Program) -> dict[str, Any]:
     return {name: msgspec.to_builtins(value) for name, value in shapes.items()}
 
 
-def main(connection: socket.socket, kind: str, path: str) -> None:
+def main(connection: socket.socket, kind: str, path: str, server_type: type[Server] = Server) -> None:
     """Load the library, and serve requests; a failure to load is the answer to the first, with which it is repeated."""
     server: Server | None = None
 
     def load() -> Server:
-        return Server(ModuleLibrary(Path(path)) if kind == "module" else CLibrary(Path(path)))
+        return server_type(ModuleLibrary(Path(path)) if kind == "module" else CLibrary(Path(path)))
 
     with contextlib.suppress(Exception):
         server = load()
@@ -217,6 +227,7 @@ def _result_or_error(work: Callable[[], TensorMessage]) -> TensorMessage:
         described = {
             "what": printed_error.text or str(error),
             "out_of_memory": isinstance(error, MemoryError) or printed_error.out_of_memory,
+            "not_emulated": isinstance(error, NotEmulated),
         }
         return {"error": described, "printed": printed or str(error)}, {}
 

@@ -1,4 +1,7 @@
-"""Targets of compilation: ``ref`` runs on any CPU, ``gpu`` needs an AMD GPU and a runtime with its libraries."""
+"""Targets of compilation: ``ref`` runs on any CPU, ``gpu`` needs an AMD GPU and a runtime with its libraries.
+
+``gpu:gfx942`` is an architecture: on a machine without such a GPU programs are compiled for it, and ``ref`` runs.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import re
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.runtime import Runtime
 
 
 def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str:
-    """Return the target to compile for: ``ref`` or ``gpu``.
+    """Return the target to run on: ``ref`` or ``gpu``.
 
     Args:
-        target: ``ref``, ``gpu``, or ``auto``: ``gpu`` if there are an AMD GPU and the library for it, else ``ref``.
+        target: ``ref``, ``gpu``, ``auto``: ``gpu`` if there are an AMD GPU and the library for it, else ``ref``; or an
+            architecture, ``gpu:gfx942``: ``gpu`` if the GPU is of it, else ``ref``.
         runtime: the runtime that will compile.
         root: the root of the file system.
 
@@ -23,6 +28,9 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
         RuntimeNotFound: ``gpu`` was asked for and cannot be had; says what is missing.
     """
     known = ("auto", "ref", "gpu")
+    if (named := named_architecture(target)) is not None:
+        there = gpu_architecture(root) == named.name and "gpu" in runtime.targets
+        return "gpu" if there else "ref"
     if target not in known:
         hint = nearest(target, known) or f"one of: {', '.join(known)}"
         raise InputError("there is no such target", where=f"target {target!r}", hint=hint)

@@ -22,6 +22,7 @@ import numpy as np
 
 from onnx_bridge.core.errors import (
     MigraphxError,
+    NotEmulated,
     OutOfMemory,
     ProgramLost,
     RuntimeFailure,
@@ -29,6 +30,7 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
+from onnx_bridge.migraphx.kinds import STUB
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.process.protocol import TensorMessage, pack, unpack
 from onnx_bridge.migraphx.program import OnnxOptions, Tensor
@@ -119,7 +121,8 @@ class Worker:
         try:
             environment = {**_MALLOC, **os.environ, **self.environment, "TMPDIR": self._temporary}
             environment["GLIBC_TUNABLES"] = _joined(_HUGE_PAGES, environment.get("GLIBC_TUNABLES"))
-            return Child("onnx_bridge.migraphx.server", arguments, command=runtime.command, environment=environment)
+            module = "onnx_bridge.migraphx.gpu.server" if STUB in self.environment else "onnx_bridge.migraphx.server"
+            return Child(module, arguments, command=runtime.command, environment=environment)
         except OSError as error:
             raise RuntimeFailure(f"the worker process cannot be started: {error}", where=str(runtime.path)) from error
 
@@ -237,7 +240,7 @@ class Worker:
         if error["out_of_memory"]:
             self.close()  # what it still holds is unknown
             raise _out_of_memory(doing, limits, printed)
-        raise MigraphxError(error["what"], output=printed)
+        raise (NotEmulated if error["not_emulated"] else MigraphxError)(error["what"], output=printed)
 
 
 class _Limited(contextlib.AbstractContextManager[Worker]):

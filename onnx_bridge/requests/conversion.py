@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.request import Data, Needs, Option, Request
@@ -113,7 +114,10 @@ class CleanRequest(_CleaningRequest):
 class DoctorRequest(_CleaningRequest, RuntimeRequest):
     """The request to examine a conversion without compiling; ``gpu`` is rehearsed on a machine without a GPU."""
 
-    target: Annotated[str, Option("What to compile for: gpu, ref (any CPU), or auto: gpu if there is one.")] = "auto"
+    target: Annotated[
+        str,
+        Option("What to compile for: gpu, ref (any CPU), auto: gpu if there is one; or gpu:gfx942, a GPU elsewhere."),
+    ] = "auto"
     application: Annotated[
         Literal["onnxruntime"] | None,
         Option("What will run the model: ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
@@ -128,6 +132,11 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
             minimum=0.0,
         ),
     ] = None
+
+    @property
+    def rehearsed(self) -> str | None:
+        """The target to rehearse unless there is such a GPU; None for none. Raises InputError."""
+        return None if named_architecture(self.target) is None else self.target
 
 
 @dataclass(frozen=True)
@@ -275,6 +284,10 @@ class ConvertRequest(DoctorRequest):
             where = "prefill" if self.max_length is None else "max_length"
             raise InputError("only a decoder has this option", where=where, hint="say that the model is a decoder, too")
         self.decoder_sizes  # noqa: B018 — validates them
+
+    @property
+    def rehearsed(self) -> str | None:
+        return super().rehearsed or self.rehearse
 
     @property
     def decoder_sizes(self) -> DecoderSizes | None:

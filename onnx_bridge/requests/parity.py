@@ -98,6 +98,11 @@ class ParityRequest(ComparisonRequest):
         Option("Also rehearse the gpu target on ref: its passes that need no GPU, and no kernels.", metavar="gpu"),
     ] = None
 
+    @property
+    def rehearsed(self) -> str | None:
+        """The target to rehearse after the cleaned model on ``ref``; None for none."""
+        return self.conversion.rehearsed or self.rehearse
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rehearse is not None and self.conversion.target == "auto":

@@ -77,6 +77,8 @@ def _verdict(
         return Verdict(Status.HANGS, f"no answer within {reply['timeout']:g} s")
     if "died" in reply:
         return Verdict(Status.CRASHES, _crash(reply["died"], reply["printed"]))
+    if "error" in reply and reply["error"]["not_emulated"]:
+        return Verdict(Status.OK, unproven=Unproven(Obstacle.REFERENCE, reply["error"]["what"]))
     if "error" in reply:
         return Verdict(Status.REJECTED, reply["error"]["what"])
     shapes = msgspec.convert(reply["ok"]["outputs"], list[Shape])

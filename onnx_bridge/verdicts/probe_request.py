@@ -76,7 +76,7 @@ class ProbeRequest:
     def to_json(self) -> dict[str, Any]:
         """Return the request without its tensors."""
         samples = [list(sample) for sample in self.samples]
-        return {"target": TARGET, "reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
+        return {"reload": self.reload, "shapes": self.empty_inputs, "samples": samples}
 
 
 def prepare(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.verdicts.answers import Answer
@@ -56,7 +56,7 @@ class ProbedRuntime:
         budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`; default:
             `BUDGET`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
-        rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
+        rehearsal: a rehearsal of the gpu target; what ``ref`` computes right must be right in it as well.
         provider: ONNX Runtime's provider; what MIGraphX computes right must be right by it as well.
     """
 

@@ -20,7 +20,7 @@ from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.progress import silent
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.reference import evaluations
@@ -36,8 +36,6 @@ _T = TypeVar("_T")
 
 _BATCH, _BATCH_BYTES = 16, 24 << 20
 """The most probes, and bytes of those that are run, in one request."""
-_REHEARSED = 3.0
-"""The factor by which a probe may take longer with the gpu target's passes."""
 _MEMORY = 4 << 30
 _SLOWER = 30
 """The multiple of its estimated time that a probe may take: verdicts do not depend on the load of the machine."""
@@ -61,7 +59,7 @@ class Prober:
         runtime: the runtime.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
-        rehearsal: passes of the gpu target; what ``ref`` computes right must be right after them as well.
+        rehearsal: a rehearsal of the gpu target; what ``ref`` computes right must be right in it as well.
         progress: called as batches of probes are answered.
         provider: ONNX Runtime's provider; what MIGraphX computes right must be right by it as well.
     """
@@ -114,6 +112,8 @@ class Prober:
         if self.rehearsal is None:
             return answers
         right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]
+        if not self.rehearsal.computes:
+            right = [replace(request, samples=[], expected=[]) for request in right]
         rehearsed = self._certain(right, len(self.rehearsal.groups))
         for request in right:
             answer = rehearsed[request.probe]
@@ -126,7 +126,9 @@ class Prober:
         answers = {len(groups): after_all}
         # a probe that hangs is not waited for as long again, several times
         hangs = after_all.verdict.status is Status.HANGS
-        prober = replace(self, timeout=self.timeout / _REHEARSED) if hangs else self
+        prober = self
+        if hangs and self.rehearsal is not None:
+            prober = replace(self, timeout=self.timeout / self.rehearsal.slower)
 
         def fails(count: int) -> bool:
             answers[count] = prober._certain([request], count)[request.probe]
@@ -200,14 +202,13 @@ class Prober:
             "alone": alone,
             "seconds": seconds,
             "probes": [request.to_json() for request in requests],
-            "passes": None,
+            "target": TARGET,
         }
-        runtime, stands_in = self.runtime, self.compile_for != TARGET
+        worker, stands_in = workers.shared_with_heap_checks(self.runtime), self.compile_for != TARGET
         if groups and self.rehearsal is not None:
-            runtime, stands_in = self.rehearsal.runtime, True
-            message["passes"] = {"library": str(self.rehearsal.library), "count": groups}
-            message["timeout"] *= _REHEARSED
-        worker = workers.shared_with_heap_checks(runtime)
+            worker, stands_in = self.rehearsal.worker(checks_heap=True), True
+            message |= self.rehearsal.to_json(groups)
+            message["timeout"] *= self.rehearsal.slower
         with worker.limited(Limits(growth=_MEMORY)):
             replies, outputs = worker.request("probing", message, tensors)
         answers: list[Answer | None] = []

@@ -15,7 +15,7 @@ import pytest
 import onnx_bridge
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
-from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
+from onnx_bridge.migraphx.rehearsal.rehearsal import pass_rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast
 from passes.graphs.traversal import subgraphs
@@ -229,7 +229,7 @@ def test_models_that_migraphx_rejects(tmp_path: Path, runtime: Runtime) -> None:
 
 
 def test_the_program_is_built_once(runtime: Runtime) -> None:
-    built = rehearsal(runtime).library
+    built = pass_rehearsal(runtime).library
     before = built.stat().st_mtime_ns
-    assert rehearsal(runtime).library == built
+    assert pass_rehearsal(runtime).library == built
     assert built.stat().st_mtime_ns == before

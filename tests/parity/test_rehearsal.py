@@ -65,7 +65,7 @@ def test_reduce(model: Path, runtime: Runtime, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_reproduction_shows_it(model: Path, runtime: Runtime, tmp_path: Path) -> None:
     """Built with the runtime's own headers and libraries, in place of ROCm's."""
-    passes = building.rehearsal(runtime)
+    passes = building.pass_rehearsal(runtime)
     folder = tmp_path / "out"
     found = onnx_bridge.reduce(model, folder, rehearse="gpu").reproduction
     assert found is not None

@@ -14,7 +14,7 @@ import onnx_bridge
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.migraphx import compiler
 from onnx_bridge.migraphx.rehearsal import rehearsal as building
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.rehearsal.rehearsal import PassRehearsal, pass_rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.graphs.scopes import Scope
@@ -31,9 +31,9 @@ SEVERAL_OUTPUTS = "a = Exp(x) b = Tanh(x) y = MatMul(a, b)"
 
 
 @pytest.fixture(scope="module")
-def passes(runtime: Runtime) -> Rehearsal:
+def passes(runtime: Runtime) -> PassRehearsal:
     try:
-        return rehearsal(runtime)
+        return pass_rehearsal(runtime)
     except RuntimeNotFound as error:
         if runtime.kind == "private":  # its headers can be had
             raise
@@ -51,7 +51,7 @@ def verdict(target: ProbedRuntime, nodes: str) -> Verdict:
     return found
 
 
-def test_the_group_of_passes_at_fault_is_named(runtime: Runtime, passes: Rehearsal) -> None:
+def test_the_group_of_passes_at_fault_is_named(runtime: Runtime, passes: PassRehearsal) -> None:
     """The gpu target makes a maximum of an LpPool over the whole image."""
     alone = verdict(PatientRuntime(runtime, cache=False), GLOBAL)
     assert (alone.status, alone.group) == (Status.OK, "")
@@ -61,14 +61,14 @@ def test_the_group_of_passes_at_fault_is_named(runtime: Runtime, passes: Rehears
 
 
 @pytest.mark.parametrize("nodes", [FUSED, SEVERAL_OUTPUTS])
-def test_fused_operators_are_run(nodes: str, runtime: Runtime, passes: Rehearsal) -> None:
+def test_fused_operators_are_run(nodes: str, runtime: Runtime, passes: PassRehearsal) -> None:
     """As long as ``ref`` evaluated pointwise modules in threads, it crashed."""
     found = verdict(PatientRuntime(runtime, cache=False, rehearsal=passes), nodes)
     assert (found.status, found.proof) == (Status.OK, Proof.RUN)
 
 
 def test_verdicts_are_cached_by_the_passes(
-    runtime: Runtime, passes: Rehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runtime: Runtime, passes: PassRehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ONNX_BRIDGE_CACHE", str(tmp_path))
     first = verdict(PatientRuntime(runtime, rehearsal=passes), GLOBAL)
@@ -77,13 +77,13 @@ def test_verdicts_are_cached_by_the_passes(
     assert verdict(PatientRuntime(runtime, rehearsal=fewer), GLOBAL).status is Status.OK
 
 
-def test_the_groups_are_those_of_the_version(runtime: Runtime, passes: Rehearsal) -> None:
+def test_the_groups_are_those_of_the_version(runtime: Runtime, passes: PassRehearsal) -> None:
     assert passes.groups[0] == "simplify_dyn_ops"
     assert passes.groups[-2:] == ("fuse_pointwise_reduce", "fuse_concat")
     assert ("rewrite_resize" in passes.groups) == (runtime.release >= (2, 16))
 
 
-def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
+def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: PassRehearsal, tmp_path: Path) -> None:
     bundle = onnx_bridge.convert(ir.from_proto(model(GLOBAL)), tmp_path / "out", target="ref", rehearse="gpu")
     assert bundle.model_path is not None
     assert "LpPool" not in {node.op_type for node in onnx.load(bundle.model_path).graph.node}
@@ -91,7 +91,7 @@ def test_legalized_until_the_rehearsal_is_right(runtime: Runtime, passes: Rehear
     assert onnx_bridge.check(bundle, reference=bundle.model_path, rehearse="gpu").passed
 
 
-def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
+def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: PassRehearsal, tmp_path: Path) -> None:
     """MIGraphX 2.16 rejects it in simplify_qdq, where a product is of integers."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,3] y)
         <int8[4,3] w = {1,-2,3,4,5,-6,7,8,9,1,2,3}, float s = {0.1}, int8 z = {0}, float[3] t = {0.1,0.2,0.3},
@@ -107,7 +107,7 @@ def test_a_weight_with_a_scale_for_each_channel(runtime: Runtime, passes: Rehear
 
 
 def test_weights_beside_each_other_with_and_without_a_zero_point(
-    runtime: Runtime, passes: Rehearsal, tmp_path: Path
+    runtime: Runtime, passes: PassRehearsal, tmp_path: Path
 ) -> None:
     """MIGraphX 2.14 makes one product of both in optimize_module, and looks for the zero point that was removed."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,4] x) => (float[2,3] y)
@@ -121,7 +121,7 @@ def test_weights_beside_each_other_with_and_without_a_zero_point(
     assert onnx_bridge.check(bundle, reference=bundle.model_path, rehearse="gpu").passed
 
 
-def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:
+def test_doctor_without_a_gpu(runtime: Runtime, passes: PassRehearsal) -> None:
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
     (node,) = found.nodes
     assert (node.verdict, node.action) == ("wrong", "rewritten")
@@ -132,7 +132,7 @@ def test_doctor_without_a_gpu(runtime: Runtime, passes: Rehearsal) -> None:
 
 
 def test_doctor_without_a_compiler(
-    runtime: Runtime, passes: Rehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runtime: Runtime, passes: PassRehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(compiler, "_COMPILER", ("no-such-compiler",))
@@ -151,7 +151,7 @@ def test_headers_of_another_version_are_not_taken(runtime: Runtime, tmp_path: Pa
         building._headers(other, tmp_path)
 
 
-def test_branches_that_multiply_the_same_value(runtime: Runtime, passes: Rehearsal, tmp_path: Path) -> None:
+def test_branches_that_multiply_the_same_value(runtime: Runtime, passes: PassRehearsal, tmp_path: Path) -> None:
     """optimize_module takes the products of both branches for those of one: MIGraphX 2.14 aborts, 2.16 does not end."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,4] x, bool c) => (float[2,3] y)
         <float[4,3] w = {1,-2,3,4,5,-6,7,8,9,1,2,3}, float[4,3] v = {3,-2,3,9,5,-6,7,1,9,1,-5,3},

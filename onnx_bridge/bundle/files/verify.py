@@ -26,6 +26,7 @@ from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.targets import gpu_architecture
 
 _CHUNK = 1 << 20
 
@@ -166,6 +167,11 @@ def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -
     except BridgeError as error:
         verification.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
         return
+    here = gpu_architecture()
+    for program in manifest.programs if here else ():
+        for gpu in program.gpu_programs:
+            fits = "the GPU here" if gpu.architecture == here else f"and the GPU here is {here}"
+            verification.notes.append(f"{gpu.file.file} is for {gpu.architecture}, {fits}")
     build = manifest.versions.get("runtime")
     if build != there.identity:
         verification.notes.append(f"made by another build of MIGraphX ({build}); the one here is {there.identity}")

@@ -175,6 +175,32 @@ class SessionInfo:
 
 
 @dataclass(frozen=True)
+class GpuProgramInfo:
+    """The program of a partition for a GPU that was not there when it was compiled.
+
+    Attributes:
+        file: the ``.mxr``.
+        architecture: the GPU's ("gfx942").
+        compiler: what compiled it, in words.
+        stub: the version of what stood in for the GPU.
+        complete: whether it has all its kernels; MIOpen's are chosen with a GPU, and a program that lacks them is kept
+            for checking alone.
+    """
+
+    file: FileInfo
+    architecture: str
+    compiler: str
+    stub: str
+    complete: bool
+
+    @property
+    def note(self) -> str:
+        """A sentence for the user."""
+        note = f"{self.file.file}: compiled for {self.architecture} by {self.compiler}, not run on a GPU"
+        return note if self.complete else f"{note}; for checking alone, as its convolutions lack MIOpen's kernels"
+
+
+@dataclass(frozen=True)
 class PartitionInfo(JsonRecord):
     """A partition: a part of the model that runs as a whole on one side.
 
@@ -187,6 +213,7 @@ class PartitionInfo(JsonRecord):
         host: the nodes of a host partition that MIGraphX cannot run.
         unknown: the number of nodes whose work may be larger than estimated, since sizes are not known.
         session: how ONNX Runtime's provider runs it; None if MIGraphX or the CPU does.
+        gpu: the same for a GPU elsewhere, if the conversion named its architecture.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -197,8 +224,14 @@ class PartitionInfo(JsonRecord):
     host: tuple[HostNode, ...] = ()
     unknown: Count = 0
     session: SessionInfo | None = None
+    gpu: GpuProgramInfo | None = None
 
     in_json = ("runs_on",)
+
+    def below(self, folder: str) -> PartitionInfo:
+        """Return the same partition, as the manifest beside ``folder`` describes it."""
+        gpu = None if self.gpu is None else replace(self.gpu, file=self.gpu.file.below(folder))
+        return replace(self, program=None if self.program is None else self.program.below(folder), gpu=gpu)
 
     @property
     def on_migraphx(self) -> float:
@@ -309,10 +342,16 @@ class ProgramInfo:
         return tuple(partition.program for partition in self.partitions if partition.program is not None)
 
     @property
+    def gpu_programs(self) -> tuple[GpuProgramInfo, ...]:
+        """The programs for a GPU elsewhere, in execution order."""
+        return tuple(partition.gpu for partition in self.partitions if partition.gpu is not None)
+
+    @property
     def files(self) -> tuple[FileInfo, ...]:
         """The model, the ``.mxr`` files, calibration data, tuning results, and the manifest in its folder."""
         samples = self.calibration.file if self.calibration else None
-        return (*self.model, *self.programs, *filter(None, (samples, self.tuning, self.manifest)))
+        compiled = (*self.programs, *(program.file for program in self.gpu_programs))
+        return (*self.model, *compiled, *filter(None, (samples, self.tuning, self.manifest)))
 
     def below(self, folder: str, dims: Mapping[str, int], manifest: FileInfo) -> ProgramInfo:
         """Return the only program of a bundle in ``folder``, as the manifest beside that folder describes it."""
@@ -322,10 +361,7 @@ class ProgramInfo:
         return replace(
             self,
             dims=dict(dims),
-            partitions=tuple(
-                partition if partition.program is None else replace(partition, program=partition.program.below(folder))
-                for partition in self.partitions
-            ),
+            partitions=tuple(partition.below(folder) for partition in self.partitions),
             model=tuple(file.below(folder) for file in self.model),
             calibration=calibration,
             tuning=None if self.tuning is None else self.tuning.below(folder),

@@ -23,7 +23,9 @@ from onnx_bridge.conversion.diagnosis.diagnosis import (
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.architectures import named_architecture
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.model import io as models
@@ -63,7 +65,7 @@ def doctor(
     """Get the runtime's verdict on every node of a model, and the planned action of the pipeline.
 
     The target ``gpu`` is rehearsed on a machine without one: what ``ref`` computes right must be right after the gpu
-    target's passes, too.
+    target's passes, too. If it is an architecture, as ``gpu:gfx942``, it must compile for that, kernels included.
 
     Args:
         model: an ONNX file, or a model in memory, which is not modified.
@@ -97,7 +99,7 @@ def _run(
         cache=request.cache,
         budget=request.probe_budget,
         timeout=min(request.timeout or SECONDS, SECONDS),
-        compile_for="gpu" if request.target == "gpu" else resolve_target(request.target, runtime),
+        compile_for="gpu" if passes is not None or request.target == "gpu" else resolve_target(request.target, runtime),
         rehearsal=passes,
     )
     progress(Stage.LOAD)
@@ -153,14 +155,16 @@ def _run(
 
 
 def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[str]]:
-    """Return the passes of the gpu target if there is no GPU here, and a sentence on what was rehearsed."""
-    if target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets):
+    """Return the rehearsal of the gpu target if there is no GPU here, and a sentence on what was rehearsed."""
+    if named_architecture(target) is None and (target != "gpu" or (gpu_architecture() and "gpu" in runtime.targets)):
         return None, []
     try:
-        passes = rehearsal(runtime)
+        passes = rehearsal(target, runtime)
     except RuntimeNotFound as error:
+        if target != "gpu":
+            raise
         return None, [f"the gpu target is not rehearsed: {error}"]
-    return passes, [passes.note]
+    return passes, [] if passes is None else [passes.note]
 
 
 _Told = tuple[str, str, Proof, str]

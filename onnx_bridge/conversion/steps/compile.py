@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnx_bridge.bundle.manifest.entries import FileInfo, SessionInfo
+from onnx_bridge.bundle.manifest.entries import FileInfo, GpuProgramInfo, SessionInfo
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
-from onnx_bridge.conversion.compiling.compiler import Compiler
+from onnx_bridge.conversion.compiling.compiler import CompilationFailed, Compiler
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition
 from onnx_bridge.conversion.compiling.tuning_results import ENDING
 from onnx_bridge.conversion.precision.quantizer import Quantizer, loads_back
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.resolve import Plan
-from onnx_bridge.core.errors import InputError, MigraphxError
+from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeFailure
 from onnx_bridge.core.files.atomic_write import write_problem
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.migraphx.gpu.stub import has_all_kernels, stub_version
 from onnx_bridge.samples.calibration import Calibration
 from passes.probing.partition import Side
 
@@ -36,6 +37,7 @@ class Compiled:
         tuning: the archive of tuning results.
         notes: sentences for the user.
         session: how ONNX Runtime's provider runs the whole; None for programs of MIGraphX.
+        gpu_programs: the programs for a GPU elsewhere; empty unless the request names its architecture.
     """
 
     cleaned: CleanedModel
@@ -46,6 +48,7 @@ class Compiled:
     tuning: FileInfo | None
     notes: tuple[str, ...]
     session: SessionInfo | None = None
+    gpu_programs: tuple[GpuProgramInfo, ...] = ()
 
 
 def partition_and_compile(cleaned: CleanedModel) -> Compiled:
@@ -78,7 +81,8 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
     names = _program_names(plan, partitioned)
     archive = f"{plan.out.stem if plan.program_only else plan.source.name}{ENDING}"
     parent = manifest_path(plan.out).parent
-    refuse_to_overwrite([parent / name for name in (*names.values(), archive)], plan.source.given, plan.out)
+    files = (*names.values(), *_gpu_names(plan, names), archive)
+    refuse_to_overwrite([parent / name for name in files], plan.source.given, plan.out)
     with plan.stopwatch(Stage.SAVE):
         for program, name in zip(filter(None, partitioned.programs), names.values(), strict=True):
             try:
@@ -90,10 +94,48 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
         programs = tuple(FileInfo.of(plan.folder / name) for name in names.values())
         samples = _keep_samples(plan, partitioned, names, quantizer) if quantizer else None
         tuning = plan.tuning.keep(plan.folder / archive)
+    gpu_programs = _compile_for_gpu(compiler, partitioned, _gpu_names(plan, names), plan)
     by_model = cleaned.products.calibration if cleaned.products else None
     calibration = quantizer.calibration if quantizer else by_model
-    notes = (*(quantizer.notes if quantizer else ()), *partitioned.notes, *plan.tuning.notes)
-    return Compiled(cleaned, partitioned, programs, calibration, samples, tuning, notes)
+    notes = [*(quantizer.notes if quantizer else ()), *partitioned.notes, *plan.tuning.notes]
+    notes += [program.note for program in gpu_programs]
+    return Compiled(
+        cleaned, partitioned, programs, calibration, samples, tuning, tuple(notes), gpu_programs=gpu_programs
+    )
+
+
+def _gpu_names(plan: Plan, names: Mapping[int, str]) -> list[str]:
+    """Return the files of the programs for a GPU elsewhere: ``NAME.gfx942.mxr`` beside ``NAME.mxr``."""
+    if plan.gpu_compiler is None:
+        return []
+    return [str(Path(name).with_suffix(f".{plan.gpu_compiler.architecture.name}.mxr")) for name in names.values()]
+
+
+def _compile_for_gpu(
+    compiler: Compiler, partitioned: Partitioned, names: list[str], plan: Plan
+) -> tuple[GpuProgramInfo, ...]:
+    """Compile the device partitions for a GPU elsewhere, and save them; raises RuntimeFailure if MIGraphX fails."""
+    gpu = plan.gpu_compiler
+    if gpu is None:
+        return ()
+    worker = gpu.worker(partitioned.environment)
+    options = {**compiler.options, "exhaustive_tune": False}  # nothing can be measured
+    for_gpu = replace(compiler, worker=worker, target=gpu.target, options=options)
+    partitions = [partition for partition in partitioned.plan.partitions if partition.side is Side.DEVICE]
+    programs = []
+    with worker.limited(plan.request.limits):
+        for partition, name in zip(partitions, names, strict=True):
+            try:
+                program = for_gpu.compile(partition)
+            except CompilationFailed as failed:
+                what = f"MIGraphX cannot compile the model for {gpu.architecture.name}: {failed.error.what}"
+                hint = f"onnx-bridge bisect MODEL --target {plan.request.target} names the nodes"
+                raise RuntimeFailure(what, hint=hint, output=failed.error.output) from failed.error
+            assert program is not None
+            program.save(plan.folder / name)
+            info, complete = FileInfo.of(plan.folder / name), has_all_kernels(plan.folder / name)
+            programs.append(GpuProgramInfo(info, gpu.architecture.name, gpu.made_by, stub_version(), complete))
+    return tuple(programs)
 
 
 def _program_names(plan: Plan, partitioned: Partitioned) -> dict[int, str]:

@@ -95,7 +95,7 @@ def _notes(compiled: Compiled) -> list[str]:
     for name, classes in classes_of(compiled.cleaned.model.metadata_props).items():
         listed = ", ".join(map(str, classes[:_LISTED])) + (", …" if len(classes) > _LISTED else "")
         notes.append(f"{name}: the scores of the classes {listed}, as columns of an array instead of maps")
-    if plan.rehearsal is not None:
+    if plan.rehearsal is not None and not compiled.gpu_programs:
         notes.append(plan.rehearsal.note)
     if compiled.partitioned.environment and not plan.program_only:
         model = plan.out / f"{plan.source.name}.onnx"
@@ -138,6 +138,7 @@ def _partitions(
 ) -> Iterator[PartitionInfo]:
     """Yield the partitions; a single program has the inputs and outputs of the model, the unused ones as well."""
     partitioned, plan, files = compiled.partitioned, compiled.partitioned.plan, iter(compiled.programs)
+    gpu_programs = iter(compiled.gpu_programs)
     whole = plan.is_one_program
     for partition in plan.partitions:
         yield PartitionInfo(
@@ -148,6 +149,7 @@ def _partitions(
             unknown=sum(not has_known_work(node) for node in partition.nodes),
             session=compiled.session,
             program=next(files) if partition.side is Side.DEVICE else None,
+            gpu=next(gpu_programs, None) if partition.side is Side.DEVICE else None,
             host=tuple(
                 HostNode(str(node.name), f"{node.domain}::{node.op_type}" if node.domain else node.op_type, reason)
                 for node in partition.nodes

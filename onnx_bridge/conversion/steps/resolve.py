@@ -22,7 +22,9 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.compile_options import CompileOptions
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
@@ -46,7 +48,7 @@ class Plan:
         folder: the staging folder, whose files become the bundle.
         runtime: the MIGraphX.
         target: ``ref`` or ``gpu``.
-        rehearsal: the passes of the gpu target after which nodes must be right as well.
+        rehearsal: a rehearsal of the gpu target in which nodes must be right as well.
         provider: ONNX Runtime's provider, if the model is for it.
         pipeline: the pipeline of the request, without the passes for shapes and precision.
         precision: the precision of the request.
@@ -83,6 +85,11 @@ class Plan:
         return self.out.suffix == ".mxr"
 
     @property
+    def gpu_compiler(self) -> GpuCompiler | None:
+        """The compiler for a GPU elsewhere, if the request names its architecture."""
+        return self.rehearsal if isinstance(self.rehearsal, GpuCompiler) else None
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The variables of MIGraphX's process."""
         return self.worker.environment
@@ -103,7 +110,10 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     """
     doubts, runtime = Doubts(), runtimes.find(request.runtime)
     target = resolve_target(request.target, runtime)
-    passes = rehearsal(runtime) if request.rehearse else None
+    passes = rehearsal(request.rehearsed, runtime)
+    if isinstance(passes, GpuCompiler) and out.suffix == ".mxr":
+        what = f"a program for {passes.architecture.name} is proven by one for ref beside it"
+        raise InputError(what, where=str(out), hint="give a folder")
     provider = providers.shared(runtime=runtime) if request.application else None
     precision = Precision(request.precision, request.keep_fp32, request.calibration)
     options = CompileOptions.of(request.options, runtime, target)

@@ -1,55 +1,91 @@
-"""MIGraphX as a compiler for one architecture, on a machine that has no such GPU."""
+"""MIGraphX as a compiler for one architecture, on a machine that has no such GPU: the rehearsal with kernels."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.emulation.code_object import MACHINES
+from onnx_bridge.emulation.library import build
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.gpu.architectures import Architecture
-from onnx_bridge.migraphx.gpu.stub import stub_libraries, stub_version
+from onnx_bridge.migraphx.architectures import Architecture
+from onnx_bridge.migraphx.gpu.stub import LIBRARY, stub_libraries, stub_version
 from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.kinds import STUB
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
+from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime, installed
 
-INSTALL = "onnx-bridge runtime install --gpu-compiler"
+_KERNELS = {"AMD_COMGR_CACHE": "1", "AMD_COMGR_CACHE_POLICY": "cache_size_bytes=1g"}
+"""The compiler keeps the kernels that it has compiled, by their content."""
 
 
 @dataclass(frozen=True)
-class GpuCompiler:
+class GpuCompiler(Rehearsal):
     """A runtime that compiles for an architecture, in a worker process that sees a GPU of it.
 
     Attributes:
-        runtime: the runtime, whose library path begins with the stub of the GPU's libraries.
         architecture: the architecture.
     """
 
-    runtime: Runtime
     architecture: Architecture
 
+    target = "gpu"
+    slower = 20.0
+
     @property
-    def target(self) -> str:
-        """The target as users name it."""
-        return f"gpu:{self.architecture.name}"
+    def computes(self) -> bool:
+        """True if the architecture's instructions are emulated."""
+        return self.architecture.name in MACHINES.values()
+
+    @property
+    def leg(self) -> str:
+        return f"emulated {self.architecture.name}"
+
+    @property
+    def option(self) -> str:
+        return f"--target gpu:{self.architecture.name}"
+
+    @property
+    def made_by(self) -> str:
+        """The compiler, in words."""
+        record = InstallRecord.read(self.runtime.path)
+        packages = {package.name: package.version for package in record.packages} if record else {}
+        version = packages.get("migraphx-tools")
+        return f"MIGraphX {self.runtime.version}" + (f" of Debian ({version})" if version else "")
 
     @property
     def note(self) -> str:
-        """A sentence for the user that says what was done, and what was not."""
-        return f"compiled for {self.architecture.name} by MIGraphX {self.runtime.version}, not run on a GPU"
+        return f"compiled for {self.architecture.name} by {self.made_by}, not run on a GPU"
 
     @property
     def key(self) -> str:
-        """A text that changes with what decides on the result: the compiler, the architecture, the stub."""
         record = InstallRecord.read(self.runtime.path)
         return f"{record.identity if record else self.runtime.identity} {stub_version()} {self.architecture.described}"
 
-    def worker(self) -> workers.Worker:
-        """Return the shared worker that compiles for the target ``gpu``."""
-        environment = {"GPUSTUB_DEVICE": self.architecture.described}
+    def first(self, count: int) -> GpuCompiler:
+        return self
+
+    def worker(self, environment: Mapping[str, str] | None = None, *, checks_heap: bool = False) -> workers.Worker:
+        kernels = {**_KERNELS, "AMD_COMGR_CACHE_DIR": str(cache_dir() / "kernels")}
+        variables = {**(environment or {}), **kernels, "GPUSTUB_DEVICE": self.architecture.described}
+        if self.computes:
+            build(self.architecture.wavefront)
+            variables[STUB] = str(self.runtime.library_path[0] / LIBRARY)
         if self.runtime.loader is None:
             folders = [str(self.runtime.library_path[0]), os.environ.get("LD_LIBRARY_PATH", "")]
-            environment["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
-        return workers.shared(self.runtime, environment)
+            variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+        return workers.shared(self.runtime, variables)
+
+    def prepare(self, program: RemoteProgram) -> list[dict[str, Any]]:
+        return []
+
+    def to_json(self, count: int) -> dict[str, Any]:
+        return {"target": self.target}
 
 
 def gpu_compiler(runtime: Runtime, architecture: Architecture) -> GpuCompiler:
@@ -60,12 +96,12 @@ def gpu_compiler(runtime: Runtime, architecture: Architecture) -> GpuCompiler:
         RuntimeFailure: the stub cannot be built.
     """
     for candidate in (runtime, *installed()):
-        library = candidate.gpu_library
-        if library is not None and candidate.compiles_kernels and candidate.version == runtime.version:
-            folders = (stub_libraries(library), *candidate.library_path)
-            return GpuCompiler(replace(candidate, library_path=folders), architecture)
+        if candidate.compiles_kernels and candidate.version == runtime.version:
+            folders = (stub_libraries(candidate.gpu_libraries), *candidate.library_path)
+            stubbed = replace(candidate, library_path=folders)
+            return GpuCompiler(stubbed, (f"compiling for {architecture.name}",), architecture)
     raise RuntimeNotFound(
         f"no MIGraphX {runtime.version} on this machine can compile for a GPU that is not there",
-        where=f"gpu:{architecture.name}",
-        hint=INSTALL,
+        where=f"target gpu:{architecture.name}",
+        hint="onnx-bridge runtime install --gpu-compiler",
     )

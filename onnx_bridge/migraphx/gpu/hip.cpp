@@ -16,6 +16,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,19 @@ enum error : int
     not_found         = 500,
     launch_failure    = 719,
 };
+
+// ---- functions that the stub lacks --------------------------------------------------------------------------------
+
+namespace {
+const char* called = nullptr;
+}
+[[noreturn]] void absent(const char* symbol)
+{
+    called = symbol;
+    throw std::runtime_error(std::string(symbol) + ": not available without a GPU");
+}
+// The name of such a function that was called since this was last asked; null without one
+API const char* gpustub_absent() { return std::exchange(called, nullptr); }
 
 // ---- the device ---------------------------------------------------------------------------------------------------
 
@@ -123,14 +137,19 @@ API error hipPeekAtLastError() { return success; }
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 namespace {
-using launch_hook = int (*)(const char* code_object,
-                            std::size_t code_size,
-                            const char* kernel,
-                            const std::uint32_t* global,
-                            const std::uint32_t* local,
-                            std::uint32_t lds,
-                            const void* arguments,
-                            std::size_t arguments_size);
+// A kernel's arguments are one piece of memory as the code object describes it, or, if that is null, a pointer to each.
+struct launched
+{
+    const char* code_object;
+    std::size_t code_size;
+    const char* kernel;
+    std::uint32_t threads[3], workgroup[3];
+    std::size_t lds;
+    const void* arguments;
+    std::size_t arguments_size;
+    void** parameters;
+};
+using launch_hook     = int (*)(const launched*);
 launch_hook on_launch = nullptr;
 
 enum class place
@@ -258,6 +277,21 @@ API error hipMemset(void* p, int value, std::size_t n)
 }
 API error hipMemsetAsync(void* p, int value, std::size_t n, void*) { return hipMemset(p, value, n); }
 
+// The begin and end of each allocation; returns their number, of which as many are written as fit
+API std::size_t gpustub_allocations(std::uint64_t (*ranges)[2], std::size_t capacity)
+{
+    std::lock_guard<std::mutex> lock(memory_mutex);
+    std::size_t count = 0;
+    for(auto& [begin, described] : allocations)
+    {
+        const auto address = reinterpret_cast<std::uint64_t>(begin);
+        if(count < capacity)
+            ranges[count][0] = address, ranges[count][1] = address + described.size;
+        count++;
+    }
+    return count;
+}
+
 // ---- streams and events -------------------------------------------------------------------------------------------
 
 API error hipStreamCreateWithFlags(void** stream, unsigned) { return *stream = std::malloc(8), success; }
@@ -329,24 +363,29 @@ std::vector<std::string> kernels_of(const std::string& elf)
     return names;
 }
 
-error launch(const kernel* k, const std::uint32_t (&global)[3], const std::uint32_t (&local)[3], std::size_t lds, void** extra)
+error launch(const kernel* k,
+             const std::uint32_t (&threads)[3],
+             const std::uint32_t (&workgroup)[3],
+             std::size_t lds,
+             void** parameters,
+             void** extra)
 {
     if(on_launch == nullptr)
         return success;
-    const void* arguments = nullptr;
-    std::size_t size      = 0;
+    const std::string& elf = k->code->elf;
+    launched l{elf.data(), elf.size(), k->name.c_str(), {}, {}, lds, nullptr, 0, parameters};
+    std::copy(threads, threads + 3, l.threads);
+    std::copy(workgroup, workgroup + 3, l.workgroup);
     for(; extra != nullptr and *extra != reinterpret_cast<void*>(3); extra += 2)
         if(*extra == reinterpret_cast<void*>(1))
-            arguments = extra[1];
+            l.arguments = extra[1];
         else if(*extra == reinterpret_cast<void*>(2))
-            size = *static_cast<std::size_t*>(extra[1]);
-    const std::string& elf = k->code->elf;
-    return on_launch(elf.data(), elf.size(), k->name.c_str(), global, local, lds, arguments, size) == 0 ? success
-                                                                                                        : launch_failure;
+            l.arguments_size = *static_cast<std::size_t*>(extra[1]);
+    return on_launch(&l) == 0 ? success : launch_failure;
 }
 } // namespace
 
-// The hook returns 0, or another number if the kernel failed. Kernel arguments are as the code object describes them.
+// The hook returns 0, or another number if the kernel failed
 API void gpustub_set_launch_hook(launch_hook hook) { on_launch = hook; }
 
 API error hipModuleLoadData(module** out, const char* image)
@@ -397,11 +436,102 @@ API error launch_kernel(kernel* k,
                         std::uint32_t lz,
                         std::size_t lds,
                         void*,
-                        void**,
+                        void** parameters,
                         void** extra,
                         void*,
                         void*,
                         std::uint32_t)
 {
-    return launch(k, {gx, gy, gz}, {lx, ly, lz}, lds, extra);
+    return launch(k, {gx, gy, gz}, {lx, ly, lz}, lds, parameters, extra);
+}
+
+// ---- kernels that are part of a library -----------------------------------------------------------------------------
+
+namespace {
+struct fat_binary
+{
+    std::uint32_t magic, version;
+    const char* image;
+};
+struct size3
+{
+    std::uint32_t x, y, z;
+};
+struct library
+{
+    const fat_binary* binary;
+    module* loaded;
+};
+struct call
+{
+    size3 grid, block;
+    std::size_t lds;
+    void* stream;
+};
+std::map<const void*, std::pair<library*, std::string>> built_in;
+thread_local call configured;
+
+// The code object for the device in a bundle; null without one
+const char* bundled(const char* image)
+{
+    static const char magic[] = "__CLANG_OFFLOAD_BUNDLE__";
+    if(std::memcmp(image, magic, sizeof magic - 1) != 0)
+        return nullptr;
+    const char* at = image + sizeof magic - 1;
+    std::uint64_t count;
+    std::memcpy(&count, at, 8), at += 8;
+    const std::string wanted = the_device()->architecture();
+    for(std::uint64_t i = 0; i < count; i++)
+    {
+        std::uint64_t entry[3]; // offset, size, length of the name
+        std::memcpy(entry, at, sizeof entry);
+        const std::string name(at + sizeof entry, entry[2]);
+        at += sizeof entry + entry[2];
+        const auto end = name.find(wanted) + wanted.size();
+        if(name.find(wanted) != std::string::npos and (end == name.size() or name[end] == ':') and entry[1] != 0)
+            return image + entry[0];
+    }
+    return nullptr;
+}
+} // namespace
+
+API void** __hipRegisterFatBinary(const fat_binary* binary)
+{
+    return reinterpret_cast<void**>(new library{binary, nullptr});
+}
+API void __hipUnregisterFatBinary(void**) {}
+API void __hipRegisterFunction(
+    void** l, const void* function, char*, const char* name, unsigned, void*, void*, void*, void*, int*)
+{
+    built_in[function] = {reinterpret_cast<library*>(l), name};
+}
+API error __hipPushCallConfiguration(size3 grid, size3 block, std::size_t lds, void* stream)
+{
+    return configured = {grid, block, lds, stream}, success;
+}
+API error __hipPopCallConfiguration(size3* grid, size3* block, std::size_t* lds, void** stream)
+{
+    return *grid = configured.grid, *block = configured.block, *lds = configured.lds, *stream = configured.stream,
+           success;
+}
+API error hipLaunchKernel(const void* function, size3 g, size3 b, void** parameters, std::size_t lds, void*)
+{
+    auto it = built_in.find(function);
+    if(it == built_in.end())
+        return invalid_value;
+    if(on_launch == nullptr)
+        return success;
+    auto& [l, name] = it->second;
+    if(l->loaded == nullptr)
+    {
+        const char* image = bundled(l->binary->image);
+        if(image == nullptr)
+            return no_binary_for_gpu;
+        if(auto failed = hipModuleLoadData(&l->loaded, image))
+            return failed;
+    }
+    kernel* k;
+    if(auto failed = hipModuleGetFunction(&k, l->loaded, name.c_str()))
+        return failed;
+    return launch(k, {g.x * b.x, g.y * b.y, g.z * b.z}, {b.x, b.y, b.z}, lds, parameters, nullptr);
 }

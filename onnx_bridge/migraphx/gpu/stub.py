@@ -1,13 +1,14 @@
-"""The libraries of a GPU, without one: ``hip.cpp`` and ``libraries.cpp``, built for the library that needs them.
+"""The libraries of a GPU, without one: ``hip.cpp`` and ``libraries.cpp``, built for the libraries that need them.
 
-They are one file with the names of all. It exports each symbol that its client needs, in the version that the client
-asks for; what the sources lack raises an exception that names it.
+They are one file with the names of all. It exports each symbol that its clients need, in the version that they ask for;
+ what the sources lack raises an exception that names it.
 """
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx_bridge.core.files.digest import file_digest
@@ -15,14 +16,16 @@ from onnx_bridge.migraphx.compiler import build, digest, kept_folder, run_tool
 
 SOURCES = (Path(__file__).parent / "hip.cpp", Path(__file__).parent / "libraries.cpp")
 LIBRARY = "libgpustub.so"
+_NO_MIOPEN = "compiled without MIOpen"
+"""What stands in a program instead of MIOpen's choice of a kernel."""
 _PURPOSE = "compiling for a GPU that is not there"
-_LIBRARIES = re.compile(r"lib(amdhip64|MIOpen|rocblas|hipblaslt|migraphx_device)\.so")
-_SYMBOLS = re.compile(r"(__)?hip(?!rtc)|_Z\d+hip|miopen|rocblas_|_ZN13hipblaslt_ext|_ZN8migraphx\w+3gpu6device")
+_LIBRARIES = re.compile(r"lib(amdhip64|MIOpen|rocblas|hipblaslt)\.so")
+_SYMBOLS = re.compile(r"(__)?hip(?!rtc)|_Z\d+hip|miopen|rocblas_|_ZN13hipblaslt_ext")
 _ABSENT = """\
-#include <stdexcept>
+[[noreturn]] void absent(const char* symbol);
 #define ABSENT(function, symbol) \\
     extern "C" __attribute__((weak, visibility("default"))) int function() __asm__(symbol); \\
-    int function() { throw std::runtime_error(symbol ": not available without a GPU"); }
+    int function() { absent(symbol); }
 """
 
 
@@ -31,11 +34,17 @@ def stub_version() -> str:
     return digest(SOURCES)[:10]
 
 
-def stub_libraries(client: Path) -> Path:
-    """Return the folder of the libraries of a GPU that a library needs; they are built if needed.
+def has_all_kernels(program: Path) -> bool:
+    """Return whether a saved program has the kernels of its convolutions, if there are any."""
+    with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(_NO_MIOPEN.encode()) < 0
+
+
+def stub_libraries(clients: Sequence[Path]) -> Path:
+    """Return the folder of the libraries of a GPU that others need; they are built if needed.
 
     Args:
-        client: the library, as MIGraphX's libmigraphx_gpu.so.
+        clients: the others, as MIGraphX's libmigraphx_gpu.so.
 
     Raises:
         RuntimeNotFound: there is no compiler.
@@ -43,7 +52,7 @@ def stub_libraries(client: Path) -> Path:
     """
 
     def fill(folder: Path) -> None:
-        symbols = [symbol.split("@") for symbol in _needed_symbols(client)]
+        symbols = [symbol.split("@") for symbol in _needed_symbols(clients)]
         functions = "".join(f'ABSENT(absent{number}, "{name}")\n' for number, (name, *_) in enumerate(symbols))
         (folder / "absent.cpp").write_text(_ABSENT + functions)
         versions: dict[str, list[str]] = {}
@@ -52,24 +61,24 @@ def stub_libraries(client: Path) -> Path:
                 versions.setdefault(label, []).append(name)
         lines = [f"{label} {{ global: {'; '.join(names)}; }};\n" for label, names in versions.items()]
         (folder / "versions.map").write_text("".join(lines))
-        options = ["-fvisibility=hidden", f"-Wl,--version-script={folder / 'versions.map'}"]
-        build(SOURCES[0], folder / LIBRARY, [*SOURCES[1:], folder / "absent.cpp", *options], purpose=_PURPOSE)
-        for soname in _needed_libraries(client):
+        sources = [*SOURCES[1:], folder / "absent.cpp"]
+        exports = f"-Wl,--version-script={folder / 'versions.map'}"
+        options = ["-fvisibility=hidden", f'-DNO_MIOPEN="{_NO_MIOPEN}"', exports]
+        build(SOURCES[0], folder / LIBRARY, [*sources, *options], purpose=_PURPOSE)
+        for soname in _needed_libraries(clients):
             (folder / soname).symlink_to(LIBRARY)
 
-    return kept_folder("gpu-stub", f"{stub_version()}-{file_digest(client)[:10]}", fill)
+    return kept_folder("gpu-stub", f"{stub_version()}-{file_digest(clients[0])[:10]}", fill)
 
 
-def _needed_symbols(client: Path) -> Iterator[str]:
-    """Yield the symbols of a GPU's libraries that a library imports, with ``@VERSION`` if they have one."""
-    for line in run_tool(["nm", "-D", "--undefined-only", client], _PURPOSE).stdout.splitlines():
-        symbol = line.split()[-1]
-        if _SYMBOLS.match(symbol):
-            yield symbol
+def _needed_symbols(clients: Sequence[Path]) -> list[str]:
+    """Return the symbols of a GPU's libraries that others import, with ``@VERSION`` if they have one."""
+    printed = [run_tool(["nm", "-D", "--undefined-only", client], _PURPOSE).stdout for client in clients]
+    symbols = dict.fromkeys(line.split()[-1] for text in printed for line in text.splitlines())
+    return [symbol for symbol in symbols if _SYMBOLS.match(symbol)]
 
 
-def _needed_libraries(client: Path) -> Iterator[str]:
-    printed = run_tool(["readelf", "--dynamic", "--wide", client], _PURPOSE).stdout
-    for soname in re.findall(r"\(NEEDED\).*\[(.*)\]", printed):
-        if _LIBRARIES.match(soname):
-            yield soname
+def _needed_libraries(clients: Sequence[Path]) -> list[str]:
+    printed = [run_tool(["readelf", "--dynamic", "--wide", client], _PURPOSE).stdout for client in clients]
+    sonames = dict.fromkeys(soname for text in printed for soname in re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+    return [soname for soname in sonames if _LIBRARIES.match(soname)]

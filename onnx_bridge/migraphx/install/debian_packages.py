@@ -21,11 +21,10 @@ ARCHITECTURE = "amd64"
 GPU_LIBRARIES = re.compile(r"lib(amdhip64|hiprtc|hipblaslt|miopen|rocblas)[-.\d]*")
 """The dependencies (500 MB) of libmigraphx_gpu alone: without a GPU they are left out."""
 
-_REF_WITHOUT = (
+_WITHOUT = (
     "./etc",
     "./usr/share",
     "*/gconv",  # the C library looks for these in the system's /usr/lib, never here
-    "*/libmigraphx_device.so*",  # GPU kernels: 375 MB
 )
 
 
@@ -45,12 +44,12 @@ class Selection:
 
 
 SELECTIONS: Mapping[InstallTarget, Selection] = {
-    "ref": Selection(absent=GPU_LIBRARIES, without=(*_REF_WITHOUT, "*/libmigraphx_gpu.so*")),
+    "ref": Selection(absent=GPU_LIBRARIES, without=(*_WITHOUT, "*/libmigraphx_gpu.so*", "*/libmigraphx_device.so*")),
     # hiprtc loads comgr, the compiler itself, which is only a dependency of the HIP runtime
     "gpu-compiler": Selection(
         roots=(*ROOTS, "libamd-comgr3"),
         absent=re.compile(GPU_LIBRARIES.pattern.replace("hiprtc|", "")),
-        without=(*_REF_WITHOUT, "*/llvm-*/lib/clang/*"),
+        without=(*_WITHOUT, "*/llvm-*/lib/clang/*"),
     ),
     "gpu": Selection(),
 }

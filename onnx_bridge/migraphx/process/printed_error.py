@@ -12,6 +12,8 @@ _LOCATION = re.compile(r"\S+\.[ch]pp:\d+: (?:[\w~()]+: )?")
 """Source file, line and function, which MIGraphX puts in front of a message."""
 _NO_PRODUCER = re.compile(r'PARSE_GRAPH: invalid onnx file\. Input "(.*)" is unavailable due to .*')
 """The text that MIGraphX prints for a value that it has not parsed, also if the file is valid."""
+_KERNEL = re.compile(r"^(?:.*: )?error: (.+)$(?=(?s:.*)^\d+ errors? generated when compiling for \S+$)", re.MULTILINE)
+"""The first error of the compiler of GPU kernels, after which MIGraphX fails in some other way."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class PrintedError:
     @classmethod
     def parse(cls, printed: str) -> PrintedError:
         """Read the last error in what was printed."""
+        if kernel := _KERNEL.search(printed):
+            return cls(f"a kernel cannot be compiled: {kernel[1]}", False)
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("migraphx_") or "Error:" in line] or lines[-1:]
         text = re.sub(r"^migraphx_\w+: ", "", errors[-1]) if errors else ""

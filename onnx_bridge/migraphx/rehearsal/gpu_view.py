@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.rehearsal.rehearsal import rehearsal
+from onnx_bridge.migraphx.rehearsal.rehearsal import pass_rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 
 _PRODUCTS = {"convolution", "convolution_backwards", "dot", "quant_convolution", "quant_dot"}
@@ -74,9 +74,9 @@ def gpu_view(model: Path, program: Path, runtime: Runtime) -> GpuView:
     Raises:
         MigraphxError: MIGraphX rejects the model.
         WorkerCrashed, WorkerTimeout: its process ended, or timed out.
-        RuntimeNotFound, RuntimeFailure: as for `rehearsal`.
+        RuntimeNotFound, RuntimeFailure: as for `pass_rehearsal`.
     """
-    passes = rehearsal(runtime)
+    passes = pass_rehearsal(runtime)
     parsed = workers.shared(passes.runtime).parse_onnx(model)
     operators = parsed.run_gpu_passes(passes.library, passes.through_quantization)
     parsed.save(program)

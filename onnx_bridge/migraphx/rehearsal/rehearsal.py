@@ -1,4 +1,4 @@
-"""The gpu target's passes for one runtime, and the C++ library with them.
+"""The gpu target's passes for one runtime, and the C++ library with them: the rehearsal without kernels.
 
 The library is built once for a runtime, with g++ and the headers of the runtime's version: those beside its libraries,
 as ROCm installs them, or Debian's package migraphx-dev for a private runtime. Headers and library are kept in the cache
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
@@ -20,12 +22,16 @@ from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine
 from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
+from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 
 QUANTIZATION = "simplify_qdq"
 """The group of passes that rewrites quantization."""
 FUSION = "fuse_pointwise_reduce"
 """The group of passes that fuses pointwise operators and reductions."""
+AS_GPU = "rehearsed as gpu, on MIGraphX ref"
+"""The name of a leg of a comparison for which passes alone are rehearsed."""
 SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
@@ -34,18 +40,14 @@ _KIND, _BUILT, _GROUPS = "rehearsal", "gpu_passes.so", "groups.txt"
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """The passes of the gpu target that a runtime runs without a GPU.
+class PassRehearsal(Rehearsal):
+    """The passes of the gpu target that a runtime runs without a GPU; ``ref`` then computes the program.
 
     Attributes:
-        runtime: the runtime, by its C library: a program is passed to the passes by its address.
-        library: the library with the passes.
-        groups: the names of the groups of passes, in order.
+        library: the library with the passes, which get a program by its address.
     """
 
-    runtime: Runtime
     library: Path
-    groups: tuple[str, ...]
 
     @property
     def through_quantization(self) -> int:
@@ -53,12 +55,26 @@ class Rehearsal:
         return self.groups.index(QUANTIZATION) + 1
 
     @property
-    def before_fusion(self) -> Rehearsal:
+    def before_fusion(self) -> PassRehearsal:
         """The groups before the one that fuses pointwise operators and reductions."""
         return self.first(self.groups.index(FUSION))
 
-    def first(self, count: int) -> Rehearsal:
+    option = "--rehearse gpu"
+    leg = AS_GPU
+
+    def first(self, count: int) -> PassRehearsal:
         return replace(self, groups=self.groups[:count])
+
+    def worker(self, environment: Mapping[str, str] | None = None, *, checks_heap: bool = False) -> workers.Worker:
+        return (
+            workers.shared_with_heap_checks(self.runtime) if checks_heap else workers.shared(self.runtime, environment)
+        )
+
+    def prepare(self, program: RemoteProgram) -> list[dict[str, Any]]:
+        return program.run_gpu_passes(self.library, len(self.groups))
+
+    def to_json(self, count: int) -> dict[str, Any]:
+        return {"passes": {"library": str(self.library), "count": count}}
 
     @property
     def note(self) -> str:
@@ -74,7 +90,7 @@ class Rehearsal:
         return f"{_digest()} {' '.join(self.groups)}"
 
 
-def rehearsal(runtime: Runtime) -> Rehearsal:
+def pass_rehearsal(runtime: Runtime) -> PassRehearsal:
     """Return the passes of the gpu target for a runtime; their library is built if needed.
 
     Raises:
@@ -92,7 +108,7 @@ def rehearsal(runtime: Runtime) -> Rehearsal:
         (folder / _GROUPS).write_text("\n".join(answer["groups"]))
 
     kept = kept_folder(_KIND, f"{runtime.identity}-{_digest()[:10]}", fill)
-    return Rehearsal(by_library, kept / _BUILT, tuple((kept / _GROUPS).read_text().splitlines()))
+    return PassRehearsal(by_library, tuple((kept / _GROUPS).read_text().splitlines()), kept / _BUILT)
 
 
 def _digest() -> str:

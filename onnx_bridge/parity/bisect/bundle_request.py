@@ -76,7 +76,7 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
 
 def _settings(request: ParityRequest) -> list[str]:
     """Return the settings that a bundle has of its own; if the gpu target is rehearsed, the target is another."""
-    return ["pipeline", "dims", "shapes", "freeze", *([] if request.rehearse else ["target"])]
+    return ["pipeline", "dims", "shapes", "freeze", *([] if request.rehearsed else ["target"])]
 
 
 def _calibrated_precision(bundle: Bundle) -> LowPrecision | None:

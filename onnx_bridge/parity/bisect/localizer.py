@@ -17,7 +17,8 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.rehearsal.rehearsal import Rehearsal, rehearsal
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
@@ -50,7 +51,7 @@ class FaultLocalizer:
 
     Attributes:
         name: the name of the model.
-        rehearsal: the passes of the gpu target, if they are to be rehearsed.
+        rehearsal: the rehearsal of the gpu target that is asked for, if any.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
         applications: the cleaning.
@@ -71,7 +72,7 @@ class FaultLocalizer:
         self.runtime = runtimes.find(request.conversion.runtime)
         self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.conversion.limits
-        self.rehearsal = None if request.rehearse is None else rehearsal(self.runtime)
+        self.rehearsal = rehearsal(request.rehearsed, self.runtime)
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}
         self.notes: list[str] = []
@@ -84,7 +85,7 @@ class FaultLocalizer:
             progress=progress,
             budget=request.conversion.probe_budget,
             compile_for=self.target,
-            rehearsal=rehearsal(self.runtime) if request.conversion.rehearse else None,
+            rehearsal=rehearsal(request.conversion.rehearsed, self.runtime),
         )
         self.tell("clean")
         self.applications = PassApplications(self.model, self._verdicts, request.conversion, progress)
@@ -167,7 +168,7 @@ class FaultLocalizer:
         Args:
             host: whether nodes that MIGraphX cannot run are left out.
             precision: what MIGraphX computes in.
-            passes: the passes of the gpu target that run first.
+            passes: a rehearsal of the gpu target.
         """
         component = Component.MIGRAPHX if precision is None else Component.PRECISION
         component = component if passes is None else Component.REHEARSAL
@@ -227,9 +228,10 @@ class FaultLocalizer:
         tolerances = self.tolerances if precision is None else self.tolerances.at_least(precision)
         if passes is not None and is_quantized(model):
             tolerances = tolerances.at_least("int8")
-        runtime = self.runtime if passes is None else passes.runtime
         # this worker checks its heap, if the runtime can, so that a submodel that corrupts it is blamed itself
-        device = Device(workers.shared_with_heap_checks(runtime), self.target, self.limits, passes)
+        device = Device(workers.shared_with_heap_checks(self.runtime), self.target, self.limits)
+        if passes is not None:
+            device = Device(passes.worker(checks_heap=True), passes.target, self.limits, passes)
         detector = SymptomDetector(device, tolerances, runs, precision)
         outputs = [str(value.name) for value in model.graph.outputs]
         whole = [Submodel(model, samples, extractor.values(outputs), list(range(len(samples))))]

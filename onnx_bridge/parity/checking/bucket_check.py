@@ -11,6 +11,8 @@ from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.padding import bucket_samples
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of, rehearsed, tolerances_of_bundle
 from onnx_bridge.parity.checking.report import CheckReport, Leg
@@ -43,8 +45,10 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     buckets = [program.dims for program in bundle.manifest.programs]
     tolerances, _ = tolerances_of_bundle(request, bundle)
     sides: list[tuple[str, Bundle | GpuPreview, Tolerances]] = [("", bundle, tolerances)]
-    if request.rehearse is not None:
-        sides.append((", as a GPU computes quantization", GpuPreview(bundle), rehearsed(tolerances, bundle)))
+    passes = rehearsal(request.rehearsed, runtimes.find(bundle.programs[0].runtime_name))
+    if passes is not None and passes.computes:
+        preview = GpuPreview(bundle, passes)
+        sides.append((", as a GPU computes quantization", preview, rehearsed(tolerances, bundle)))
     legs = []
     for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
         name = f"bucket {label(info.dims)}{how}"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.gpu_preview import GpuPreview
-from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.errors import InputError, NotEmulated, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
+from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
@@ -21,7 +23,7 @@ from onnx_bridge.parity.checking.baseline import Baseline, converted, rehearsed
 from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.parity.checking.decoder_check import check_decoder
-from onnx_bridge.parity.checking.report import AS_GPU, CheckReport, Leg
+from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
@@ -104,7 +106,8 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     baseline.compare_cleaned(tell)
     outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell)
     baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
-    gpu_notes = _compare_as_gpu(bundle, baseline, tell) if request.rehearse is not None else ()
+    passes = rehearsal(request.rehearsed, runtimes.find(bundle.program.runtime_name))
+    gpu_notes = () if passes is None else _compare_as_gpu(bundle, passes, baseline, tell)
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
     bisection = None if failure is None else bisect_failure(bundle, failure, baseline.samples[failure.sample or 0])
     manifest = bundle.manifest
@@ -149,13 +152,37 @@ def _check_unconverted(
     return baseline.report(localizer.name, localizer.runtime.version, notes, layers, bisection)
 
 
-def _compare_as_gpu(bundle: Bundle, baseline: Baseline, tell: Progress) -> Sequence[str]:
-    """Compare what the bundle computes after the gpu target's passes; returns notes on them and their kernels."""
-    preview = GpuPreview(bundle)
-    outputs, failure = run_until_failure(preview.bundle, baseline.samples, AS_GPU, tell)
-    baseline.compare(AS_GPU, outputs, rehearsed(baseline.device_tolerances, bundle), failure)
-    advice = "`onnx-bridge bisect --rehearse gpu` names the group of passes, and the nodes"
-    return preview.rehearsal.note, *preview.kernel_notes, *([] if baseline.legs[-1].passed else [advice])
+def _compare_as_gpu(bundle: Bundle, passes: Rehearsal, baseline: Baseline, tell: Progress) -> Sequence[str]:
+    """Compare what a bundle computes in a rehearsal of the gpu target; returns notes on that and its kernels."""
+    preview = GpuPreview(bundle, passes)
+    if not passes.computes:
+        tell(passes.groups[0])
+        try:
+            preview.open()
+        except RuntimeFailure as error:
+            baseline.legs.append(Leg(passes.groups[0], failure=Failure.of(error)))
+            return (f"`onnx-bridge bisect {passes.option} --no-host` names the nodes",)
+        return () if bundle.manifest.program.gpu_programs else (passes.note,)
+    outputs, failure = run_until_failure(preview.bundle, baseline.samples, passes.leg, tell)
+    if failure is not None and isinstance(failure.error, NotEmulated):
+        return passes.note, f"{passes.leg}: {failure.error.what}"
+    baseline.compare(passes.leg, outputs, rehearsed(baseline.device_tolerances, bundle), failure)
+    advice = f"`onnx-bridge bisect {passes.option}` names the nodes; what differs is to be confirmed on a GPU"
+    notes = () if baseline.legs[-1].passed else (advice,)
+    note = () if bundle.manifest.program.gpu_programs else (passes.note,)
+    return *note, *preview.kernel_notes, *_coverage(preview), *notes
+
+
+def _coverage(preview: GpuPreview) -> Sequence[str]:
+    """Return a note on what was emulated."""
+    counts = preview.coverage
+    if not counts:
+        return ()
+    listed = ", ".join(f"{counts[name]:,} {name}" for name in ("kernels", "instructions", "products") if counts[name])
+    return (
+        f"{preview.rehearsal.leg}: {listed}; products are the host's. It is the arithmetic of the machine code: not "
+        "MIOpen's or rocBLAS's kernels, the rounding of transcendental instructions, races, or speed",
+    )
 
 
 def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> LayerReport:

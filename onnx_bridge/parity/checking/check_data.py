@@ -11,10 +11,12 @@ from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import BridgeError, RuntimeFailure, RuntimeNotFound, Step
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.accuracy import AccuracyReport, Scores
 from onnx_bridge.parity.checking.baseline import CLEANED, converted, device_name, original_of
-from onnx_bridge.parity.checking.report import AS_GPU, REFERENCE
+from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import failed_on, versions
 from onnx_bridge.reference.reference import Reference
@@ -63,8 +65,9 @@ def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckReq
     dataset = Dataset(data, bundle.specs, request.samples, bundle.most_rows)
     cleaned = {} if bundle.model_path is None else {CLEANED: Reference(bundle.model_path).run}
     device: dict[str, Side] = {device_name(bundle): bundle}
-    if request.rehearse is not None:
-        device[AS_GPU] = GpuPreview(bundle)
+    passes = rehearsal(request.rehearsed, runtimes.find(bundle.programs[0].runtime_name))
+    if passes is not None and passes.computes:
+        device[passes.leg] = GpuPreview(bundle, passes)
     sides = _Sides(cleaned, device)
     countdown = Countdown(tell, "dataset", dataset.count)
     for sample, label in dataset:

@@ -32,7 +32,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         InputError: the request has inputs or layers, or the original is gone or was changed.
         RuntimeNotFound: no MIGraphX here runs the bundle.
     """
-    if request.inputs is not None or request.layers or request.rehearse is not None:
+    if request.inputs is not None or request.layers or request.rehearsed is not None:
         what = "decoders are compared on generated prompts, without their layers, and as they are"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one program")
     path, notes = original_of(bundle, request.reference)

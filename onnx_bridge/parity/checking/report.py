@@ -15,8 +15,6 @@ from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison
 
-AS_GPU = "rehearsed as gpu, on MIGraphX ref"
-"""The name of the leg of ``rehearse="gpu"``."""
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
 

@@ -17,6 +17,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord, to_json
 from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.parity.bisect.bisection import Component
 from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
@@ -133,7 +134,10 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
         localizer.target, request.precision, localizer.runtime.version, checks_heap=without_heap_checks is None
     )
     notes = list(localizer.notes)
-    if passes is not None:
+    if isinstance(passes, GpuCompiler):
+        environment = replace(environment, target=passes.target)
+        notes = [passes.note, *notes]
+    elif passes is not None:
         whole = Submodel(minimal.model, [{**minimal.sample}], [{**minimal.expected}], [0])
         group = first_group(nodes.detector, [whole])
         environment = replace(environment, groups=passes.groups[: passes.groups.index(group) + 1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from onnx_bridge.bundle.device import Device, InsideDevice, run_program, to_tensors
 from onnx_bridge.core.delta_debug import bisect_first
-from onnx_bridge.core.errors import Step
+from onnx_bridge.core.errors import NotEmulated, Step
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
@@ -55,6 +55,8 @@ class SymptomDetector:
                 self._quantize(program, submodel)
                 step = Step.COMPILE
                 self.device.compile(program)
+                if self.device.rehearsal is not None and not self.device.rehearsal.computes:
+                    return None
                 step = Step.RUN
                 symptom: Symptom | None = None
                 for number, inputs, expected in zip(submodel.numbers, submodel.inputs, submodel.expected, strict=True):
@@ -63,6 +65,8 @@ class SymptomDetector:
                     if compared.differs:
                         symptom = worse(symptom, Symptom.of_comparison(compared, number, step=step, outputs=outputs))
                 return symptom
+        except NotEmulated:
+            return None
         except tuple(KIND_OF) as error:
             return Symptom(SymptomKind.of(error), step, error.what, number)
 

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeNotFound
+from onnx_bridge.migraphx.architectures import ARCHITECTURES, named_architecture
 from onnx_bridge.migraphx.gpu import compiler
-from onnx_bridge.migraphx.gpu.architectures import ARCHITECTURES, architecture_named
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler, gpu_compiler
 from onnx_bridge.migraphx.install.debian_packages import GPU_LIBRARIES
 from onnx_bridge.migraphx.install_record import InstallRecord
@@ -76,7 +76,7 @@ def test_what_only_the_gpu_target_refuses(gfx942: GpuCompiler) -> None:
 
 def test_architectures_are_validated() -> None:
     with pytest.raises(InputError, match="gfx942"):
-        architecture_named("gfx924")
+        named_architecture("gpu:gfx924")
 
 
 def test_a_machine_without_the_compiler(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:

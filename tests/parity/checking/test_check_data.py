@@ -16,10 +16,10 @@ import onnx_bridge
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.rehearsal.rehearsal import AS_GPU
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.parity.checking.baseline import CLEANED
-from onnx_bridge.parity.checking.check import AS_GPU
 from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from tests.passes.helpers import tiny

@@ -59,13 +59,16 @@ ARCHITECTURES = {
 """By name: from LLVM's "User Guide for AMDGPU Backend" and AMD's "GPU specifications"."""
 
 
-def architecture_named(name: str) -> Architecture:
-    """Return an architecture.
+def named_architecture(target: str) -> Architecture | None:
+    """Return the architecture of a target ``gpu:ARCHITECTURE``; None for other targets.
 
     Raises:
-        InputError: it is not known.
+        InputError: the architecture is not known.
     """
+    kind, colon, name = target.partition(":")
+    if (kind, colon) != ("gpu", ":"):
+        return None
     if name not in ARCHITECTURES:
         hint = nearest(name, ARCHITECTURES) or f"one of: {', '.join(ARCHITECTURES)}"
-        raise InputError("the GPU architecture is not known", where=f"gpu:{name}", hint=hint)
+        raise InputError("the GPU architecture is not known", where=f"target {target!r}", hint=hint)
     return ARCHITECTURES[name]

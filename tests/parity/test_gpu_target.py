@@ -1,0 +1,85 @@
+"""The target ``gpu:ARCHITECTURE`` of the verbs, on a machine without such a GPU: passes and kernels are compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnx_bridge
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.process.printed_error import PrintedError
+
+TARGET = "gpu:gfx942"
+CONV_4D = "(float[1,1,2,2,2,2] x, float[1,1,1,1,1,1] w) => (float[1,1,2,2,2,2] y) { y = Conv(x, w) }"
+CONV = "(float[1,1,3,3] x, float[1,1,2,2] w) => (float[1,1,2,2] y) { y = Conv(x, w) }"
+PRODUCT = "(float[2,4] x, float[4,2] w) => (float[2,2] y) { p = MatMul(x, w) y = Sin(p) }"
+
+
+def model(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}'))
+
+
+def test_doctor_asks_the_compiler(tmp_path: Path) -> None:
+    diagnosis = onnx_bridge.doctor(model(CONV_4D), target=TARGET)
+    (node,) = diagnosis.nodes
+    assert (node.verdict, node.action) == ("rejected", "host partition")
+    assert "at most 5 dimensions" in node.message
+    assert any("not run on a GPU" in note for note in diagnosis.notes)
+    assert onnx_bridge.doctor(model(CONV_4D), target="ref").nodes[0].verdict == "ok"
+
+
+def test_bisect_and_reduce_name_the_node(tmp_path: Path) -> None:
+    fault = onnx_bridge.bisect(model(CONV_4D), target=TARGET, pipeline="none", host=False).fault
+    assert fault is not None
+    assert (fault.component.value, fault.kind.value) == ("rehearsal", "rejected")
+    assert fault.group == "compiling for gfx942"
+    assert [node.operator for node in fault.nodes] == ["Conv"]
+    onnx_bridge.reduce(model(CONV_4D), tmp_path, target=TARGET, pipeline="none")
+    assert not list(tmp_path.glob("*.cpp"))
+    assert 'get_target("gpu")' in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("text", "complete"), [(PRODUCT, True), (CONV, False)])
+def test_a_bundle_has_the_program_beside_the_one_that_proves_it(text: str, complete: bool, tmp_path: Path) -> None:
+    bundle = onnx_bridge.convert(model(text), tmp_path / "bundle", target=TARGET)
+    (program,) = bundle.manifest.program.gpu_programs
+    assert (bundle.manifest.target, program.architecture, program.complete) == ("ref", "gfx942", complete)
+    assert (tmp_path / "bundle" / program.file.file).suffixes == [".gfx942", ".mxr"]
+    assert any(program.file.file in note and "not run on a GPU" in note for note in bundle.manifest.notes)
+    assert onnx_bridge.verify(tmp_path / "bundle").passed
+    report = onnx_bridge.check(bundle, target=TARGET)
+    assert report.passed
+    assert ("emulated gfx942" in [leg.name for leg in report.legs]) == complete
+    assert any(("1 products" if complete else "not emulated: miopenRunSolution") in note for note in report.notes)
+
+
+def test_wrong_numbers_of_a_kernel_are_found(tmp_path: Path) -> None:
+    largest = model("(float[2] x, float[2] z) => (float[2] y) { m = Max(x, z) y = Neg(m) }")
+    sample = {"x": np.array([np.nan, 1], np.float32), "z": np.array([2, 3], np.float32)}
+    report = onnx_bridge.bisect(largest, target=TARGET, pipeline="none", inputs=[sample], host=False)
+    assert report.fault is not None
+    assert (report.fault.component.value, report.fault.kind.value) == ("rehearsal", "wrong")
+    assert [node.operator for node in report.fault.nodes] == ["Max"]
+
+
+def test_a_program_alone_is_not_proven(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="proven by one for ref"):
+        onnx_bridge.convert(model(PRODUCT), tmp_path / "program.mxr", target=TARGET)
+
+
+def test_unknown_architectures(tmp_path: Path) -> None:
+    for verb in (onnx_bridge.doctor, onnx_bridge.check, onnx_bridge.bisect):
+        with pytest.raises(InputError, match="gfx942"):
+            verb(model(PRODUCT), target="gpu:gfx924")
+
+
+def test_errors_of_the_kernels_compiler() -> None:
+    printed = (
+        "x.hip:3:1: error: unsupported cmpxchg\n1 error generated when compiling for gfx942.\nError: std::bad_alloc\n"
+    )
+    assert PrintedError.parse(printed) == PrintedError("a kernel cannot be compiled: unsupported cmpxchg", False)
+    assert PrintedError.parse("Error: std::bad_alloc").out_of_memory
