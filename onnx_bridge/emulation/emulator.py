@@ -33,6 +33,8 @@ _HIDDEN = {
     )
 }
 _ZERO = len(_HIDDEN)
+_USER = {3: 1, 1: 2}
+"""The kinds of user SGPRs that hold an address, by their bit in the properties: of the arguments, of the packet."""
 
 
 class _Hidden(ctypes.Structure):
@@ -50,7 +52,7 @@ class _Kernel(ctypes.Structure):
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        *(("groups", ctypes.c_uint32 * 3), ("size", ctypes.c_uint32 * 3)),
+        *(("grid", ctypes.c_uint32 * 3), ("size", ctypes.c_uint32 * 3)),
         *(("dynamic_lds", ctypes.c_uint32), ("threads", ctypes.c_uint32)),
         *(("arguments", ctypes.c_void_p), ("arguments_size", ctypes.c_uint64)),
         *(("memory", ctypes.c_void_p), ("memory_count", ctypes.c_uint64)),
@@ -71,7 +73,7 @@ class Launch:
     """How a kernel is launched.
 
     Attributes:
-        groups: workgroups along x, y, z.
+        grid: work-items along x, y, z; the last workgroup along an axis may have fewer than the others.
         size: work-items of a workgroup along x, y, z.
         arguments: the explicit arguments, as they lie in the kernel's argument memory.
         dynamic_lds: bytes of LDS beyond what the kernel declares.
@@ -81,7 +83,7 @@ class Launch:
         backwards: whether the waves of a workgroup take turns in descending order.
     """
 
-    groups: tuple[int, int, int]
+    grid: tuple[int, int, int]
     size: tuple[int, int, int]
     arguments: bytes
     dynamic_lds: int = 0
@@ -148,13 +150,13 @@ class Program:
         kernel = self.code_object.kernels.get(name)
         if kernel is None:
             raise InputError(f"the code object has no kernel {name}")
-        if not 0 < np.prod(launch.size, dtype=object) <= 1024 or min(launch.groups) < 0:
+        if not 0 < np.prod(launch.size, dtype=object) <= 1024 or min(launch.grid) < 0:
             raise InputError(f"a workgroup of {launch.size} work-items is impossible", where=f"kernel {name}")
         described = self._described(kernel)
         memory = np.array(sorted(launch.memory), np.uint64).reshape(-1, 2)
         report = _Report()
         request = _Launch(
-            *((ctypes.c_uint32 * 3)(*launch.groups), (ctypes.c_uint32 * 3)(*launch.size)),
+            *((ctypes.c_uint32 * 3)(*launch.grid), (ctypes.c_uint32 * 3)(*launch.size)),
             *(
                 launch.dynamic_lds,
                 launch.threads,
@@ -209,8 +211,8 @@ class Program:
         at = 0
         for bit, count in enumerate((4, 2, 2, 2, 2, 2, 1)):
             if kernel.properties >> bit & 1:
-                if bit == 3:
-                    described.user[at] = 1
+                if bit in _USER:
+                    described.user[at] = _USER[bit]
                 at += count
         length, offset = kernel.preload & 0x7F, kernel.preload >> 7
         for n in range(length if self._old else 0):

@@ -113,7 +113,7 @@ class Bench:
         words = np.array([*scalars, 0], np.uint64).astype(np.uint32)
         found = np.full((max(1, len(results)), self.wave), 0xDEADBEEF, np.uint32)
         arguments = struct.pack("<3Q", *(array.ctypes.data for array in (given, words, found)))
-        program.launch("k", Launch((1, 1, 1), (self.wave, 1, 1), arguments, **launch))
+        program.launch("k", Launch((self.wave, 1, 1), (self.wave, 1, 1), arguments, **launch))
         return list(found)
 
     def program(self, body: str, lds: int = 0, scratch: int = 0) -> Program:

@@ -28,6 +28,7 @@ extern "C" __global__ void reversed(const float* a, float* c) {
 extern "C" __global__ void quotient(const float* a, const float* b, float* c) {
   c[threadIdx.x] = a[threadIdx.x] / b[threadIdx.x];
 }
+extern "C" __global__ void sizes(float* c) { c[blockIdx.x * 128 + threadIdx.x] = blockDim.x; }
 extern "C" __global__ void forever(volatile int* a) { while (*a == 0) {} }
 __device__ __noinline__ float twice(float x) { return x * 2 + 1; }
 __device__ __noinline__ float halved(float x) { return x / 2; }
@@ -60,7 +61,7 @@ def numbers(count: int) -> np.ndarray:
 def test_a_grid_with_a_rest(program: Program, threads: int) -> None:
     a, b, c = numbers(1000), numbers(1000)[::-1].copy(), np.zeros(1001, np.float32)
     before = sum(program.counts().values())
-    executed = program.launch("add", Launch((4, 1, 1), (256, 1, 1), arguments(a, b, c, 1000), threads=threads))
+    executed = program.launch("add", Launch((1024, 1, 1), (256, 1, 1), arguments(a, b, c, 1000), threads=threads))
     assert np.array_equal(c[:1000], a + b)
     assert c[1000] == 0
     assert executed == sum(program.counts().values()) - before > 100
@@ -69,7 +70,7 @@ def test_a_grid_with_a_rest(program: Program, threads: int) -> None:
 @pytest.mark.parametrize("backwards", [False, True])
 def test_waves_meet_at_barriers(program: Program, backwards: bool) -> None:
     a, c = numbers(1536), np.zeros(1536, np.float32)
-    program.launch("reversed", Launch((1, 3, 1), (128, 4, 1), arguments(a, c), backwards=backwards))
+    program.launch("reversed", Launch((128, 12, 1), (128, 4, 1), arguments(a, c), backwards=backwards))
     assert np.array_equal(c.reshape(3, 512), a.reshape(3, 512)[:, ::-1])
 
 
@@ -80,7 +81,7 @@ def test_a_division_is_rounded_once_also_where_it_is_subnormal(program: Program)
     )
     a, b = (each.ravel().copy() for each in np.meshgrid(special, special))
     c = np.zeros(256, np.float32)
-    program.launch("quotient", Launch((1, 1, 1), (256, 1, 1), arguments(a, b, c)))
+    program.launch("quotient", Launch((256, 1, 1), (256, 1, 1), arguments(a, b, c)))
     with np.errstate(all="ignore"):
         expected = a / b
     assert np.array_equal(c, expected, equal_nan=True)
@@ -90,18 +91,18 @@ def test_a_division_is_rounded_once_also_where_it_is_subnormal(program: Program)
 @pytest.mark.parametrize("which", [0, 1])
 def test_functions_are_called_by_address(program: Program, which: int) -> None:
     a, c = numbers(64), np.zeros(64, np.float32)
-    program.launch("called", Launch((1, 1, 1), (64, 1, 1), arguments(a, c, which)))
+    program.launch("called", Launch((64, 1, 1), (64, 1, 1), arguments(a, c, which)))
     assert np.array_equal(c, a * 2 + 1 if which else a / 2)
 
 
 def test_memory_that_must_not_be_touched_is_named(program: Program) -> None:
     a = numbers(256)
-    launch = Launch((1, 1, 1), (256, 1, 1), arguments(a, a, 16, 256))
+    launch = Launch((256, 1, 1), (256, 1, 1), arguments(a, a, 16, 256))
     with pytest.raises(KernelFault) as caught:
         program.launch("add", launch)
     assert (caught.value.kernel, caught.value.address >> 12) == ("add", 0)
     assert caught.value.instruction.startswith("global_store")
-    beyond = Launch(launch.groups, launch.size, arguments(a, a, a, 256), memory=[(a.ctypes.data, a.ctypes.data + 1020)])
+    beyond = Launch(launch.grid, launch.size, arguments(a, a, a, 256), memory=[(a.ctypes.data, a.ctypes.data + 1020)])
     with pytest.raises(KernelFault) as caught:
         program.launch("add", beyond)
     assert caught.value.address == a.ctypes.data + 1020
@@ -109,7 +110,7 @@ def test_memory_that_must_not_be_touched_is_named(program: Program) -> None:
 
 def test_an_endless_kernel_ends(program: Program) -> None:
     with pytest.raises(KernelFault):
-        program.launch("forever", Launch((1, 1, 1), (64, 1, 1), arguments(np.zeros(1, np.int32)), limit=1000))
+        program.launch("forever", Launch((64, 1, 1), (64, 1, 1), arguments(np.zeros(1, np.int32)), limit=1000))
 
 
 def test_what_cannot_be_launched_is_refused(program: Program) -> None:
@@ -138,3 +139,9 @@ def test_a_damaged_file_is_refused(toolchain: Toolchain, bench: Bench, damage: s
     data[damage] = b"\xff" * (damage.stop - damage.start)
     with pytest.raises(InputError):
         Program(bytes(data), toolchain.disassemble)
+
+
+def test_the_last_workgroup_may_be_smaller(program: Program) -> None:
+    c = np.zeros(384, np.float32)
+    program.launch("sizes", Launch((300, 1, 1), (128, 1, 1), arguments(c)))
+    assert np.array_equal(c, [*[128] * 300, *[0] * 84])

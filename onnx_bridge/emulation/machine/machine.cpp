@@ -31,7 +31,7 @@ struct Kernel // as the Python side writes it
 };
 struct Launch
 {
-    u32 groups[3], size[3], dynamic_lds, threads;
+    u32 grid[3], size[3], dynamic_lds, threads;
     const void* arguments; u64 arguments_size;
     const Range* memory; u64 memory_count;
     u64 limit, seed;
@@ -43,7 +43,7 @@ struct Report
 
 namespace {
 enum Flag : u32 { ID_X = 1, ID_Y = 2, ID_Z = 4, GROUP_INFO = 8, SCRATCH_OFFSET = 16, IDS_IN_TRAP = 32 };
-enum User : u8 { NOTHING, ARGUMENTS, PRELOAD = 16 };   // from PRELOAD on: a word of the arguments
+enum User : u8 { NOTHING, ARGUMENTS, PACKET, PRELOAD = 16 };   // from PRELOAD on: a word of the arguments
 enum Hidden : u16 { BLOCKS_X, BLOCKS_Y, BLOCKS_Z, SIZE_X, SIZE_Y, SIZE_Z, REST_X, REST_Y, REST_Z, DIMENSIONS, DYNAMIC_LDS, ZERO };
 
 thread_local sigjmp_buf* rescue = nullptr;
@@ -89,22 +89,33 @@ struct Worker // what a thread needs for one workgroup at a time
     std::vector<u32> registers, ids; std::vector<u8> lds, scratch;
     std::vector<u64> counts;
     std::vector<u8> arguments;
+    u16 packet[32] = {}; // of the dispatch: sizes of a workgroup from byte 4, of the grid from byte 12
     u64 steps = 0;
+    u32 groups[3], size[3] = {};
     static constexpr u32 POISON = 0xffa5a5a5; // a NaN, and as whole numbers large or negative
 
     Worker(const Program& p, const Kernel& k, const Launch& l) : p(p), k(k), launch(l), counts(p.code.size())
     {
         const u32 items = l.size[0] * l.size[1] * l.size[2], n = (items + WAVE - 1) / WAVE;
+        for (int d = 0; d < 3; d++) groups[d] = (l.grid[d] + l.size[d] - 1) / l.size[d];
         registers.resize((u64)n * k.vectors * WAVE + 16);
         lds.resize(k.lds + l.dynamic_lds);
         scratch.resize((u64)n * WAVE * k.scratch);
         for (u32 i = 0; i < n; i++) waves.push_back(std::make_unique<Wave>());
-        for (u32 i = 0; i < n * WAVE; i++)
-            ids.push_back(i % l.size[0] | i / l.size[0] % l.size[1] << 10 | i / l.size[0] / l.size[1] << 20);
+        resize(l.size);
+        for (int d = 0; d < 3; d++) packet[2 + d] = l.size[d];
+        std::memcpy(&packet[6], l.grid, sizeof l.grid);
+    }
+    void resize(const u32* to) // the work-items of the next group
+    {
+        if (std::equal(to, to + 3, size)) return;
+        std::copy_n(to, 3, size);
+        ids.clear();
+        for (u32 i = 0; i < waves.size() * WAVE; i++) ids.push_back(i % to[0] | i / to[0] % to[1] << 10 | i / to[0] / to[1] << 20);
     }
     void start(Wave& w, u32 number, const u32* group, Group& g)
     {
-        const u32 items = launch.size[0] * launch.size[1] * launch.size[2];
+        const u32 items = size[0] * size[1] * size[2];
         std::fill(std::begin(w.s), std::end(w.s), POISON);
         w.s[NONE] = w.s[SCC] = 0;
         w.v = registers.data() + (u64)number * k.vectors * WAVE;
@@ -121,6 +132,7 @@ struct Worker // what a thread needs for one workgroup at a time
         u32 at = 0;
         for (; at < k.user_scalars; at++)
             if (k.user[at] == ARGUMENTS) w.put(at, (u64)arguments.data()), at++;
+            else if (k.user[at] == PACKET) w.put(at, (u64)packet), at++;
             else if (k.user[at] >= PRELOAD) std::memcpy(&w.s[at], arguments.data() + 4 * (k.user[at] - PRELOAD), 4);
         if (k.flags & ID_X) w.s[at++] = group[0];
         if (k.flags & ID_Y) w.s[at++] = group[1];
@@ -132,12 +144,15 @@ struct Worker // what a thread needs for one workgroup at a time
     }
     bool group(u64 number, Report& r)
     {
-        const u32 at[3] = {(u32)(number % launch.groups[0]), (u32)(number / launch.groups[0] % launch.groups[1]), (u32)(number / launch.groups[0] / launch.groups[1])};
-        Group g{&p, lds.data(), (u32)lds.size(), launch.memory, launch.memory_count, 0, ""};
+        const u32 at[3] = {(u32)(number % groups[0]), (u32)(number / groups[0] % groups[1]), (u32)(number / groups[0] / groups[1])};
+        u32 part[3]; // the last group along an axis may be smaller
+        for (int k = 0; k < 3; k++) part[k] = std::min(launch.size[k], launch.grid[k] - at[k] * launch.size[k]);
+        resize(part);
+        Group g{&p, lds.data(), (u32)lds.size(), launch.memory, launch.memory_count, 0, "", packet};
         for (std::size_t n = 0; n + 3 < lds.size() + 3; n += 4) std::memcpy(&lds[n], &POISON, std::min<std::size_t>(4, lds.size() - n));
         std::fill(scratch.begin(), scratch.end(), 0xa5);
         sigjmp_buf here;
-        const u32 n = waves.size();
+        const u32 n = (part[0] * part[1] * part[2] + WAVE - 1) / WAVE;
         for (u32 i = 0; i < n; i++) start(*waves[i], i, at, g);
         volatile u32 running = 0;
         if (sigsetjmp(here, 0)) { rescue = nullptr; fail(*waves[running], current, "touches memory that is not there", fault_address); }
@@ -159,15 +174,17 @@ struct Worker // what a thread needs for one workgroup at a time
             }
             rescue = nullptr;
         }
-        for (auto& w : waves) steps += w->steps;
-        for (auto& w : waves)
-            if (w->state == FAILED)
+        for (u32 i = 0; i < n; i++)
+        {
+            const Wave* w = waves[i].get();
+            steps += w->steps;
+            if (w->state == FAILED && !r.state)
             {
                 r.state = 1; r.place = w->pc->place; r.address = g.fault;
                 std::copy_n(at, 3, r.group); std::memcpy(r.what, g.what, sizeof r.what);
-                return false;
             }
-        return true;
+        }
+        return !r.state;
     }
     void fill_arguments()
     {
@@ -176,10 +193,11 @@ struct Worker // what a thread needs for one workgroup at a time
         for (u32 n = 0; n < k.hidden_count; n++)
         {
             const auto [offset, size, kind] = k.hidden[n];
-            const u32 dimensions = launch.groups[2] * launch.size[2] > 1 ? 3 : launch.groups[1] * launch.size[1] > 1 ? 2 : 1;
+            const u32 dimensions = launch.grid[2] > 1 ? 3 : launch.grid[1] > 1 ? 2 : 1;
             u64 value = 0;
-            if (kind <= BLOCKS_Z) value = launch.groups[kind];
+            if (kind <= BLOCKS_Z) value = launch.grid[kind] / launch.size[kind];
             else if (kind <= SIZE_Z) value = launch.size[kind - SIZE_X];
+            else if (kind <= REST_Z) value = launch.grid[kind - REST_X] % launch.size[kind - REST_X];
             else if (kind == DIMENSIONS) value = dimensions;
             else if (kind == DYNAMIC_LDS) value = launch.dynamic_lds;
             if (offset + size <= (int)arguments.size()) std::memcpy(arguments.data() + offset, &value, std::min<u32>(size, 8));
@@ -203,7 +221,8 @@ bool inside(Wave& w, u64 address, u64 bytes)
     const Range* r = std::upper_bound(g.memory, end, address, [](u64 a, const Range& r) { return a < r.begin; });
     if (r != g.memory && address + bytes <= r[-1].end) return true;
     const auto own = [&](const void* p, u64 n) { return address >= (u64)p && address + bytes <= (u64)p + n; };
-    return own(g.program->image.data(), g.program->image.size()) || own((const void*)w.get(SCALARS - 2), w.s[SCALARS - 3]);
+    return own(g.program->image.data(), g.program->image.size()) || own((const void*)w.get(SCALARS - 2), w.s[SCALARS - 3]) ||
+           own(g.packet, 64);
 }
 u64 address_after(Wave& w, const Instruction* i)
 {
@@ -263,7 +282,8 @@ u32 emulator_launch(Program* p, const Kernel* k, const Launch* l, Report* report
     static std::once_flag once;
     std::call_once(once, catch_faults);
     *report = {};
-    const u64 groups = (u64)l->groups[0] * l->groups[1] * l->groups[2];
+    u64 groups = 1;
+    for (int d = 0; d < 3; d++) groups *= (l->grid[d] + l->size[d] - 1) / l->size[d];
     std::atomic<u64> next = 0, executed = 0;
     std::atomic<bool> failed = false;
     const auto work = [&] {

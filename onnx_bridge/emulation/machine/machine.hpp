@@ -126,6 +126,7 @@ struct Group
     u8* lds; u32 lds_size;
     const Range* memory; u64 memory_count;
     u64 fault; char what[200];
+    const u16* packet;
 };
 struct Wave
 {

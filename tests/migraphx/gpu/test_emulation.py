@@ -50,7 +50,7 @@ def test_integers_wrap_and_a_scale_of_the_wrong_type_shows() -> None:
     multiply(product(a, b, d, "int32", np.array([1, 0], np.int32)))
     assert (d == 400).all()
     multiply(product(a, b, d, "int32", np.array([1, 0], np.float32).view(np.int32)))
-    assert (d == np.int32(400) * np.float32(1).view(np.int32)).all()
+    assert (d == np.full(1, 400, np.int32) * np.float32(1).view(np.int32)).all()
 
 
 def test_unknown_types_are_not_emulated() -> None:
