@@ -148,7 +148,7 @@ struct Worker // what a thread needs for one workgroup at a time
         u32 part[3]; // the last group along an axis may be smaller
         for (int k = 0; k < 3; k++) part[k] = std::min(launch.size[k], launch.grid[k] - at[k] * launch.size[k]);
         resize(part);
-        Group g{&p, lds.data(), (u32)lds.size(), launch.memory, launch.memory_count, 0, "", packet};
+        Group g{&p, lds.data(), (u32)lds.size(), launch.memory, launch.memory_count, {}, 0, "", packet};
         for (std::size_t n = 0; n + 3 < lds.size() + 3; n += 4) std::memcpy(&lds[n], &POISON, std::min<std::size_t>(4, lds.size() - n));
         std::fill(scratch.begin(), scratch.end(), 0xa5);
         sigjmp_buf here;
@@ -215,11 +215,11 @@ const Instruction* fail(Wave& w, const Instruction* i, const char* what, u64 add
 void note(Wave&, const Instruction* i) { current = i; }
 bool inside(Wave& w, u64 address, u64 bytes)
 {
-    const Group& g = *w.group;
-    if (!g.memory_count) return true;
+    Group& g = *w.group;
+    if (!g.memory_count || (address >= g.last.begin && address + bytes <= g.last.end)) return true;
     const Range* end = g.memory + g.memory_count;
     const Range* r = std::upper_bound(g.memory, end, address, [](u64 a, const Range& r) { return a < r.begin; });
-    if (r != g.memory && address + bytes <= r[-1].end) return true;
+    if (r != g.memory && address + bytes <= r[-1].end) return g.last = r[-1], true;
     const auto own = [&](const void* p, u64 n) { return address >= (u64)p && address + bytes <= (u64)p + n; };
     return own(g.program->image.data(), g.program->image.size()) || own((const void*)w.get(SCALARS - 2), w.s[SCALARS - 3]) ||
            own(g.packet, 64);

@@ -125,6 +125,7 @@ struct Group
     const Program* program;
     u8* lds; u32 lds_size;
     const Range* memory; u64 memory_count;
+    Range last; // in which memory was found
     u64 fault; char what[200];
     const u16* packet;
 };
@@ -156,8 +157,10 @@ struct Wave
 };
 const Instruction* fail(Wave& w, const Instruction* i, const char* what, u64 address = 0); // ends the launch
 
-inline u64 packed(const u8* set) // one bit for each lane
+inline u64 packed(const i32* on) // one bit for each lane
 {
+    u8 set[WAVE];
+    for (int l = 0; l < WAVE; l++) set[l] = on[l] & 1;
     u64 bits = 0;
     for (int l = 0; l < WAVE; l += 8)
     {
@@ -349,8 +352,9 @@ inline const Instruction* run_vector(Wave& w, const Instruction* i, std::tuple<A
     const i32* on = i->move ? w.moved : w.mask;
     if constexpr (std::is_same_v<R, bool>)
     {
-        u8 set[WAVE];
-        for (int l = 0; l < WAVE; l++) set[l] = F{}(value((A*)nullptr, N, l)...) && on[l];
+        i32 set[WAVE];
+        #pragma GCC ivdep
+        for (int l = 0; l < WAVE; l++) set[l] = F{}(value((A*)nullptr, N, l)...) ? on[l] : 0;
         const u64 bits = packed(set);
         if (i->d2 != SINK) w.put_lanes(i->d2, bits);
         w.put_lanes(i->d, bits);
@@ -361,12 +365,13 @@ inline const Instruction* run_vector(Wave& w, const Instruction* i, std::tuple<A
         u32* d = i->finish ? w.temporary[4] : w.v + i->d * WAVE;
         if constexpr (Unmasked<R>::with_mask)
         {
-            u8 set[WAVE];
+            i32 set[WAVE];
+            #pragma GCC ivdep
             for (int l = 0; l < WAVE; l++)
             {
                 const R r = F{}(value((A*)nullptr, N, l)...);
                 set_lane<T>(d, l, r.value, on[l]);
-                set[l] = r.bit && on[l];
+                set[l] = r.bit ? on[l] : 0;
             }
             w.put_lanes(i->d2, packed(set));
         }

@@ -7,7 +7,7 @@ enum Where { GLOBAL, FLAT, LDS, SCRATCH, BUFFER };
 constexpr u32 ADDRESS = 1, OFFSET = 2, IDXEN = 4, RETURNS = 8; // of Instruction::extra: operands that are there
 
 // The place in the host's memory that a lane means, or null (and the launch fails).
-template<Where K> u8* place(Wave& w, I i, int l, u32 bytes)
+template<Where K> inline __attribute__((always_inline)) u8* place(Wave& w, I i, int l, u32 bytes)
 {
     const u32* v = w.space[i->s[0].space] + i->s[0].at * WAVE; // the addresses
     if constexpr (K == LDS)
@@ -50,12 +50,34 @@ template<Where K> u8* place(Wave& w, I i, int l, u32 bytes)
         return (u8*)address;
     }
 }
+// All lanes active, one behind the other: then memory is touched once for all.
+template<Where K, int Words> u8* block(Wave& w, I i)
+{
+    if (K != GLOBAL || w.exec() != (WAVE == 64 ? ~0ull : 0xffffffffull)) return nullptr;
+    const u32* low = w.space[i->s[0].space] + i->s[0].at * WAVE;
+    const bool offsets = i->extra & OFFSET;
+    const u32 *high = offsets ? low : low + WAVE, first = low[0];
+    u32 other = first > ~0u - 4 * Words * WAVE;
+    for (int l = 0; l < WAVE; l++) other |= low[l] - first - 4 * Words * l;
+    if (!offsets) for (int l = 0; l < WAVE; l++) other |= high[l] ^ high[0];
+    if (other) return nullptr;
+    const u64 address = (offsets ? scalar<u64>(w, i, 2) + first : first | (u64)high[0] << 32) + (i64)i->offset;
+    return inside(w, address, 4 * Words * WAVE) ? (u8*)address : nullptr;
+}
 #define LANES for (int l = 0; l < WAVE; l++) if (w.mask[l])
 
 template<Where K, int Words> I load(Wave& w, I i)
 {
     note(w, i);
     u32* d = w.v + i->d * WAVE;
+    if (const u8* p = block<K, Words>(w, i))
+    {
+        u32 t[Words * WAVE];
+        std::memcpy(t, p, sizeof t);
+        for (int k = 0; k < Words; k++)
+            for (int l = 0; l < WAVE; l++) d[k * WAVE + l] = t[l * Words + k];
+        return i + 1;
+    }
     LANES
     {
         const u8* p = place<K>(w, i, l, 4 * Words);
@@ -86,6 +108,14 @@ template<Where K, int Words> I store(Wave& w, I i)
 {
     note(w, i);
     const u32* data = w.space[i->s[1].space] + i->s[1].at * WAVE;
+    if (u8* p = block<K, Words>(w, i))
+    {
+        u32 t[Words * WAVE];
+        for (int k = 0; k < Words; k++)
+            for (int l = 0; l < WAVE; l++) t[l * Words + k] = data[k * WAVE + l];
+        std::memcpy(p, t, sizeof t);
+        return i + 1;
+    }
     LANES
     {
         u8* p = place<K>(w, i, l, 4 * Words);

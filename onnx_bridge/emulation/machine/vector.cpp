@@ -17,7 +17,7 @@ template<class T> bool is_nan(T x) { return magnitude(x) > INFINITE<T>; }
 template<class T> bool is_infinite(T x) { return magnitude(x) == INFINITE<T>; }
 template<class T> bool is_zero(T x) { return magnitude(x) == 0; }
 template<class T> bool is_subnormal(T x) { return exponent(x) == 0 && !is_zero(x); }
-template<class T> bool is_signaling(T x) { return is_nan(x) && !(bits(x) & QUIET<T>); }
+template<class T> bool is_signaling(T x) { return is_nan(x) & !(bits(x) & QUIET<T>); }
 template<class T> T quiet(T x) { return cast<T>(Bits<T>(bits(x) | QUIET<T>)); }
 template<class T> T signed_(T x, bool negative) { return cast<T>(Bits<T>(magnitude(x) | (negative ? SIGN<T> : 0))); }
 
@@ -34,18 +34,13 @@ inline f16 fma_(f16 a, f16 b, f16 c) { return f16((f64)(f32)a * (f64)(f32)b + (f
 template<class T> auto value(T x) { if constexpr (std::is_same_v<T, f16>) return (f32)x; else return x; }
 
 // a signaling NaN becomes the quiet result (IEEE mode); otherwise the operand that is a number; −0 is below +0
-template<class T> T least(T a, T b)
+template<class T> T chosen(T a, T b, bool first)
 {
-    const T number = is_nan(a) ? (is_nan(b) ? quiet(a) : b) : is_nan(b) ? a
-        : is_zero(a) && is_zero(b) ? (bits(a) & SIGN<T> ? a : b) : value(a) < value(b) ? a : b;
-    return is_signaling(a) ? quiet(a) : is_signaling(b) ? quiet(b) : number;
+    const T r = is_signaling(a) | (first & !is_signaling(b)) ? a : b;
+    return is_nan(r) ? quiet(r) : r;
 }
-template<class T> T most(T a, T b)
-{
-    const T number = is_nan(a) ? (is_nan(b) ? quiet(a) : b) : is_nan(b) ? a
-        : is_zero(a) && is_zero(b) ? (bits(a) & SIGN<T> ? b : a) : value(a) > value(b) ? a : b;
-    return is_signaling(a) ? quiet(a) : is_signaling(b) ? quiet(b) : number;
-}
+template<class T> T least(T a, T b) { return chosen(a, b, (value(a) < value(b)) | is_nan(b) | ((value(a) == value(b)) & ((bits(a) & SIGN<T>) != 0))); }
+template<class T> T most(T a, T b) { return chosen(a, b, (value(a) > value(b)) | is_nan(b) | ((value(a) == value(b)) & ((bits(a) & SIGN<T>) == 0))); }
 template<class T> T middle(T a, T b, T c)
 {
     if constexpr (std::is_integral_v<T>) return std::max(std::min(a, b), std::min(std::max(a, b), c));
