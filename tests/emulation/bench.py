@@ -14,7 +14,7 @@ from tests.emulation.toolchain import Toolchain
 Array = np.ndarray[Any, np.dtype[Any]]
 WAVES = {"gfx90a": 64, "gfx942": 64, "gfx1100": 32, "gfx1201": 32}
 _SCALARS, _ADDRESS = 16, 120
-"""Scalars s16… are loaded with the given words; v120 holds the lane's offset."""
+"""Scalars s16… are loaded with the given words; v120 holds the lane's place, from that in v127 on."""
 
 _KERNEL = """
 .amdgcn_target "amdgcn-amd-amdhsa--{isa}"
@@ -88,12 +88,10 @@ class Bench:
         pair = s_load.replace("b32", "b64").replace("dword", "dwordx2")
         lines = [
             *(f"{pair} s[{2 + 2 * k}:{3 + 2 * k}], s[0:1], {hex(8 * k)}" for k in range(3)),
-            *(f"v_and_b32 v0, {self.wave - 1}, v0", f"v_lshlrev_b32 v{_ADDRESS}, 2, v0", wait),
+            *(f"v_and_b32 v0, {self.wave - 1}, v0", f"v_lshlrev_b32 v{_ADDRESS + 7}, 2, v0", wait),
         ]
         lines += [f"{s_load} s{_SCALARS + k}, s[4:5], {hex(4 * k)}" for k in range(len(scalars))]
-        row = 4 * self.wave
-        for k, register in enumerate(vectors):
-            lines.append(f"{load} v{register}, v{_ADDRESS}, s[2:3] offset:{k * row}")
+        lines += self._rows(load, "v{1}, v{0}, s[2:3]", list(vectors))
         lines.append(wait)
         mask = "exec" if self.old else "exec_lo"
         move = f"s_mov_b{32 * self.words} {mask}"
@@ -105,7 +103,7 @@ class Bench:
         lines += [f"{move}, -1"]
         results = [*out, *(121 + k for k in range(len(out_scalars)))]
         lines += [f"v_mov_b32 v{121 + k}, s{60 + k}" for k in range(len(out_scalars))]
-        lines += [f"{store} v{_ADDRESS}, v{r}, s[6:7] offset:{k * row}" for k, r in enumerate(results)]
+        lines += self._rows(store, "v{0}, v{1}, s[6:7]", results)
         program = self.program("\n".join(lines), lds=lds, scratch=scratch)
         given = np.zeros((max(1, len(vectors)), self.wave), np.uint32)
         for k, words in enumerate(vectors.values()):
@@ -115,6 +113,16 @@ class Bench:
         arguments = struct.pack("<3Q", *(array.ctypes.data for array in (given, words, found)))
         program.launch("k", Launch((self.wave, 1, 1), (self.wave, 1, 1), arguments, **launch))
         return list(found)
+
+    def _rows(self, mnemonic: str, operands: str, registers: Sequence[int]) -> list[str]:
+        """Return the lines that load or store registers, one row of memory each."""
+        row, add = 4 * self.wave, "v_add_u32" if self.old else "v_add_nc_u32"
+        lines = [f"v_mov_b32 v{_ADDRESS}, v{_ADDRESS + 7}"]
+        for k, register in enumerate(registers):
+            if k and k % 8 == 0:  # offsets are short
+                lines.append(f"{add} v{_ADDRESS}, {8 * row}, v{_ADDRESS}")
+            lines.append(f"{mnemonic} {operands.format(_ADDRESS, register)} offset:{k % 8 * row}")
+        return lines
 
     def program(self, body: str, lds: int = 0, scratch: int = 0) -> Program:
         """Assemble and load the kernel ``k``."""
