@@ -2,9 +2,10 @@
 //
 // A convolution that is compiled with this MIOpen holds a solution that says so, and that no MIOpen loads. A matrix
 // product holds nothing of these libraries: rocBLAS's solution 0 is chosen when the program runs. Calls that compute
-// report failure, unless gpustub_set_product_hook names a function that carries out matrix products.
+// report failure, unless a function is named that carries them out (gpustub_set_product_hook, …).
 // One source for the three: each is linked with the symbols of its own that MIGraphX needs.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,15 +16,137 @@
 #define DROP(name) API int name(void* object) { return std::free(object), 0; }
 
 namespace {
-const int unsupported   = 7;
-const char no_miopen[] = NO_MIOPEN;
-int make(void** out) { return *out = std::calloc(1, 64), *out == nullptr; }
+const int unsupported = 7;
+
+// Descriptors of MIOpen; all objects are as large as the largest, and plain, so that they can be saved
+struct tensor
+{
+    std::int64_t type, rank, lengths[8], strides[8];
+};
+struct convolution
+{
+    std::int64_t rank, pads[8], strides[8], dilations[8], groups, transposed;
+};
+struct pooling
+{
+    std::int64_t rank, mode, windows[8], pads[8], strides[8];
+};
+struct problem
+{
+    convolution how;
+    tensor tensors[4]; // by their id: 1 is the input, 2 the weights, 3 the output
+};
+struct saved
+{
+    char no_miopen[32];
+    problem what;
+};
+const saved unsaved = {NO_MIOPEN, {}};
+
+int make(void** out) { return *out = std::calloc(1, sizeof(problem)), *out == nullptr; }
+void copy(std::int64_t* to, const int* from, int count)
+{
+    for(int i = 0; i < count and i < 8; i++)
+        to[i] = from[i];
+}
+
+struct convolved
+{
+    const problem* what;
+    const void *input, *weights;
+    void* output;
+};
+struct pooled
+{
+    const pooling* how;
+    const tensor* about_input;
+    const void* input;
+    const tensor* about_output;
+    void* output;
+};
+using convolution_hook          = int (*)(const convolved*);
+using pooling_hook              = int (*)(const pooled*);
+convolution_hook on_convolution = nullptr;
+pooling_hook on_pooling         = nullptr;
 } // namespace
+
+API void gpustub_set_convolution_hook(convolution_hook hook) { on_convolution = hook; }
+API void gpustub_set_pooling_hook(pooling_hook hook) { on_pooling = hook; }
 
 // ---- MIOpen -------------------------------------------------------------------------------------------------------
 
 API int miopenCreate(void** out) { return make(out); }
 API int miopenCreateWithStream(void** out, void*) { return make(out); }
+API int miopenSetTensorDescriptor(tensor* t, int type, int rank, const int* lengths, const int* strides)
+{
+    t->type = type, t->rank = rank;
+    copy(t->lengths, lengths, rank);
+    std::int64_t dense = 1;
+    for(int i = rank - 1; i >= 0; dense *= lengths[i--])
+        t->strides[i] = strides == nullptr ? dense : strides[i];
+    return rank > 8 ? unsupported : 0;
+}
+API int miopenInitConvolutionNdDescriptor(
+    convolution* c, int rank, const int* pads, const int* strides, const int* dilations, int mode)
+{
+    c->rank = rank, c->groups = 1, c->transposed = mode == 1;
+    copy(c->pads, pads, rank), copy(c->strides, strides, rank), copy(c->dilations, dilations, rank);
+    return 0;
+}
+API int miopenSetConvolutionGroupCount(convolution* c, int groups) { return c->groups = groups, 0; }
+API int miopenCreateConvProblem(problem** out, const convolution* how, int)
+{
+    if(make(reinterpret_cast<void**>(out)) != 0)
+        return unsupported;
+    return (*out)->how = *how, 0;
+}
+API int miopenSetProblemTensorDescriptor(problem* p, int id, const tensor* t) { return p->tensors[id & 3] = *t, 0; }
+API int miopenFindSolutions(void*, const problem* p, void*, problem** solutions, std::size_t* n, std::size_t)
+{
+    if(make(reinterpret_cast<void**>(solutions)) != 0)
+        return unsupported;
+    return **solutions = *p, *n = 1, 0;
+}
+API int miopenGetSolutionSize(void*, std::size_t* n) { return *n = sizeof(saved), 0; }
+API int miopenSaveSolution(const problem* solution, char* to)
+{
+    saved s = unsaved;
+    s.what  = *solution;
+    return std::memcpy(to, &s, sizeof s), 0;
+}
+API int miopenLoadSolution(problem** solution, const char* from, std::size_t size)
+{
+    if(size != sizeof(saved) or make(reinterpret_cast<void**>(solution)) != 0)
+        return unsupported;
+    return std::memcpy(*solution, from + offsetof(saved, what), sizeof(problem)), 0;
+}
+struct argument // miopenTensorArgument_t
+{
+    int id;
+    void* descriptor;
+    void* buffer;
+};
+API int miopenRunSolution(void*, const problem* solution, std::size_t n, const argument* arguments, void*, std::size_t)
+{
+    void* buffers[4] = {};
+    for(std::size_t i = 0; i < n; i++)
+        buffers[arguments[i].id & 3] = arguments[i].buffer;
+    const convolved c{solution, buffers[1], buffers[2], buffers[3]};
+    return on_convolution == nullptr ? unsupported : on_convolution(&c);
+}
+API int miopenSetNdPoolingDescriptor(
+    pooling* p, int mode, int rank, const int* windows, const int* pads, const int* strides)
+{
+    p->rank = rank, p->mode = mode;
+    copy(p->windows, windows, rank), copy(p->pads, pads, rank), copy(p->strides, strides, rank);
+    return 0;
+}
+API int miopenPoolingForward(void*, const pooling* how, const void*, const tensor* about_input, const void* input,
+                             const void*, const tensor* about_output, void* output, bool, void*, std::size_t)
+{
+    const pooled p{how, about_input, input, about_output, output};
+    return on_pooling == nullptr ? unsupported : on_pooling(&p);
+}
 API int miopenCreateOpConvForward(void*, void** out, void*, void*) { return make(out); }
 API int miopenCreateOpBiasForward(void*, void** out, void*) { return make(out); }
 API int miopenCreateOpActivationForward(void*, void** out, int) { return make(out); }
@@ -32,14 +155,7 @@ API int miopenConvolutionForwardGetWorkSpaceSize(void*, void*, void*, void*, voi
 {
     return *n = 0, 0;
 }
-API int miopenFindSolutions(void*, void*, void*, void** solutions, std::size_t* n, std::size_t)
-{
-    return *n = 1, make(solutions);
-}
 API int miopenGetSolutionWorkspaceSize(void*, std::size_t* n) { return *n = 0, 0; }
-API int miopenGetSolutionSize(void*, std::size_t* n) { return *n = sizeof no_miopen, 0; }
-API int miopenSaveSolution(void*, char* to) { return std::memcpy(to, no_miopen, sizeof no_miopen), 0; }
-API int miopenLoadSolution(void** solution, const char*, std::size_t) { return make(solution); }
 MAKE(miopenCreateTensorDescriptor)
 MAKE(miopenCreateConvolutionDescriptor)
 MAKE(miopenCreatePoolingDescriptor)
@@ -48,7 +164,6 @@ MAKE(miopenCreateLRNDescriptor)
 MAKE(miopenCreateOperatorArgs)
 MAKE(miopenCreateFusionPlan)
 MAKE(miopenCreateFindOptions)
-MAKE(miopenCreateConvProblem)
 DROP(miopenDestroy)
 DROP(miopenDestroyTensorDescriptor)
 DROP(miopenDestroyConvolutionDescriptor)
@@ -61,19 +176,14 @@ DROP(miopenDestroyFindOptions)
 DROP(miopenDestroyProblem)
 DROP(miopenDestroySolution)
 OK(miopenHiddenSetConvolutionFindMode)
-OK(miopenInitConvolutionNdDescriptor)
 OK(miopenSetActivationDescriptor)
-OK(miopenSetConvolutionGroupCount)
 OK(miopenSetFindOptionPreallocatedTensor)
 OK(miopenSetFindOptionPreallocatedWorkspace)
 OK(miopenSetFindOptionTuning)
 OK(miopenSetLRNDescriptor)
-OK(miopenSetNdPoolingDescriptor)
 OK(miopenSetOpArgsActivForward)
 OK(miopenSetOpArgsBiasForward)
 OK(miopenSetOpArgsConvForward)
-OK(miopenSetProblemTensorDescriptor)
-OK(miopenSetTensorDescriptor)
 
 // ---- matrix products of both libraries ------------------------------------------------------------------------------
 

@@ -178,11 +178,11 @@ def _coverage(preview: GpuPreview) -> Sequence[str]:
     counts = preview.coverage
     if not counts:
         return ()
-    listed = ", ".join(f"{counts[name]:,} {name}" for name in ("kernels", "instructions", "products") if counts[name])
-    return (
-        f"{preview.rehearsal.leg}: {listed}; products are the host's. It is the arithmetic of the machine code: not "
-        "MIOpen's or rocBLAS's kernels, the rounding of transcendental instructions, races, or speed",
-    )
+    kernels = f"{counts['kernels']:,} kernels, {counts['instructions']:,} instructions"
+    host = ", ".join(f"{counts[name]:,} {name}" for name in ("products", "convolutions", "pools") if counts[name])
+    by_host = f"; by the host instead of AMD's libraries: {host}" if host else ""
+    limits = "not the rounding of transcendental instructions, races, or speed"
+    return (f"{preview.rehearsal.leg}: {kernels}{by_host}; {limits}",)
 
 
 def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> LayerReport:

@@ -1,0 +1,226 @@
+"""What AMD's libraries compute for a program, by numpy: matrix products, convolutions and pooling.
+
+Each is computed in the type that the call names, also if that is the wrong one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from ctypes import POINTER, c_int64, c_void_p
+from typing import Any
+
+import numpy as np
+
+from onnx_bridge.core.errors import NotEmulated
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 8: "uint8", 10: "int32", 12: "uint32"}
+_BFLOAT16, _FLOAT16 = 14, 2
+_OF_MIOPEN = {0: 2, 1: 0, 2: 10, 3: 3, 5: _BFLOAT16, 6: 1}
+"""Types as HIP numbers them, by MIOpen's numbers."""
+_AXES = 8
+_WITHOUT_PADS = 1
+"""MIOpen's mode of an average over what is not padding; 0 is the maximum, 2 the average with padding."""
+
+
+class Matrix(ctypes.Structure):
+    """A batch of matrices, column by column; types as HIP numbers them."""
+
+    _fields_ = (("data", c_void_p), ("type", c_int64), ("leading", c_int64), ("stride", c_int64))
+
+
+class Product(ctypes.Structure):
+    """A call of rocBLAS or hipBLASLt, as ``libraries.cpp`` describes it."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("transpose_a", "transpose_b", "m", "n", "k", "batch", "compute", "scale")),
+        *(("alpha", c_void_p), ("beta", c_void_p)),
+        *((name, Matrix) for name in "abcd"),
+    )
+
+
+class Tensor(ctypes.Structure):
+    """A tensor as MIOpen describes it."""
+
+    _fields_ = (("type", c_int64), ("rank", c_int64), ("lengths", c_int64 * _AXES), ("strides", c_int64 * _AXES))
+
+
+class _How(ctypes.Structure):
+    _fields_ = (
+        ("rank", c_int64),
+        *((name, c_int64 * _AXES) for name in ("pads", "strides", "dilations")),
+        *(("groups", c_int64), ("transposed", c_int64)),
+    )
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = (("how", _How), ("tensors", Tensor * 4))
+
+
+class _PoolingHow(ctypes.Structure):
+    _fields_ = (
+        *(("rank", c_int64), ("mode", c_int64)),
+        *((name, c_int64 * _AXES) for name in ("windows", "pads", "strides")),
+    )
+
+
+class Pooling(ctypes.Structure):
+    """A call of MIOpen's pooling."""
+
+    _fields_ = (
+        *(("how", POINTER(_PoolingHow)), ("about_input", POINTER(Tensor)), ("input", c_void_p)),
+        *(("about_output", POINTER(Tensor)), ("output", c_void_p)),
+    )
+
+
+class Convolution(ctypes.Structure):
+    """A call of MIOpen."""
+
+    _fields_ = (("what", POINTER(_Problem)), ("input", c_void_p), ("weights", c_void_p), ("output", c_void_p))
+
+
+def multiply(product: Product) -> None:
+    """Compute d = alpha · op(a) · op(b) + beta · c in the type that the product names."""
+    compute = np.dtype(_dtype(product.compute))
+    # half precision accumulates in float32, as the matrix units do
+    accumulate = np.dtype(np.float32) if product.compute == _FLOAT16 else compute
+    a = _values(product.a, product.m, product.k, product.batch, product.transpose_a)
+    b = _values(product.b, product.k, product.n, product.batch, product.transpose_b)
+    alpha, beta = (_scalar(address, product.scale) for address in (product.alpha, product.beta))
+    with np.errstate(all="ignore"):
+        result = np.matmul(a.astype(accumulate), b.astype(accumulate)) * alpha.astype(accumulate)
+        if beta:
+            c = _values(product.c, product.m, product.n, product.batch, 0)
+            result = result + beta.astype(accumulate) * c.astype(accumulate)
+        _store(product.d, product.m, product.n, product.batch, result.astype(accumulate))
+
+
+def _scalar(address: int, type_: int) -> _Array:
+    dtype = np.dtype(_dtype(type_))
+    return np.frombuffer(ctypes.string_at(address, dtype.itemsize), dtype)
+
+
+def _dtype(type_: int) -> str:
+    """Return the numpy dtype of a type as HIP numbers it; raises NotEmulated."""
+    if type_ not in _TYPES:
+        raise NotEmulated(f"not emulated: a matrix product of HIP's type {type_}")
+    return _TYPES[type_]
+
+
+def _view(matrix: Matrix, rows: int, columns: int, batch: int, dtype: np.dtype[Any]) -> _Array:
+    """Return a batch of matrices in memory, which lie column by column."""
+    stride = matrix.stride if batch > 1 else 0
+    elements = (batch - 1) * stride + (columns - 1) * matrix.leading + rows
+    memory = (ctypes.c_uint8 * (elements * dtype.itemsize)).from_address(matrix.data)
+    strides = (stride * dtype.itemsize, dtype.itemsize, matrix.leading * dtype.itemsize)
+    return np.ndarray((batch, rows, columns), dtype, memory, strides=strides)
+
+
+def _values(matrix: Matrix, rows: int, columns: int, batch: int, transposed: int) -> _Array:
+    shape = (columns, rows) if transposed else (rows, columns)
+    if matrix.type == _BFLOAT16:
+        values = _widened(_view(matrix, *shape, batch, np.dtype(np.uint16)))
+    else:
+        values = _view(matrix, *shape, batch, np.dtype(_dtype(matrix.type)))
+    return values.swapaxes(1, 2) if transposed else values
+
+
+def convolve(convolution: Convolution) -> None:
+    """Compute a convolution, or its transpose, one place of the kernel after the other, in float32 at least."""
+    problem = convolution.what.contents
+    how, (_, about_x, about_w, about_y) = problem.how, problem.tensors
+    x, w = (_tensor(*pair) for pair in ((convolution.input, about_x), (convolution.weights, about_w)))
+    y = _elements(convolution.output, about_y)
+    axes, groups = range(how.rank), how.groups
+    wide = np.result_type(x.dtype, np.float32) if x.dtype.kind == "f" else np.dtype(np.int32)
+    # the large side is what a kernel's places are offsets in: the input, or the output if it is transposed
+    small, large = (x, y) if how.transposed else (y, x)
+    sizes = [large.shape[2 + axis] + 2 * how.pads[axis] for axis in axes]
+    reach = [(w.shape[2 + a] - 1) * how.dilations[a] + (small.shape[2 + a] - 1) * how.strides[a] + 1 for a in axes]
+    padded = np.zeros((*large.shape[:2], *map(max, sizes, reach)), wide)
+    inner: tuple[Any, ...] = (..., *(slice(how.pads[a], how.pads[a] + large.shape[2 + a]) for a in axes))
+    result = np.zeros(small.shape, wide)
+    grouped_w = w.astype(wide).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    if not how.transposed:
+        padded[inner] = large
+    for place in itertools.product(*(range(w.shape[2 + axis]) for axis in axes)):
+        starts = [place[axis] * how.dilations[axis] for axis in axes]
+        ends = [start + (small.shape[2 + axis] - 1) * how.strides[axis] + 1 for axis, start in enumerate(starts)]
+        where: tuple[Any, ...] = (..., *map(slice, starts, ends, how.strides))
+        at: tuple[Any, ...] = (..., *place)
+        factor = grouped_w[at]
+        if how.transposed:
+            part = np.einsum("ngc...,gck->ngk...", _grouped(x.astype(wide), groups), factor)
+            padded[where] += part.reshape(x.shape[0], -1, *x.shape[2:])
+        else:
+            part = np.einsum("ngc...,gkc->ngk...", _grouped(padded[where], groups), factor)
+            result += part.reshape(result.shape)
+    _write(y, about_y, padded[inner] if how.transposed else result)
+
+
+def pool(pooling: Pooling) -> None:
+    """Compute a maximum or an average over windows, one place of the window after the other, in float32 at least."""
+    how, about = pooling.how.contents, pooling.about_output.contents
+    x, y = _tensor(pooling.input, pooling.about_input.contents), _elements(pooling.output, about)
+    axes, largest = range(how.rank), how.mode == 0
+    wide = np.result_type(x.dtype, np.float32)
+    reach = [how.windows[a] + (y.shape[2 + a] - 1) * how.strides[a] for a in axes]
+    sizes = [max(reach[a], x.shape[2 + a] + 2 * how.pads[a]) for a in axes]
+    inner: tuple[Any, ...] = (..., *(slice(how.pads[a], how.pads[a] + x.shape[2 + a]) for a in axes))
+    padded = np.full((*x.shape[:2], *sizes), -np.inf if largest else 0, wide)
+    padded[inner] = x
+    real = np.zeros(sizes, wide)
+    real[inner] = 1
+    result = np.full(y.shape, -np.inf if largest else 0, wide)
+    count = np.zeros(y.shape[2:], wide)
+    for place in itertools.product(*(range(how.windows[axis]) for axis in axes)):
+        ends = [start + (y.shape[2 + axis] - 1) * how.strides[axis] + 1 for axis, start in enumerate(place)]
+        where: tuple[Any, ...] = (..., *map(slice, place, ends, how.strides))
+        result = np.maximum(result, padded[where]) if largest else result + padded[where]
+        count += real[where] if how.mode == _WITHOUT_PADS else 1
+    _write(y, about, result if largest else result / count)
+
+
+def _grouped(array: _Array, groups: int) -> _Array:
+    return array.reshape(array.shape[0], groups, array.shape[1] // groups, *array.shape[2:])
+
+
+def _tensor(address: int, about: Tensor) -> _Array:
+    elements = _elements(address, about)
+    return _widened(elements) if _OF_MIOPEN.get(about.type) == _BFLOAT16 else elements
+
+
+def _elements(address: int, about: Tensor) -> _Array:
+    """Return a tensor in memory; one of bfloat16 by its bits. Raises NotEmulated for other types."""
+    type_ = _OF_MIOPEN.get(about.type, -about.type)
+    dtype = np.dtype(np.uint16 if type_ == _BFLOAT16 else _dtype(type_))
+    shape, strides = about.lengths[: about.rank], about.strides[: about.rank]
+    size = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + 1
+    memory = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
+    return np.ndarray(shape, dtype, memory, strides=[stride * dtype.itemsize for stride in strides])
+
+
+def _write(elements: _Array, about: Tensor, values: _Array) -> None:
+    narrow = _OF_MIOPEN.get(about.type) == _BFLOAT16
+    elements[...] = _narrowed(values) if narrow else values.astype(elements.dtype)
+
+
+def _store(matrix: Matrix, rows: int, columns: int, batch: int, values: _Array) -> None:
+    if matrix.type == _BFLOAT16:
+        _view(matrix, rows, columns, batch, np.dtype(np.uint16))[...] = _narrowed(values)
+    else:
+        dtype = np.dtype(_dtype(matrix.type))
+        _view(matrix, rows, columns, batch, dtype)[...] = values.astype(dtype)
+
+
+def _widened(bits: _Array) -> _Array:
+    """Return the values of bfloat16 by their bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _narrowed(values: _Array) -> _Array:
+    """Return the bits of the nearest values of bfloat16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    nearest = np.where(np.isnan(values), bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1))
+    return (nearest >> 16).astype(np.uint16)
