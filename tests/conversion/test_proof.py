@@ -68,6 +68,30 @@ class TestInputsThatProveNothing:
         proof = onnx_bridge.convert(path, tmp_path / "out", target="ref").proof
         assert (proof.level, proof.samples) == (Proof.RUN, 2)
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "(float[2,3] x) => (float[2,3] y) { a = Mul(x, k) b = Add(a, w) y = Softmax(b) }",
+            "(float[2,3] x) => (float[2,3] y) { a = Mul(x, k) b = Add(a, w) y = Clip(b, low, high) }",
+            "(float[2,3] x) => (float[2,3] z, float[2,3] y) { z = Neg(x) a = Mul(x, k) b = Add(a, w) y = Tanh(b) }",
+            "(float[2,3] x) => (y) { a = Mul(x, k) b = Add(a, w) c = Sigmoid(b) y = SequenceConstruct(c, c) }",
+        ],
+    )
+    def test_outputs_that_saturate(self, runtime: Runtime, tmp_path: Path, text: str) -> None:
+        """They are no single number, but the same for all inputs, beside others that are not."""
+        given = {"k": 1e-6, "w": np.array([-99.0, 99, -50]), "low": -1.0, "high": 1.0}
+        path = write(tmp_path / "m.onnx", text, **{name: array for name, array in given.items() if name in text})
+        proof = onnx_bridge.convert(path, tmp_path / "out", target="ref").proof
+        assert (proof.level, NOTHING in proof.unproven) == (Proof.NONE, True)
+        for subject in (path, tmp_path / "out"):
+            report = onnx_bridge.check(subject)
+            assert report.passed
+            assert [name.partition("[")[0] for name in report.unproven[:1]] == ["y"]
+            assert "unproven" in report.summary
+        samples = tmp_path / "real.npz"
+        np.savez(samples, x=np.float32([[1e8, 2e8, 3e8], [-1e8, 0, 1e8]]))
+        assert onnx_bridge.check(path, inputs=samples).unproven == ()
+
     @pytest.mark.parametrize("op", ["Mul", "Pow"])
     def test_if_there_are_none_the_bundle_says_so(self, runtime: Runtime, tmp_path: Path, op: str) -> None:
         path = write(tmp_path / "m.onnx", f"(float[2,4] x) => (float[2,4] y) {{ y = {op}(x, k) }}", k=0.0)

@@ -21,13 +21,13 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.comparison.chain import ChainJudge
-from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare, tolerances_of
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import undetermined
-from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
+from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, alike, changing, dependent
+from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, suitable
-from passes.graphs.traversal import is_used
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.memory import available_bytes
@@ -122,14 +122,17 @@ class _Comparison:
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
         shapes = {tensor.name: tensor.shape for tensor in bundle.inputs}
         samples = self.samples(shapes)
-        expected = self.reference(samples)
+        expected: Sequence[Sample] = self.reference(samples)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
             raise Unprovable("the reference returns NaN alone")
         self._check_claims(bundle, expected)
-        says_nothing = not self.original.samples and self._is_constant(bundle, expected[0])
-        if says_nothing and (other := next(self._others(shapes, expected[0]), None)) is not None:
-            samples, expected, says_nothing = [*samples, other[0]], [*expected, other[1]], False
+        same = set() if self.original.samples else dependent(self._cleaned(bundle), expected[0])
+        if same:
+            constant, others = alike(expected[0], self.precision.tolerances), self._others(shapes)
+            for sample, outputs, changed in changing(same, expected[0], others, self.precision.tolerances):
+                if changed & constant:  # a constant would agree on the first sample
+                    samples, expected = [*samples, sample], [*expected, outputs]
         errors: list[float] = []
         for sample, right in zip(samples, expected, strict=True):
             actual = _outputs(bundle, sample)
@@ -145,35 +148,19 @@ class _Comparison:
                     if output.undetermined is not None:
                         raise Unprovable(f"the values of {output.name} are not determined: {output.undetermined}")
             errors += [output.max_abs for output in compared.outputs if output.max_abs is not None]
-        if says_nothing:
-            what = "its outputs are the same numbers on all inputs that were generated, within their tolerances"
-            raise Unprovable(f"{what}; `onnx-bridge check --inputs FILE` compares it on inputs of its real use")
+        if same:
+            advice = "`onnx-bridge check --inputs FILE` compares it on inputs of its real use"
+            raise Unprovable(f"{', '.join(sorted(same))}: {SAYS_NOTHING}; {advice}")
         return Agreement(max(errors, default=None), len(samples))
 
-    def _is_constant(self, bundle: Bundle, outputs: Sample) -> bool:
-        """Return whether a constant is within the tolerances of all float outputs, though these depend on inputs."""
-        floats = {name: array for name, array in flat(outputs).items() if is_float(array.dtype) and array.size}
-        constants: dict[str, Value] = {}
-        for name, array in floats.items():
-            wide = array.astype(np.float64)
-            constants[name] = np.full_like(array, wide.min() / 2 + wide.max() / 2)
-        if not floats or not compare(constants, floats, self._tolerances(floats), measured=False).passed:
-            return False
-        inputs = models.load(bundle.model_path).graph.inputs if bundle.model_path else self.original.model.graph.inputs
-        return any(map(is_used, inputs))
+    def _cleaned(self, bundle: Bundle) -> ir.Model:
+        return models.load(bundle.model_path) if bundle.model_path else self.original.model
 
-    def _others(
-        self, shapes: Mapping[str, Sequence[Dim] | None], first: Sample
-    ) -> Iterator[tuple[Sample, dict[str, Value]]]:
-        """Yield samples, with their outputs, on which these differ from the ``first`` ones beyond the tolerances."""
+    def _others(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Iterator[tuple[Sample, dict[str, Value]]]:
+        """Yield other samples that the reference runs, with their outputs."""
         for sample in livelier(self.original.model, shapes):
             with contextlib.suppress(Unprovable):
-                (outputs,) = self.reference([sample])
-                if not compare(outputs, first, self._tolerances(first), measured=False).passed:
-                    yield sample, outputs
-
-    def _tolerances(self, outputs: Sample) -> Tolerances:
-        return tolerances_of(self.precision.tolerances, outputs)
+                yield sample, self.reference([sample])[0]
 
     def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> Comparison:
         """Return the outputs with their differences judged as `check` judges them; raises Unprovable."""

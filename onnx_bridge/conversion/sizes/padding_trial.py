@@ -186,8 +186,12 @@ class _Trial:
             name = str(value.name)
             actual, right = padded[name], run.outputs[name]
             if isinstance(actual, np.ndarray) and isinstance(right, np.ndarray):
-                axes = output_axes(self._sizes.axes(value), shapes.get(name, ()))
+                observed = shapes.get(name, ())
+                axes = output_axes(self._sizes.axes(value), observed)
                 actual = padding.cut(actual, axes, run.small, run.large)
+                by_data = any(sizes == run.small and shape != right.shape for sizes, shape in observed)
+                if None in axes and actual.shape != right.shape and not by_data:  # it is not cropped, which is a note
+                    continue
             cut[name], expected[name] = actual, right
         compared = compare(cut, expected, self._tolerances)
         wrong = [output for output in compared.outputs if not output.passed]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle, is_bundle
@@ -18,7 +19,7 @@ from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
@@ -35,12 +36,13 @@ from onnx_bridge.parity.reference_runs import run_samples, samples_for, versions
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
+from onnx_bridge.reference.comparison.dependence import alike, changing, dependent
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest, ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.suitable import frozen_values
+from onnx_bridge.samples.suitable import frozen_values, livelier
 from passes.graphs.quantization import is_quantized
 
 Outputs = Sequence[Mapping[str, Value]]
@@ -221,7 +223,30 @@ class Baseline:
             layers=layers,
             bisection=bisection,
             evidence=self._evidence() if self.request.evidence else None,
+            unproven=self._unproven(),
         )
+
+    def _unproven(self) -> tuple[str, ...]:
+        """Return the outputs that are the same for all generated samples, and for livelier ones."""
+        if self.request.generated_seed is None or self.reference is None or self.cleaned is None or not self.truth:
+            return ()
+        first, tolerances = self.truth[0], self.device_tolerances
+        same = dependent(models.loaded(self.cleaned), first)
+        for _ in changing(same, first, ((outputs, outputs) for outputs in self.truth[1:]), tolerances):
+            pass
+        noise = same & alike(first, tolerances)
+        for _ in changing(same, first, self._others(self.reference), tolerances):
+            pass
+        return tuple(sorted(noise | same))
+
+    def _others(self, reference: Reference) -> Iterator[tuple[Sample, Mapping[str, Value]]]:
+        """Yield other samples that the reference runs, with their outputs."""
+        sample = self.samples[0]
+        shapes = {name: array.shape if isinstance(array, np.ndarray) else None for name, array in sample.items()}
+        frozen = {name: value for name, value in self.original_samples[0].items() if name not in sample}
+        for other in livelier(models.loaded(self.original), shapes):
+            with contextlib.suppress(BridgeError):
+                yield other, reference.run({**other, **frozen})
 
     def _evidence(self) -> Evidence:
         after = None if self.cleaned is None else Network.of(models.loaded(self.cleaned))

@@ -14,6 +14,7 @@ from onnx_bridge.parity.checking.evidence import Evidence
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison
+from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
@@ -94,6 +95,7 @@ class CheckReport(JsonRecord):
         layers: the comparison of every layer, if requested. The verdict is that of the outputs.
         bisection: the nodes that MIGraphX fails on, if it fails.
         evidence: the outputs and graphs, if requested; not part of the JSON.
+        unproven: the outputs that are the same numbers on all generated samples, of which nothing is proven.
     """
 
     in_json = ("passed", "verdict", "sample_count")
@@ -107,10 +109,11 @@ class CheckReport(JsonRecord):
     layers: LayerReport | None = None
     bisection: Bisection | None = None
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    unproven: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the samples and the evidence as JSON values; layers and bisection only if there are any."""
-        absent = {name for name in ("layers", "bisection") if getattr(self, name) is None}
+        """Return all but the samples and the evidence as JSON values; empty members are left out."""
+        absent = {name for name in ("layers", "bisection", "unproven") if not getattr(self, name)}
         return {name: value for name, value in super().to_json().items() if name not in absent}
 
     @property
@@ -169,7 +172,9 @@ class CheckReport(JsonRecord):
         differing = sum(output.differs for output in outputs)
         largest = "" if self.largest_error is None else f"; largest error {self.largest_error:.3g}"
         if self.passed:
-            return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}"
+            same = f"{', '.join(self.unproven)}: {SAYS_NOTHING}; give inputs of its real use with --inputs"
+            unproven = f"; unproven: {same}" if self.unproven else ""
+            return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}{unproven}"
         open_ones = [output for output in outputs if output.undetermined is not None]
         if self.not_determined:
             counted = f"{len(open_ones)} of {len(outputs)} comparisons"
