@@ -56,7 +56,7 @@ def convert_all(
 
 def run(request: BatchRequest, engine: Engine | None = None, observer: Observer | None = None) -> Outcome:
     """Convert many models as a request says; errors are those of `convert_all`."""
-    started, engine = time.monotonic(), engine or Pool(request.jobs)
+    started, engine = time.monotonic(), engine or Pool(request.jobs, request.job.conversion.runtime)
     with contextlib.ExitStack() as stack:
         stack.callback(engine.close)
         output = output_at(request.out)

@@ -83,7 +83,9 @@ def read_job_file(path: Location, base: JobRequest) -> Iterator[JobEntry]:
             _check_name(name, where)
         rest = {key: value for key, value in job.items() if key not in ("model", "name")}
         own = frozenset(name for kind in _BY_NAME if isinstance(rest.get(kind), dict) for name in rest[kind])
-        yield JobEntry(beside(path, job["model"]), name, _override(defaults, rest, where, path), own)
+        request = _override(defaults, rest, where, path)
+        _check_effect(request, rest, where)
+        yield JobEntry(beside(path, job["model"]), name, request, own)
 
 
 def beside(file: Location, text: str) -> Location:
@@ -149,6 +151,16 @@ def _override(base: JobRequest, values: Mapping[str, Any], where: str, file: Loc
             replace(base.parity, **parity),
         )
     except InputError as error:  # which names the field only
+        raise InputError(error.what, where=f"{where}: {error.where}", hint=error.hint) from None
+
+
+def _check_effect(request: JobRequest, given: Mapping[str, Any], where: str) -> None:
+    """Raise InputError for a setting of a job that would have no effect; defaults may be for other jobs."""
+    for name in given.keys() & set(_PARITY) if not request.check else ():
+        raise InputError(f"{name} has no effect without a comparison", where=where, hint="add check = true")
+    try:
+        request.check_needs(given)
+    except InputError as error:
         raise InputError(error.what, where=f"{where}: {error.where}", hint=error.hint) from None
 
 

@@ -159,13 +159,14 @@ class Request:
                 raise InputError("the option does not exist", where=f"option {name!r}", hint=hint)
         given = {name: plain(known[name].type, value) for name, value in options.items() if value is not None}
         request = cls()._with({(*known[name].path, name): value for name, value in given.items()})
-        request._check_needs(known, given)
+        request.check_needs(given)
         return request
 
-    def _check_needs(self, known: Mapping[str, Field], given: Mapping[str, Any]) -> None:
-        """Raise InputError for an option that would have no effect."""
+    def check_needs(self, given: Mapping[str, Any]) -> None:
+        """Raise InputError for an option that would have no effect; others of the names are ignored."""
+        known = {field.name: field for field in fields_of(type(self))}
         for name, value in given.items():
-            needs = known[name].option.needs
+            needs = known[name].option.needs if name in known else None
             if needs is None or needs.name not in known or value == known[name].default:
                 continue
             other = known[needs.name]

@@ -88,19 +88,25 @@ class JobProcess:
 
 
 class Pool(Engine):
-    """Job processes on this machine, at most ``jobs`` at a time as memory allows; default: one for each core."""
+    """Job processes on this machine.
+
+    Args:
+        jobs: how many run at a time at most, as memory allows; default: one for each core.
+        runtime: the MIGraphX of the jobs, as `onnx_bridge.convert` takes it.
+    """
 
     remote = False
 
-    def __init__(self, jobs: int | None = None) -> None:
+    def __init__(self, jobs: int | None = None, runtime: str | None = None) -> None:
         super().__init__()
+        self._runtime = runtime
         self._limit = jobs or len(os.sched_getaffinity(0))
         self._memory = available_bytes() * _MEMORY_SHARE
         self._processes: list[JobProcess] = []
         self._sizes: dict[JobProcess, int] = {}
 
     def machine(self, target: str) -> tuple[Machine, str]:
-        runtime = runtimes.find()
+        runtime = runtimes.find(self._runtime)
         return Machine.here(runtime), resolve_target(target, runtime)
 
     def open(self, journal: Journal, publish: Publish) -> None:
