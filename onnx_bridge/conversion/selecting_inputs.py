@@ -132,7 +132,7 @@ def _selections(model: ir.Model) -> Iterable[_Selection]:
             continue
         if dtype != ir.DataType.BOOL and not dtype.is_integer():
             continue
-        around = [(selections.get(outer), branch) for outer, branch in ifs_around(model, node.name)]
+        around = [(selections.get(outer), branch) for outer, branch in ifs_around(model, node)]
         same = tuple((outer, branch) for outer, branch in around if outer is not None and outer.leaf is leaves[0])
         if len(same) == len(around):
             selections[node] = _Selection(node, condition, same, leaves[0], cone, constants, scope)

@@ -25,6 +25,7 @@ from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
 from passes.evaluation.constant_session import unreleased_opsets
 from passes.graphs.byte_strings import from_proto
+from passes.graphs.scopes import name_nodes, scopes, shares_names
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
@@ -146,7 +147,14 @@ class Session:
         except OnnxRuntimeError as error:
             if error.reason is Reason.UNKNOWN_OPERATOR:
                 raise explained(error, _in_memory(model)) from error
-            if isinstance(model, bytes) or error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
+            if isinstance(model, bytes):
+                raise
+            if error.reason is Reason.OTHER and shares_names(named := _in_memory(model)):
+                named = models.owned(named)
+                for scope in scopes(named):
+                    name_nodes(scope)
+                return self._load(named, custom_op_libraries)
+            if error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
             loaded = models.owned(model if isinstance(model, ir.Model) else _in_memory(model))
             return self._load(_supported(loaded, error) or loaded, custom_op_libraries)

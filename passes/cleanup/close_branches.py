@@ -44,11 +44,10 @@ def is_if(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == ("", "If")
 
 
-def ifs_around(model: ir.Model, name: str | None) -> Iterator[tuple[ir.Node, str]]:
-    """Yield the Ifs that a node of some name is in, the innermost first, with the branch."""
-    node = next((node for node in with_nested(model.graph) if node.name == name), None)
+def ifs_around(model: ir.Model, node: ir.Node) -> Iterator[tuple[ir.Node, str]]:
+    """Yield the Ifs that a node is in, the innermost first, with the branch."""
     owners = {graph: owner for owner in with_nested(model.graph) for graph in subgraphs(owner)}
-    while node is not None and (graph := node.graph) in owners:
+    while (graph := node.graph) in owners:
         node = owners[graph]
         if is_if(node):
             yield node, next(branch for branch in BRANCHES if node.attributes[branch].as_graph() is graph)

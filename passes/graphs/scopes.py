@@ -220,8 +220,21 @@ def weight_bytes(model: ir.Model) -> int:
 
 
 def name_nodes(scope: Scope) -> Scope:
-    """Give a name to every node that has none, since reports and origins need them; return the scope."""
+    """Give a name to every node that has none of its own, since reports and origins need them; return the scope."""
+    taken: set[tuple[ir.Graph | ir.Function | None, str]] = set()
     for node in scope.nodes():
-        if not node.name:
-            node.name = scope.names.node(node.op_type)
+        name = node.name or ""
+        if not name or (node.graph, name) in taken:
+            node.name = scope.names.node(name or node.op_type)
+        taken.add((node.graph, name))
     return scope
+
+
+def shares_names(model: ir.Model) -> bool:
+    """Return whether two nodes of one graph have the same name, which ONNX Runtime refuses."""
+    for scope in scopes(model):
+        for graph in scope.graphs():
+            names = [node.name for node in graph if node.name]
+            if len(names) > len(set(names)):
+                return True
+    return False

@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
 
+import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference import unknown_operators
 from onnx_bridge.reference.comparison.compare import compare
@@ -377,3 +378,17 @@ def test_a_session_that_failed_is_freed_at_once() -> None:
         assert freed() is None
     finally:
         gc.enable()
+
+
+def test_names_that_two_nodes_have(tmp_path: Path) -> None:
+    """ONNX Runtime refuses them; names have no meaning."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y) {
+        [n] a = If (c) <then_branch = t () => (float[2] b) { [m] k = Neg(x) [m] b = Exp(k) },
+            else_branch = e () => (float[2] d) { [m] d = Abs(x) }>
+        [n] y = Sqrt(a) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    x = np.array([-1, 4], np.float32)
+    result = Reference(tmp_path / "m.onnx").run({"x": x, "c": np.array(False)})["y"]
+    np.testing.assert_array_equal(result, [1, 2])
+    cleaned = onnx_bridge.clean(tmp_path / "m.onnx", pipeline="none").model
+    np.testing.assert_allclose(Reference(cleaned).run({"x": x, "c": np.array(True)})["y"], np.exp(-x / 2), 1e-6)

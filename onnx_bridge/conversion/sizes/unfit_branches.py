@@ -42,7 +42,8 @@ def close_unfit_branches(model: ir.Model, context: Context) -> bool:
         error = load_error(model)
         if not isinstance(error, OnnxRuntimeError) or error.reason is not Reason.OTHER:
             break
-        pair = next((pair for pair in ifs_around(model, error.inner_node) if _fails(model, *pair)), None)
+        named = [node for node in with_nested(model.graph) if node.name == error.inner_node]
+        pair = next((pair for node in named for pair in ifs_around(model, node) if _fails(model, *pair)), None)
         if pair is None or closed_branch(pair[0]):
             break
         if Scope(model, model.graph).opset() < SINCE:
@@ -91,11 +92,11 @@ def _forget(model: ir.Model) -> None:
 def _fails(model: ir.Model, node: ir.Node, branch: str) -> bool:
     """Return whether ONNX Runtime fails inside of a branch that is taken, without the sizes that are in the model."""
     loose = model.clone()
-    twins = {str(twin.name): twin for twin in with_nested(loose.graph)}
-    top = next(top for top in loose.graph if twins[str(node.name)] in with_nested([top]))
+    twins = dict(zip(with_nested(model.graph), with_nested(loose.graph), strict=True))  # names may be there twice
+    top = next(top for top in loose.graph if twins[node] in with_nested([top]))
     loose.graph.outputs[:] = [value for value in top.outputs if value.name]
-    for outer, taken in [(node, branch), *ifs_around(model, node.name)]:
-        force_branch(loose, twins[str(outer.name)], taken)
+    for outer, taken in [(node, branch), *ifs_around(model, node)]:
+        force_branch(loose, twins[outer], taken)
     RemoveDead().run(loose, Context())
     loose.graph.inputs[:] = [value for value in loose.graph.inputs if is_used(value)]
     try:
