@@ -8,6 +8,11 @@
     PRelu(x, slope)                           →  PRelu(x, Unsqueeze(slope))   a slope for each channel
     Upsample<height_scale=2, width_scale=3>   →  Upsample<scales=[1, 1, 2, 3]>
 
+Of any opset, the size of a window may be a list of one for ONNX Runtime, unless it knows the list: folding would make
+it known.
+
+    HannWindow(Shape(x))                      →  HannWindow(Reshape(Shape(x), []))
+
 So no rule and no runtime reads an old signature. What has no equivalent is refused, before anything else is tried.
 """
 
@@ -30,6 +35,8 @@ from passes.shapes.inference import infer_node
 
 LOWEST = 7
 """The oldest opset of the models that passes are given."""
+_WINDOWS = {"BlackmanWindow", "HammingWindow", "HannWindow"}
+_EMPTY = ir.Tensor(np.array([], np.int64))
 
 
 def raise_opset(model: ir.Model, where: str | None = None) -> None:
@@ -45,6 +52,19 @@ def raise_opset(model: ir.Model, where: str | None = None) -> None:
             scope.graph.opset_imports[""] = LOWEST
             name_nodes(scope)
             _Raised(scope, source, where).graph(scope.graph)
+    _make_scalars(Scope(model, model.graph))
+
+
+def _make_scalars(scope: Scope) -> None:
+    """Reshape the sizes of windows to scalars, unless they are these, or are constant."""
+    for node in list(scope.nodes()):
+        if node.domain == "" and node.op_type in _WINDOWS and node.inputs and not is_redefined(node, scope):
+            size, shape = node.inputs[0], scope.shape(node.inputs[0])
+            if scope.constant(size) is None and (shape is None or len(shape)):
+                name_nodes(scope)
+                raised = _Raised(scope, scope.opset(), None)
+                empty = scope.new_constant(scope.graph, _EMPTY, scope.names.value(f"{node.name}/scalar"))
+                node.replace_input_with(0, raised.insert(node, "Reshape", [size, empty]))
 
 
 @dataclass(frozen=True)
@@ -103,10 +123,10 @@ class _Raised:
             raise NotApplicable(f"{what} is not given" if value is None else not_constant(value, what))
         return [_integer(element, what) for element in tensor.numpy().ravel().tolist()]
 
-    def insert(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attribute: ir.Attr) -> ir.Value:
+    def insert(self, node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], *attributes: ir.Attr) -> ir.Value:
         """Insert another node before a node; return its output."""
         name = self.scope.names.node(f"{node.name}/{op_type}")
-        added = ir.Node("", op_type, inputs, [attribute], name=name)
+        added = ir.Node("", op_type, inputs, attributes, name=name)
         added.outputs[0].name = self.scope.names.value(f"{name}_output")
         assert node.graph is not None
         node.graph.insert_before(node, added)

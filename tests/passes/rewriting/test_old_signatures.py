@@ -6,6 +6,7 @@ is expected is written by hand, as the same computation in opset 13, which ONNX 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -14,8 +15,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from passes.cleanup.fold_constants import FoldConstants
 from passes.core.errors import InputError
+from passes.rewriting.base import Context
 from passes.rewriting.old_signatures import LOWEST, raise_opset
+from passes.specialize.freeze_inputs import FreezeInputs
 from tests.passes.harness import Array, run
 
 _RANDOM = np.random.default_rng(0)
@@ -275,3 +279,18 @@ def test_a_function() -> None:
     raise_opset(m)
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     np.testing.assert_array_equal(run(ir.to_proto(m), {"x": x})["y"], x.reshape(2, 2))
+
+
+@pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+@pytest.mark.parametrize(("kind", "size"), [("int64[1]", [8]), ("int64", 8)])
+def test_windows_of_a_list(operator: str, kind: str, size: object) -> None:
+    """ONNX Runtime takes a list of one, unless it is constant, as freezing makes it."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[8] x, {kind} n) => (float[8] y) {{
+        w = {operator}(n) y = Mul(x, w) }}"""
+    m = ir.from_proto(onnx.parser.parse_model(text))
+    given = {"x": np.ones(8, np.float32), "n": np.array(size)}
+    expected = run(ir.to_proto(m), given)["y"]
+    raise_opset(m)
+    m = FreezeInputs(values={"n": json.dumps(size)}).run(m, Context()).model
+    m = FoldConstants().run(m, Context()).model
+    np.testing.assert_array_equal(run(ir.to_proto(m), {"x": given["x"]})["y"], expected)
