@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.roles import Choice, Data, Dim
@@ -53,11 +54,15 @@ def suitable(
     return taken if len(taken) == samples else generated[:samples]
 
 
-def livelier(original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None]) -> Iterator[Sample]:
+def livelier(
+    original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None], first: Mapping[str, Value]
+) -> Iterator[Sample]:
     """Yield other samples than the first of `suitable`, on which outputs may depend more.
 
-    After another seed come floats that are alike in neighbourhoods, as in images and audio, and of larger ranges.
+    After another seed come floats that are alike in neighbourhoods, as in images and audio, and of larger ranges; each
+    also with the integers of the first sample, which may be sizes that fit nothing else.
     """
+    kept = {name: value for name, value in first.items() if isinstance(value, np.ndarray) and value.dtype.kind in "iu"}
     roles = {spec.name: spec.role for spec in samplers.specs(original, shapes)}
     for seed, factor in enumerate(_FACTORS, 1):
         (sample,) = suitable(original, shapes, seed=seed)
@@ -67,6 +72,8 @@ def livelier(original: ir.Model, shapes: Mapping[str, Sequence[Dim] | None]) -> 
                     array = array.take(np.arange(array.shape[axis]) // _BLOCK * _BLOCK, axis)
                 sample[name] = (array * factor).astype(array.dtype)
         yield sample
+        if kept:
+            yield {**sample, **kept}
 
 
 def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:

@@ -120,7 +120,8 @@ class _Legalizer:
                 return
         replacement = self._find_replacement(node, ())
         if isinstance(replacement, Skip):
-            yield Skip("; ".join(filter(None, (_describe(verdict), replacement.reason))), node.name or "")
+            reason = "; ".join(filter(None, (_describe(verdict), replacement.reason)))
+            yield Skip(reason, node.name or "", replacement.is_defect)
         elif self.context.budget.take():
             self._commit(replacement, verdict)
         else:

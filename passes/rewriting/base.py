@@ -36,6 +36,8 @@ class Skip:
 
     reason: str
     node: str = ""
+    is_defect: bool = False
+    """Whether the rewrite failed on a node that is valid."""
 
 
 class NotApplicable(Exception):

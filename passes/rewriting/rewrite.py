@@ -15,6 +15,7 @@ import sys
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import onnx
@@ -120,7 +121,7 @@ class NodeRewrite(Pass):
         except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that no valid node has, or a defect
             if node.graph is scope.graph:
                 check_nodes([node], scope, sized=True)
-            proposal = Skip(f"the rewrite fails: {type(error).__name__}: {error}")
+            proposal = Skip(f"the rewrite fails: {type(error).__name__}: {error}", is_defect=True)
         finally:
             if not isinstance(proposal, Proposal):
                 detach_nodes(edit.nodes)
@@ -198,7 +199,7 @@ class NodeRewrite(Pass):
             if proposal is None:
                 continue
             if isinstance(proposal, Skip):
-                skips[node] = Skip(proposal.reason, proposal.node or node.name or "")
+                skips[node] = replace(proposal, node=proposal.node or node.name or "")
                 continue
             if not context.budget.take():
                 proposal.discard()

@@ -129,7 +129,7 @@ class _Comparison:
         self._check_claims(bundle, expected)
         same = set() if self.original.samples else dependent(self._cleaned(bundle), expected[0])
         if same:
-            constant, others = alike(expected[0], self.precision.tolerances), self._others(shapes)
+            constant, others = alike(expected[0], self.precision.tolerances), self._others(shapes, samples[0])
             for sample, outputs, changed in changing(same, expected[0], others, self.precision.tolerances):
                 if changed & constant:  # a constant would agree on the first sample
                     samples, expected = [*samples, sample], [*expected, outputs]
@@ -156,9 +156,11 @@ class _Comparison:
     def _cleaned(self, bundle: Bundle) -> ir.Model:
         return models.load(bundle.model_path) if bundle.model_path else self.original.model
 
-    def _others(self, shapes: Mapping[str, Sequence[Dim] | None]) -> Iterator[tuple[Sample, dict[str, Value]]]:
+    def _others(
+        self, shapes: Mapping[str, Sequence[Dim] | None], first: Sample
+    ) -> Iterator[tuple[Sample, dict[str, Value]]]:
         """Yield other samples that the reference runs, with their outputs."""
-        for sample in livelier(self.original.model, shapes):
+        for sample in livelier(self.original.model, shapes, first):
             with contextlib.suppress(Unprovable):
                 yield sample, self.reference([sample])[0]
 

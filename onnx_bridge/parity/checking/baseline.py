@@ -244,7 +244,7 @@ class Baseline:
         sample = self.samples[0]
         shapes = {name: array.shape if isinstance(array, np.ndarray) else None for name, array in sample.items()}
         frozen = {name: value for name, value in self.original_samples[0].items() if name not in sample}
-        for other in livelier(models.loaded(self.original), shapes):
+        for other in livelier(models.loaded(self.original), shapes, sample):
             with contextlib.suppress(BridgeError):
                 yield other, reference.run({**other, **frozen})
 
