@@ -22,6 +22,7 @@ from onnx_bridge.batch.journal import STATE_FOLDER
 from onnx_bridge.bundle.manifest.text import is_manifest, manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
+from onnx_bridge.model.folder import is_model_folder
 from onnx_bridge.requests.batch import JobRequest
 
 _LISTS = (".txt", ".list")
@@ -51,13 +52,13 @@ class Job:
 
 
 def is_batch(sources: Sequence[Location]) -> bool:
-    """Return whether sources differ from one local model file."""
+    """Return whether sources differ from one local model file, or the folder of one language model."""
     if len(sources) != 1:
         return True
     (source,) = sources
     return (
         isinstance(source, RemotePath)
-        or source.is_dir()
+        or (source.is_dir() and not is_model_folder(source))
         or source.suffix.lower() in (*_LISTS, *_JOB_FILES)
         or _is_glob(source)
     )

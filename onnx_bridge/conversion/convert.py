@@ -10,13 +10,14 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.buckets import run_buckets
-from onnx_bridge.conversion.decoders.decoder import run_decoder
+from onnx_bridge.conversion.decoders.decoder import run_decoder, with_defaults
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.serving.session import write_session
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.run import run as run_steps
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
+from onnx_bridge.model.folder import decoder_file, is_model_folder
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.limits import limited
 
@@ -43,7 +44,8 @@ def convert(
     are beside it, as optimum names them.
 
     Args:
-        model: an ONNX file, or a model in memory, which is not modified.
+        model: an ONNX file; the folder of a language model, with its configuration; or a model in memory, which is not
+            modified.
         out: a folder, or a name ending in ``.mxr`` for the program alone (the manifest goes beside it).
         progress: called with each `onnx_bridge.core.progress.Stage` as it begins, and with details.
         options: the fields of `onnx_bridge.requests.conversion.ConvertRequest`. An array in ``freeze`` is a constant;
@@ -61,8 +63,12 @@ def convert(
 
 def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progress | None = None) -> Bundle:
     """Convert a model as a request says; errors are those of `convert`."""
-    source, tell = Source.of(model), progress or silent
+    is_folder = not isinstance(model, ir.Model) and is_model_folder(Path(model))
+    source, tell = Source.of(decoder_file(Path(model)) if is_folder else model), progress or silent  # type: ignore[arg-type]
     with limited(request.limits):
+        needs_sizes = is_folder or (request.decoder and request.max_length is None)
+        if needs_sizes and not isinstance(source.given, ir.Model):
+            request = with_defaults(source, request)
         if request.decoder:
             return run_decoder(source, out, request, tell)
         if request.ties and not request.buckets:

@@ -278,11 +278,8 @@ class ConvertRequest(DoctorRequest):
         if self.application is not None and self.precision in ("int8", "fp8"):
             what = f"for ONNX Runtime, {self.precision} has to be in the model"
             raise InputError(what, where="precision", hint="`onnx-bridge quantize` makes such a model; convert that")
-        if self.decoder and self.max_length is None:
-            raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
-        if not self.decoder and (self.max_length is not None or self.prefill):
-            where = "prefill" if self.max_length is None else "max_length"
-            raise InputError("only a decoder has this option", where=where, hint="say that the model is a decoder, too")
+        if self.max_length is not None or self.prefill:  # only a decoder has them
+            object.__setattr__(self, "decoder", True)
         self.decoder_sizes  # noqa: B018 — validates them
 
     @property

@@ -20,6 +20,12 @@ def tokens(option: str) -> Callable[[str], tuple[int, ...]]:
     return numbers_of(option, "TOKEN,TOKEN", "1,15,7")
 
 
+def _prompt(text: str | None) -> tuple[int, ...] | str | None:
+    """Return the tokens of a prompt that consists of them; another text as it is."""
+    is_text = text is None or not all(part.strip().isdecimal() for part in text.split(","))
+    return text if is_text or text is None else tokens("--prompt")(text)
+
+
 @takes(RuntimeRequest)
 def generate(
     bundle: Annotated[
@@ -33,7 +39,8 @@ def generate(
         Path | None, typer.Option(metavar="X.npy", help="The input of an encoder, if that is not tokens.")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="2", help="The tokens that a text begins with, if there is an encoder.")
+        str | None,
+        typer.Option(metavar="TEXT|2", help="The text to continue; or, behind an encoder, the tokens it begins with."),
     ] = None,
     max_new_tokens: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="The most tokens; default: until the cache is full.")
@@ -48,7 +55,7 @@ def generate(
             None if ids is None else tokens("--ids")(ids),
             max_new_tokens,
             inputs=inputs,
-            prompt=None if prompt is None else tokens("--prompt")(prompt),
+            prompt=_prompt(prompt),
             stop=tokens("--stop")(stop),
             timeout=request.timeout,
             memory=request.memory,

@@ -22,7 +22,7 @@ from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
-from onnx_bridge.conversion.decoders.layout import BRANCH, has_encoder, recognize
+from onnx_bridge.conversion.decoders.layout import BRANCH, PAST, has_encoder, matching, recognize
 from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
@@ -32,9 +32,13 @@ from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import as_array
+from onnx_bridge.model.folder import contexts
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
+
+_LONGEST, _PREFILL = 1024, 64
+"""The default of ``max_length``, if the model's context is longer, and that of ``prefill``."""
 
 
 def run_decoder(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
@@ -48,6 +52,30 @@ def run_decoder(source: Source, out: Path, request: ConvertRequest, progress: Pr
     if has_encoder(source.view(), request.freeze):
         return run_encoder_decoder(Files.beside(Path(source.given)), out, request, progress)
     return DecoderConversion.of(source, out, request).run(progress)
+
+
+def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
+    """Return the request of a model, with a decoder's sizes from the configuration beside it.
+
+    Args:
+        source: a file; it is a decoder if the request says so, or if it has a cache.
+        request: the request.
+
+    Raises:
+        InputError: the configuration cannot be read, or a decoder has none and the request has no sizes.
+    """
+    model = source.view()
+    if not request.decoder and not matching(PAST, [str(value.name) for value in model.graph.inputs]):
+        return request
+    length, prefill = request.max_length, request.prefill
+    if length is None:
+        known = [*contexts(Path(str(source.given)))]
+        if not known:
+            raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
+        length = max(2, min(*known, _LONGEST))
+    if not prefill and not has_encoder(model, request.freeze):
+        prefill = (min(_PREFILL, length // 2),)
+    return replace(request, decoder=True, max_length=length, prefill=prefill)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.conversion.programs.several import Converted, Several
-from onnx_bridge.core.errors import ParityError
+from onnx_bridge.core.errors import InputError, ParityError
+from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.model.folder import TOKENIZER, tokenizer_of
 from passes.rewriting.base import Proof
 
 
@@ -50,6 +52,7 @@ class GeneratingConversion(Several):
         layout = converted.resolved.layout
         assert layout is not None
         widths = [program.dims[WIDTH] for program in manifest.programs if WIDTH in program.dims]
+        self._take_tokenizer(converted.folder)
         inputs = zip(*(program.inputs for program in converted.manifests), strict=True)
         outputs = zip(*(program.outputs for program in converted.manifests), strict=True)
         return replace(
@@ -88,6 +91,16 @@ class GeneratingConversion(Several):
         runtime = self.request.runtime
         programs = [Program(folder, manifest, info, runtime, limits) for info in manifest.programs]
         return Decoder(folder, layout, programs)
+
+    def _take_tokenizer(self, folder: Path) -> None:
+        """Copy the tokenizer beside the model into a folder, so that the bundle takes texts; raises InputError."""
+        tokenizer = tokenizer_of(Path(str(self.given.given)))
+        try:
+            (folder / TOKENIZER).unlink(missing_ok=True)
+            if tokenizer is not None:
+                (folder / TOKENIZER).write_bytes(read_regular(tokenizer))
+        except OSError as error:
+            raise InputError(f"the tokenizer cannot be copied: {error}", where=str(tokenizer)) from None
 
     def _refuse_difference(self, trial: Trial, layout: Layout) -> None:
         if trial.reason is not None:

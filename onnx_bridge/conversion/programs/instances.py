@@ -26,6 +26,7 @@ from onnx_bridge.conversion.steps.run import run
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.model import io as models
+from onnx_bridge.model.folder import TOKENIZER
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from passes.shapes.inference import infer
@@ -140,8 +141,8 @@ def program_in(folder: Path, name: str, dims: Mapping[str, int]) -> ProgramInfo:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write the manifest, with the files of the cleaned model beside it; raises InputError."""
-    files = [folder / f"{manifest.name}{ending}" for ending in (".onnx", ".onnx.data")]
+    """Write the manifest, with the files of the cleaned model, and its tokenizer, beside it; raises InputError."""
+    files = [*(folder / f"{manifest.name}{ending}" for ending in (".onnx", ".onnx.data")), folder / TOKENIZER]
     try:
         model = tuple(FileInfo.of(file) for file in files if file.exists())
         replace(manifest, model=model).write(folder / MANIFEST)

@@ -124,7 +124,7 @@ def _size(count: float) -> str:
 @view.register
 def _generated(generated: Generated, verbose: bool) -> RenderableType:
     count = f"{len(generated.tokens)} tokens in {generated.seconds:.3g} s"
-    return Group(",".join(map(str, generated.tokens)), count)
+    return Group(Text(generated.text) if generated.text is not None else ",".join(map(str, generated.tokens)), count)
 
 
 @view.register

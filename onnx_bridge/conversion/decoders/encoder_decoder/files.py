@@ -16,9 +16,9 @@ from pathlib import Path
 from onnx_bridge.conversion.decoders.layout import BRANCH
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import json_digest
-from onnx_bridge.core.files.regular_file import read_regular
-from onnx_bridge.core.schema import Size, parse_json, read_as
+from onnx_bridge.core.schema import Size
 from onnx_bridge.model import io as models
+from onnx_bridge.model.folder import folders_of, read_configuration
 
 _ENCODER, _FIRST, _STEP, _MERGED = "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged"
 _CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -95,17 +95,13 @@ class _Configuration:
 
 def _configurations(model: Path) -> Iterator[Path]:
     """Yield the configurations beside a model, or beside its folder ``onnx``."""
-    for folder in (model.parent, model.parent.parent) if model.parent.name == "onnx" else (model.parent,):
+    for folder in folders_of(model):
         yield from (folder / name for name in _CONFIGURATIONS if (folder / name).exists())
 
 
 def _start(path: Path) -> tuple[int, ...]:
     """Return the tokens that a text begins with, as a configuration says; raises InputError."""
-    try:
-        start = read_as(_Configuration, parse_json(read_regular(path))).decoder_start_token_id
-    except (OSError, ValueError) as error:
-        what = f"the configuration cannot be read: {error}"
-        raise InputError(what, where=str(path), hint="repair or remove it") from None
+    start = read_configuration(_Configuration, path).decoder_start_token_id
     if start is None:
         return ()
     return start if isinstance(start, tuple) else (start,)

@@ -1,0 +1,110 @@
+"""The folder of a language model, as its exporter lays it out: the file of its decoder, and the length of its texts.
+
+genai_config.json  model.onnx                               onnxruntime-genai; it names the file of the decoder
+config.json  model.onnx                                     optimum; with an encoder, decoder_model_merged.onnx
+config.json  onnx/model.onnx                                transformers.js
+tokenizer.json                                              in all of them, perhaps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.regular_file import read_regular
+from onnx_bridge.core.schema import Size, parse_json, read_as
+
+TOKENIZER = "tokenizer.json"
+_GENAI, _CONFIG = "genai_config.json", "config.json"
+_FILES = ("decoder_model_merged.onnx", "decoder_with_past_model.onnx", "model.onnx")
+"""The files of a decoder, the preferred one first."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    filename: str | None = None
+
+
+@dataclass(frozen=True)
+class _Model:
+    context_length: Size | None = None
+    decoder: _Decoder = _Decoder()
+
+
+@dataclass(frozen=True)
+class _Genai:
+    """The members of genai_config.json that are read."""
+
+    model: _Model = _Model()
+
+
+@dataclass(frozen=True)
+class _Config:
+    """The members of config.json that are read: names of the longest context."""
+
+    max_position_embeddings: Size | None = None
+    max_target_positions: Size | None = None
+    n_positions: Size | None = None
+
+
+def is_model_folder(path: Path) -> bool:
+    """Return whether a folder holds one model with its configuration."""
+    if not (path / _GENAI).is_file() and not (path / _CONFIG).is_file():
+        return False
+    return (path / _GENAI).is_file() or any(True for _ in _candidates(path))
+
+
+def decoder_file(folder: Path) -> Path:
+    """Return the file of a folder's decoder, or of its only model; raises InputError."""
+    genai = folder / _GENAI
+    if genai.is_file() and (name := read_configuration(_Genai, genai).model.decoder.filename):
+        file = folder / name
+        if not file.resolve().is_relative_to(folder.resolve()) or not file.is_file():
+            raise InputError(f"the decoder {name} is not in the folder", where=str(genai))
+        return file
+    candidate = next(_candidates(folder), None)
+    if candidate is None:
+        what = f"the folder has none of {', '.join(_FILES)}"
+        raise InputError(what, where=str(folder), hint="name the file of the model")
+    return candidate
+
+
+def tokenizer_of(model: Path) -> Path | None:
+    """Return the tokenizer beside a model; None if there is none."""
+    return next((path for folder in folders_of(model) if (path := folder / TOKENIZER).is_file()), None)
+
+
+def folders_of(model: Path) -> Iterable[Path]:
+    """Return the folders that configurations of a model may be in: its own, and that around a folder ``onnx``."""
+    return (model.parent, model.parent.parent) if model.absolute().parent.name == "onnx" else (model.parent,)
+
+
+def read_configuration(kind: type[_T], path: Path) -> _T:
+    """Return the members of a configuration that a class has; raises InputError."""
+    try:
+        return read_as(kind, parse_json(read_regular(path)))
+    except (OSError, ValueError) as error:
+        what = f"the configuration cannot be read: {error}"
+        raise InputError(what, where=str(path), hint="repair or remove it") from None
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    return (path for name in _FILES for path in (folder / name, folder / "onnx" / name) if path.is_file())
+
+
+def contexts(model: Path) -> Iterator[int]:
+    """Yield the lengths of the longest texts that a model knows, as the configurations beside it say."""
+    for folder in folders_of(model):
+        yield from _contexts(folder)
+
+
+def _contexts(folder: Path) -> Iterator[int]:
+    if (genai := folder / _GENAI).is_file():
+        yield from filter(None, [read_configuration(_Genai, genai).model.context_length])
+    if (config := folder / _CONFIG).is_file():
+        values = read_configuration(_Config, config)
+        yield from filter(None, [values.max_position_embeddings, values.max_target_positions, values.n_positions])

@@ -1,0 +1,101 @@
+"""The folder of a language model: its decoder, the sizes in its configuration, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from typer.testing import CliRunner
+
+import onnx_bridge
+from fixtures.models import grouped_query
+from onnx_bridge.bundle import generate as generation
+from onnx_bridge.cli.main import app
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+
+GENAI = {"model": {"type": "llama", "context_length": 24, "decoder": {"filename": "text.onnx", "head_size": 16}}}
+LAYOUTS = {
+    "genai": ("text.onnx", "genai_config.json", GENAI),
+    "optimum": ("model.onnx", "config.json", {"model_type": "llama", "max_position_embeddings": 24}),
+    "transformers.js": ("onnx/model.onnx", "config.json", {"n_positions": 24}),
+}
+
+
+def folder_of(layout: str, folder: Path, configuration: Any = None) -> Path:
+    file, name, default = LAYOUTS[layout]
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    grouped_query.build(folder / file, size="kv_cache_dim")
+    content = default if configuration is None else configuration
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    words = {"?": 0, **{f"w{number}": number for number in range(1, grouped_query.VOCABULARY)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_folder_is_a_model(runtime: Runtime, tmp_path: Path, layout: str) -> None:
+    """Nothing is said but the folder."""
+    source, out = folder_of(layout, tmp_path / "source"), tmp_path / "out"
+    bundle = onnx_bridge.convert(source, out, target="ref")
+    assert bundle.decoder.layout.max_length == 24
+    assert [*bundle.decoder.widths] == [1, 12]
+    assert (out / "tokenizer.json").exists()
+    tokens = bundle.decoder.generate(np.array([[5, 9, 3]]), 4)[0].tolist()
+    (source / "tokenizer.json").unlink()  # the bundle has its own
+    generated = generation.generate(out, prompt="w5 w9 w3", max_new_tokens=4)
+    assert generated.tokens == tokens
+    assert generated.text == " ".join(f"w{token}" for token in tokens)
+    result = CliRunner().invoke(app, ["generate", str(out), "--prompt", "w5 w9 w3", "--max-new-tokens", "4"])
+    assert generated.text in result.output
+    (out / "tokenizer.json").write_text("{")
+    assert not onnx_bridge.verify(out).passed
+    for prompt in ("w5", "5"):
+        with pytest.raises(InputError):
+            generation.generate(out, prompt=prompt)
+
+
+def test_sizes_that_are_given(runtime: Runtime, tmp_path: Path) -> None:
+    source = folder_of("genai", tmp_path / "source")
+    (source / "tokenizer.json").unlink()
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", max_length=8, prefill=[3])
+    assert (bundle.decoder.layout.max_length, [*bundle.decoder.widths]) == (8, [1, 3])
+    with pytest.raises(InputError):
+        generation.generate(tmp_path / "out", prompt="w5")
+    other = onnx_bridge.convert(source / "text.onnx", tmp_path / "file", target="ref", decoder=True, prefill=[2])
+    assert (other.decoder.layout.max_length, [*other.decoder.widths]) == (24, [1, 2])
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        "{",
+        [],
+        {"model": 3},
+        {"model": {"context_length": -4}},
+        {"model": {"context_length": 24, "decoder": {"filename": "../text.onnx"}}},
+        {"model": {"context_length": 24, "decoder": {"filename": "missing.onnx"}}},
+        {"model": {"decoder": {"filename": "text.onnx"}}},
+        {},
+    ],
+)
+def test_configurations_that_are_refused(tmp_path: Path, configuration: Any) -> None:
+    source = folder_of("genai", tmp_path / "source", configuration)
+    (tmp_path / "text.onnx").write_bytes((source / "text.onnx").read_bytes())
+    with pytest.raises(InputError):
+        onnx_bridge.convert(source, tmp_path / "out", target="ref")
+
+
+def test_a_model_without_a_cache(runtime: Runtime, tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Neg (x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 24}))
+    bundle = onnx_bridge.convert(tmp_path, tmp_path / "out", target="ref")
+    assert bundle.manifest.decoder is None
