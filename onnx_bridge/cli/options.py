@@ -12,10 +12,28 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
+from onnx_bridge.reference import ops_libraries
 from onnx_bridge.requests.request import Field, Request, fields_of, members
 from passes.core.errors import InputError
 
 _C = TypeVar("_C", bound=Callable[..., None])
+
+
+_LIBRARIES = inspect.Parameter(
+    "ops_library",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--ops-library",
+            metavar="PATH",
+            help=f"A library of custom operators for ONNX Runtime; repeatable; default: {ops_libraries.VARIABLE}.",
+            show_default=False,
+        ),
+    ],
+)
+"""The option of all verbs that run models."""
 
 
 def takes(request: type[Request]) -> Callable[[_C], _C]:
@@ -23,16 +41,20 @@ def takes(request: type[Request]) -> Callable[[_C], _C]:
 
     def decorate(command: _C) -> _C:
         options = {field.name: field for field in fields_of(request) if field.option.cli}
+        runs = "timeout" in options  # foreign code
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
             texts = {name: given.pop(name) for name in options}
+            if runs and (libraries := given.pop(_LIBRARIES.name)):
+                ops_libraries.use(libraries)
             command(**given, request=read(request, texts))
 
         signature = inspect.signature(command, eval_str=True)
         parameters = []
         for parameter in signature.parameters.values():
-            added = map(_parameter, options.values()) if parameter.name == "request" else [parameter]
+            added = [*map(_parameter, options.values()), *([_LIBRARIES] if runs else [])]
+            added = added if parameter.name == "request" else [parameter]
             parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in added]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

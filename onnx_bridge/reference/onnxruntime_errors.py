@@ -63,7 +63,7 @@ class UnknownOperator:
     def hint(self) -> str | None:
         """The next thing to do."""
         if self.newest is None:
-            return "no library of custom operators is loaded: replace it by operators of ONNX, for example with a pass"
+            return "give its library, --ops-library PATH, or replace it by operators of ONNX, for example with a pass"
         if self.opset > self.newest:
             return "export it with an older opset, or update onnxruntime"
         return self.meant if self.since is None else f"the operator exists since opset {self.since}"

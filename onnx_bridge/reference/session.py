@@ -16,6 +16,7 @@ import onnxruntime
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
+from onnx_bridge.reference import ops_libraries
 from onnx_bridge.reference.bfloat16_emulation import emulate_bfloat16, has_bfloat16
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
@@ -146,7 +147,11 @@ class Session:
             return self._load(model, custom_op_libraries)
         except OnnxRuntimeError as error:
             if error.reason is Reason.UNKNOWN_OPERATOR:
-                raise explained(error, _in_memory(model)) from error
+                reason = explained(error, _in_memory(model))
+                installed = [path for path in ops_libraries.of_domain(reason.domain) if path not in custom_op_libraries]
+                if not installed:
+                    raise reason from error
+                return self._open(model, (*custom_op_libraries, *installed))
             if isinstance(model, bytes):
                 raise
             if error.reason is Reason.OTHER and shares_names(named := _in_memory(model)):
@@ -218,7 +223,7 @@ def _options(libraries: Sequence[Path]) -> Any:
     options.use_deterministic_compute = True
     # threads that wait for work would use as much time of processors as those that compute
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    for library in libraries:
+    for library in (*libraries, *ops_libraries.chosen()):
         try:
             options.register_custom_ops_library(str(library))
         except Exception as error:

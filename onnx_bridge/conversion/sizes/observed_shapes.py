@@ -33,7 +33,7 @@ _SECONDS, _MEMORY = 30.0, 4 << 30
 def observe_shapes(model: ir.Model, context: Context) -> None:
     """Set the shapes in a model that inference does not find, if all inputs have fixed shapes; note contradictions."""
     required = required_inputs(model)
-    if not all(map(can_cross, required)):
+    if not all(can_cross(value) or (value.dtype == ir.DataType.STRING and _is_static(value)) for value in required):
         return
     scope = Scope(model, model.graph)
     wanted = [value for value in unproven(model) if not may_be_steered(_producer(value), scope)]
@@ -50,6 +50,10 @@ def observe_shapes(model: ir.Model, context: Context) -> None:
         value.type, value.shape = observed[value]
         settle(model, context)
         infer(model)
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static()
 
 
 def _producer(value: ir.Value) -> ir.Node:

@@ -31,6 +31,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.reference import ops_libraries
 from onnx_bridge.samples.roles import Dim, dims_of, index_bounds
 from passes.cleanup.inline_functions import inlined
 from passes.graphs.cost import has_known_work
@@ -166,4 +167,5 @@ def _versions(worker: Worker) -> dict[str, str]:
         "runtime": worker.runtime.identity,
         "python": platform.python_version(),
         **libraries,
+        **ops_libraries.recorded(),
     }
