@@ -11,7 +11,7 @@ concatenation of past and new keys. Inference is then repeated, until all are kn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,7 +22,8 @@ from passes.shapes.axes.relations import Operands, Relation, relations
 from passes.shapes.axes.words import Dim, Dims
 from passes.shapes.inference import FAILURES, run
 
-_WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "FusedConv", "AveragePool", "LpPool", "MaxPool")
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "FusedConv")
+_WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""
 _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
@@ -167,10 +168,11 @@ class OpenDims:
         """Return the first result whose size is impossible for given sizes."""
         shapes = self._shapes({**self.given, **known})
         for node in self._model.graph:
-            least = 1 if node.op_type in _WINDOWED else 0
             for value in node.outputs:
-                if any(isinstance(size, int) and size < least for size in shapes.get(value, ())):
+                if any(isinstance(size, int) and size < 0 for size in shapes.get(value, ())):
                     return Impossible(node, shapes[value])
+            if node.op_type in _WINDOWED and is_too_short(node, shapes.get):
+                return Impossible(node, shapes.get(node.outputs[0], ()))
         return None
 
     def conflict(self, known: Mapping[str, int]) -> Impossible | None:
@@ -217,6 +219,30 @@ class OpenDims:
         except FAILURES:  # then only what inputs and weights say is known
             pass
         return shapes
+
+
+def is_too_short(node: ir.Node, shape_of: Callable[[ir.Value], Dims | None]) -> bool:
+    """Return whether a convolution or pooling has an empty result, or the kernel of a convolution exceeds its input.
+
+    Inference may round the size below one up; ONNX Runtime refuses to compute it.
+    """
+    shapes = [() if value is None else shape_of(value) or () for value in (*node.inputs, *node.outputs[:1])]
+    if any(isinstance(size, int) and size < 1 for size in shapes[-1]):
+        return True
+    weights = shapes[3] if node.op_type == "QLinearConv" else shapes[1]
+    kernel = node.attributes.get_ints("kernel_shape", None) or weights[2:]
+    rank = len(shapes[0]) - 2
+    if node.op_type not in _CONVOLUTIONS or node.attributes.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return False
+    pads = node.attributes.get_ints("pads", None) or [0] * (2 * rank)
+    dilations = node.attributes.get_ints("dilations", None) or [1] * rank
+    if not len(kernel) == len(dilations) == rank or len(pads) != 2 * rank:
+        return False
+    axes = zip(shapes[0][2:], kernel, dilations, pads, pads[rank:], strict=False)
+    return any(
+        isinstance(size, int) and isinstance(length, int) and size + begin + end < (length - 1) * dilation + 1
+        for size, length, dilation, begin, end in axes
+    )
 
 
 def _sized(dim: Dim, known: Mapping[str, int]) -> Dim:

@@ -27,8 +27,10 @@ from passes.cleanup.remove_dead import RemoveDead
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import is_used, with_nested
 from passes.rewriting.base import Context
+from passes.shapes.axes.words import Dims
 from passes.shapes.declarations import forget_sizes, settle
 from passes.shapes.inference import infer
+from passes.shapes.open_sizes import is_too_short
 from passes.specialize.convert_opset import ConvertOpset
 
 _SEEDS = 4
@@ -40,21 +42,33 @@ def close_unfit_branches(model: ir.Model, context: Context) -> bool:
     changed = False
     while any(is_if(node) for node in Scope(model, model.graph).nodes()):
         error = load_error(model)
-        if not isinstance(error, OnnxRuntimeError) or error.reason is not Reason.OTHER:
-            break
-        named = [node for node in with_nested(model.graph) if node.name == error.inner_node]
+        if isinstance(error, OnnxRuntimeError) and error.reason is Reason.OTHER:
+            why, named = error.what, [node for node in with_nested(model.graph) if node.name == error.inner_node]
+        else:
+            why, named = "a window is larger than its input", _too_short(model)
         pair = next((pair for node in named for pair in ifs_around(model, node) if _fails(model, *pair)), None)
         if pair is None or closed_branch(pair[0]):
             break
         if Scope(model, model.graph).opset() < SINCE:
             _convert(model, *pair, context)
-        if not close_branch(model, *pair, error.what):
+        if not close_branch(model, *pair, why):
             break
         changed = True
     if changed:
         settle(model, context)
         infer(model)
     return changed
+
+
+def _too_short(model: ir.Model) -> list[ir.Node]:
+    """Return convolutions in branches that the sizes are too small for: ONNX Runtime sees it in a run."""
+    infer(model)
+    nodes = [node for node in with_nested(model.graph) if node.graph is not model.graph and node.op_type == "Conv"]
+
+    def shape_of(value: ir.Value) -> Dims | None:
+        return None if value.shape is None or not value.shape.is_static() else tuple(value.shape.numpy())
+
+    return [node for node in nodes if is_too_short(node, shape_of)][:1]
 
 
 def closed_branches(model: ir.Model) -> list[str]:
