@@ -166,6 +166,39 @@ class TestInPlace:
             onnx_bridge.load(tmp_path / "out")
 
 
+class TestStates:
+    """Models that keep no tokens: a recurrence (Mamba, RWKV), or the last inputs of a convolution (lfm2)."""
+
+    RECURRENT = """<ir_version: 8, opset_import: ["": 17]>
+        g (int64[batch, tokens] input_ids, float[1, batch, 8] PAST)
+            => (float[batch, tokens, 16] logits, float[1, batch, 8] PRESENT)
+        <int64[1] one = {1}> {
+            x = Gather (table, input_ids) t = Transpose <perm = [1, 0, 2]> (x)
+            s, PRESENT = GRU <hidden_size = 8> (t, w, r, , , PAST)
+            h = Squeeze (s, one) b = Transpose <perm = [1, 0, 2]> (h) logits = MatMul (b, o) }"""
+
+    @pytest.mark.parametrize(
+        "names", [("past.0.state", "present.0.state"), ("state", "new_state"), ("cache.rnn", "output.cache.rnn")]
+    )
+    def test_a_recurrence(self, runtime: Runtime, tmp_path: Path, names: tuple[str, str]) -> None:
+        text = self.RECURRENT.replace("PAST", "past_state").replace("PRESENT", "present_state")
+        model, random = onnx.parser.parse_model(text), np.random.default_rng(0)
+        for name, shape in {"table": (16, 8), "w": (1, 24, 8), "r": (1, 24, 8), "o": (8, 16)}.items():
+            weights = random.standard_normal(shape).astype(np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+        for value in (model.graph.input[1], model.graph.output[1]):
+            value.name = names[value.name == "present_state"]
+        gru = next(node for node in model.graph.node if node.op_type == "GRU")
+        gru.input[5], gru.output[1] = names
+        onnx.save(model, path := tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", max_length=32, prefill=[4])
+        assert not bundle.decoder.layout.pads
+        assert [tensor.axis for tensor in bundle.decoder.layout.cache] == [None]
+        expected = by_reference(path, bundle, PROMPT % 16, 12)
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT % 16, 12), expected)
+        assert onnx_bridge.check(bundle).passed
+
+
 class TestWithoutPositionIds:
     def test_positions_follow_the_number_of_tokens(self, runtime: Runtime, tmp_path: Path) -> None:
         """Computed from the size of the cache, they would be the same for all tokens of a static one."""

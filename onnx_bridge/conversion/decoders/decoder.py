@@ -152,7 +152,7 @@ class DecoderConversion(GeneratingConversion):
     def _sample(self, width: int) -> Sample:
         """Return tokens behind a full cache."""
         (sample,) = suitable(self.model, self.layout.shapes(width))
-        assert self.layout.mask is not None
-        ones = np.ones_like(as_array(sample[self.layout.mask]))
+        mask = self.layout.mask
+        masks = {} if mask is None else {mask: np.ones_like(as_array(sample[mask]))}
         length = {} if self.layout.length is None else {self.layout.length: np.array([self.layout.max_length - width])}
-        return {**sample, self.layout.mask: ones, **length}
+        return {**sample, **masks, **length}

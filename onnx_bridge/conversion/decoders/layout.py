@@ -4,6 +4,7 @@ They are recognized by the names that optimum, onnxruntime-genai and most script
 
     input_ids, attention_mask, position_ids            past_key_values.0.key   past_key_0   past_0
     logits                                             present.0.key           present_key_0   present_0
+    state                                              state_out               new_state       output.state
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from passes.shapes.open_sizes import OpenDims
 
 PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
 PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
+_RETURNED = ("output.{}", "{}_out", "{}_next", "out_{}", "new_{}", "next_{}", "updated_{}")
+"""The names of outputs that are the next value of an input."""
 BRANCH = "use_cache_branch"
 """The input of a merged decoder (optimum) that chooses the branch with a cache."""
 _WHERE = "decoder"
@@ -32,6 +35,8 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     inputs = {str(value.name): value for value in required_inputs(model) if value.name not in request.freeze}
     outputs = [str(output.name) for output in model.graph.outputs]
     pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)
+    returned = {name: output for name in inputs if (output := _returned(name, outputs)) is not None}
+    pasts, presents = {**{name: name for name in returned}, **pasts}, {**returned, **presents}
     if not pasts or pasts.keys() != presents.keys():
         what = f"the inputs are {listed(inputs)}, and the outputs {listed(outputs)}"
         hint = "a decoder has a cache: inputs past_key_values.0.key, …, and outputs present.0.key, …"
@@ -47,6 +52,7 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     logits = only("logits", ["logits"] if "logits" in outputs else results, outputs)
     rank = None if mask is None else len(dims_of(inputs[mask]) or ())
     batch, known = _batch(inputs[ids], request), _known(model, request)
+    known |= {str(dim): batch for dim in (dims_of(inputs[ids]) or ())[:1] if not isinstance(dim, int)}
     present_values = {str(value.name): value for value in model.graph.outputs}
     cache = tuple(
         _cache_tensor(inputs[past], present_values[presents[key]], batch, sizes.max_length, known)
@@ -154,6 +160,12 @@ def _known(model: ir.Model, request: ConvertRequest) -> dict[str, int]:
         hint = nearest(min(unknown), dims.symbols) or f"the inputs have {', '.join(sorted(dims.symbols))}"
         raise InputError("inputs have no such dimension", where=f"dimension {min(unknown)!r}", hint=hint)
     return {**dims.determined(), **request.dims}
+
+
+def _returned(state: str, outputs: Collection[str]) -> str | None:
+    """Return the output that is the next value of an input, by the names that scripts give; None without one."""
+    names = (pattern.format(state) for pattern in _RETURNED)
+    return next((name for name in names if name in outputs and PRESENT.fullmatch(name) is None), None)
 
 
 def _attentions(past: ir.Value) -> Iterator[ir.Node]:
