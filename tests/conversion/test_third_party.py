@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from fixtures.suites import third_party_newest as newest
 from fixtures.suites.harness import Suite
 from fixtures.suites.harness import run as run_suite
 from fixtures.suites.third_party import run
@@ -90,6 +91,14 @@ def test_the_last_line_counts_what_onnx_runtime_runs() -> None:
     outcomes = [Outcome("wholly"), Outcome("with host"), Outcome("not run"), Outcome("wholly")]
     rows = [run.Row("model", outcome) for outcome in outcomes]
     assert run.SUITE.counts(rows) == "third-party: wholly 2, with host 1, wrong 0, refused 0, crashed 0, of 3"
+
+
+def test_the_newest_exporters_have_a_line_of_their_own() -> None:
+    rows = [run.Row("model", Outcome("wholly"))] * 19 + [run.Row("model", Outcome("with host"))]
+    assert newest.SUITE.counts(rows).startswith("third-party-newest: wholly 19, with host 1,")
+    assert not newest.SUITE.failed(rows)
+    assert newest.SUITE.failed(rows[1:])
+    assert {*newest.NEEDS} == {*run.FAMILIES}
 
 
 def failed(outcomes: list[Outcome]) -> bool:
