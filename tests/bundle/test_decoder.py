@@ -459,7 +459,6 @@ class TestCommandLine:
         [
             ["--as", "decoder"],
             ["--as", "encoder"],
-            ["--max-length", "8"],
             ["--prefill", "4"],
             ["--as", "decoder", "--max-length", "8", "--prefill", "x"],
             ["--as", "decoder", "--max-length", "8", "--bucket", "batch_size=1,2"],
