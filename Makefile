@@ -36,6 +36,7 @@ help:
 	@echo "     faults         plant faults in eight models, and let bisect name them"
 	@echo "     fuzz           make 10,000 calls with hostile and broken input, each in a limited process"
 	@echo "     gpu            compile all of these for a GPU that is not there, and compute its machine code on the CPU"
+	@echo "     provider       open all of these in ONNX Runtime with its MIGraphX provider, converted or as they are"
 	@echo "     quantized      convert more than 120 quantized models, and compare each with ONNX Runtime"
 	@echo "     realsize       run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "     rehearsal      run the passes of the gpu target on all of these without a GPU, and list those at fault"
@@ -86,7 +87,7 @@ test-second-runtime: setup
 
 # The exporters have an environment of their own: what they require contradicts what the project is tested with.
 # SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks of realsize that are mostly matrix products.
-suite: setup $(if $(filter accuracy gpu quantized rehearsal,$(NAME)),quark) $(if $(filter third-party,$(NAME)),.venv-third-party/.installed)
+suite: setup $(if $(filter accuracy gpu provider quantized rehearsal,$(NAME)),quark) $(if $(filter provider third-party,$(NAME)),.venv-third-party/.installed)
 	@$(BIN)/python -m fixtures.suites $(NAME) $(ARGS)
 
 rules: setup
