@@ -28,7 +28,7 @@ k:
 .rodata
 .p2align 6
 .amdhsa_kernel k
-  .amdhsa_next_free_vgpr 128
+  .amdhsa_next_free_vgpr {vectors}
   .amdhsa_next_free_sgpr 96
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_kernarg_size 24
@@ -124,8 +124,10 @@ class Bench:
             lines.append(f"{mnemonic} {operands.format(_ADDRESS, register)} offset:{k % 8 * row}")
         return lines
 
-    def program(self, body: str, lds: int = 0, scratch: int = 0) -> Program:
+    def program(self, body: str, lds: int = 0, scratch: int = 0, more: str = "") -> Program:
         """Assemble and load the kernel ``k``."""
-        more = ["  .amdhsa_wavefront_size32 1"] if not self.old else ["  .amdhsa_accum_offset 128"]
-        source = _KERNEL.format(isa=self.isa, body=body, lds=lds, scratch=scratch, more="\n".join(more))
+        size = "  .amdhsa_accum_offset 128" if self.old else "  .amdhsa_wavefront_size32 1"
+        source = _KERNEL.format(
+            isa=self.isa, body=body, lds=lds, scratch=scratch, vectors=256 if self.old else 128, more=f"{size}\n{more}"
+        )
         return Program(self._toolchain.assemble(source, self.isa), self._toolchain.disassemble)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.emulation.bench import Bench
+from tests.emulation.bench import WAVES, Bench
 from tests.emulation.toolchain import Toolchain
 
 
@@ -21,6 +21,6 @@ def bench_for(toolchain: Toolchain) -> Callable[[str], Bench]:
     return functools.cache(lambda isa: Bench(toolchain, isa))
 
 
-@pytest.fixture(params=["gfx942", "gfx1100"])
+@pytest.fixture(params=list(WAVES))
 def bench(request: pytest.FixtureRequest, bench_for: Callable[[str], Bench]) -> Bench:
     return bench_for(request.param)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -145,3 +146,13 @@ def test_the_last_workgroup_may_be_smaller(program: Program) -> None:
     c = np.zeros(384, np.float32)
     program.launch("sizes", Launch((300, 1, 1), (128, 1, 1), arguments(c)))
     assert np.array_equal(c, [*[128] * 300, *[0] * 84])
+
+
+def test_arguments_that_are_loaded_ahead(bench_for: Callable[[str], Bench]) -> None:
+    bench = bench_for("gfx942")
+    lines = "v_mov_b32 v1, s4\n v_mov_b32 v2, 0\n global_store_dword v2, v1, s[2:3]"
+    ahead = "  .amdhsa_user_sgpr_kernarg_preload_length 3\n  .amdhsa_user_sgpr_kernarg_preload_offset 0"
+    result = np.zeros(1, np.uint32)
+    given = struct.pack("<QI", result.ctypes.data, 77)
+    bench.program(lines, more=ahead).launch("k", Launch((1, 1, 1), (1, 1, 1), given))
+    assert result[0] == 77

@@ -72,6 +72,21 @@ def test_loads_of_each_size(bench: Bench, space: str) -> None:
             assert equal(found[k + n], np.where(on, value, POISON))
 
 
+def test_registers_that_accumulate(bench_for: Callable[[str], Bench]) -> None:
+    a = draw(U, 64, 1)
+    memory = np.arange(64, dtype=U)
+    text = """
+    v_accvgpr_write_b32 a3, v4
+    v_accvgpr_read_b32 v10, a3
+    global_load_dword a4, v[2:3], off
+    s_waitcnt vmcnt(0)
+    v_accvgpr_read_b32 v11, a4
+    """
+    found = bench_for("gfx90a")(text, {4: a, **pointers(memory, 4 * np.arange(64))}, out=[10, 11])
+    assert equal(found[0], a)
+    assert equal(found[1], memory)
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_stores_of_each_size(bench: Bench, ordered: bool) -> None:
     on = lanes(bench.wave, EVERY_THIRD)
@@ -102,7 +117,9 @@ def test_stores_of_each_size(bench: Bench, ordered: bool) -> None:
             assert equal(memory, expected), (kind, active)
 
 
-def test_stores_and_loads_of_private_memory(bench: Bench) -> None:
+@pytest.mark.parametrize("isa", ["gfx942", "gfx1100", "gfx1201"])
+def test_stores_and_loads_of_private_memory(bench_for: Callable[[str], Bench], isa: str) -> None:
+    bench = bench_for(isa)
     a = draw(U, bench.wave, 1)
     names = ("dwordx2", "dword") if bench.old else ("b64", "b32")
     text = f"""
@@ -141,11 +158,8 @@ _ATOMICS: list[tuple[str, str, Callable[[int, int], int]]] = [
 @pytest.mark.parametrize(("name", "old_name", "function"), _ATOMICS)
 def test_atomics(bench: Bench, name: str, old_name: str, function: Callable[[int, int], int]) -> None:
     memory, data = np.full(2, 77, U), draw(U, bench.wave, 3)
-    text = (
-        f"global_atomic_{old_name} v10, v1, v2, s[16:17] offset:4 sc0"
-        if bench.old
-        else f"global_atomic_{name} v10, v1, v2, s[16:17] offset:4 glc"
-    )
+    returns = {"gfx942": "sc0", "gfx1201": "th:TH_ATOMIC_RETURN"}.get(bench.isa, "glc")
+    text = f"global_atomic_{old_name if bench.old else name} v10, v1, v2, s[16:17] offset:4 {returns}"
     address = memory.ctypes.data
     (found,) = bench(
         text, {1: np.zeros(bench.wave, U), 2: data}, scalars=[address & 0xFFFFFFFF, address >> 32], out=[10]

@@ -180,6 +180,10 @@ def test_immediates_of_sixteen_bits(bench: Bench) -> None:
     s_cmpk_gt_i32 s16, 0x8000
     s_cselect_b32 s24, 1, 0
     """
+    if bench.isa == "gfx1201":  # which has none of them
+        text = text.replace("s_cmpk_gt_u32", "s_cmp_gt_u32").replace(
+            "s_cmpk_gt_i32 s16, 0x8000", "s_cmp_gt_i32 s16, -32768"
+        )
     found = bench(text.replace("{add}", "addk_i32"), {}, scalars=[0x7FFF], out_scalars=[f"s{k}" for k in range(20, 25)])
     assert [int(x[0]) for x in found] == [0xFFFF8001, 84, (1 << 32) - 14, 0, 1]
 

@@ -291,7 +291,6 @@ extern const Entry vector_table[] = {
     V("v_cvt_f32_ubyte2", [](u32 a) { return (f32)(a >> 16 & 255); }), V("v_cvt_f32_ubyte3", [](u32 a) { return (f32)(a >> 24); }),
     V("v_cvt_pk_rtz_f16_f32", [](f32 a, f32 b) -> u32 { return narrow_toward_zero(a) | (u32)narrow_toward_zero(b) << 16; }),
     V("v_cvt_pk_bf16_f32", [](f32 a, f32 b) -> u32 { return bf16(a).bits | (u32)bf16(b).bits << 16; }),
-    V("v_cvt_pk_u8_f32", [](f32 a, u32 b, u32 c) -> u32 { const int at = 8 * (b & 3); return (c & ~(255u << at)) | (u32)whole<u8>(std::nearbyint(a)) << at; }),
     V("v_cvt_pk_u16_u32", [](u32 a, u32 b) -> u32 { return min(a, 65535u) | min(b, 65535u) << 16; }),
     V("v_cvt_pk_i16_i32", [](i32 a, i32 b) -> u32 { return (u16)std::clamp(a, -32768, 32767) | (u32)std::clamp(b, -32768, 32767) << 16; }),
     V("v_cvt_i32_i16", [](i16 a) -> i32 { return a; }), V("v_cvt_u32_u16", [](u16 a) -> u32 { return a; }),
