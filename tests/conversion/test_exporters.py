@@ -117,3 +117,33 @@ class TestInventedOperators:
         model = models.load(of_operator(name, tmp_path / "model.onnx", attributes, opset))
         assert not model.functions
         assert [(node.domain, node.op_type) for node in model.graph] == [("", name)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_one_verdict_on_float16_between_8_bits(runtime: Runtime, tmp_path: Path, seed: int) -> None:
+    """As modelopt quantizes: what a conversion says is proven, a check says, too."""
+    random, weights, nodes, x = np.random.default_rng(seed), [], [], "x"
+
+    def constant(array: Any) -> str:
+        weights.append(numpy_helper.from_array(np.asarray(array), f"c{len(weights)}"))
+        return str(weights[-1].name)
+
+    def op(kind: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"v{len(nodes)}"], **attributes))
+        return str(nodes[-1].output[0])
+
+    for kind in ("Sigmoid", "Tanh", "Relu"):
+        scale, zero = constant(np.float32(random.uniform(0.02, 0.06))), constant(np.int8(0))
+        half = op("Cast", op("DequantizeLinear", op("QuantizeLinear", x, scale, zero), scale, zero), to=10)
+        integers = constant(random.integers(-127, 128, (16, 16)).astype(np.int8))
+        w = op("Cast", op("DequantizeLinear", integers, constant(np.float32(0.02)), zero), to=10)
+        x = op("Add", op("Cast", op(kind, op("MatMul", half, w)), to=1), x)
+    nodes[-1].output[0] = "y"
+    infos = [helper.make_tensor_value_info(name, 1, [4, 16]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], weights)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "model.onnx"
+    )
+    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref")
+    assert bundle.proof.comparable
+    assert onnx_bridge.check(bundle).passed

@@ -27,6 +27,7 @@ HEAVY = {
     "rich",
     "scipy",
     "sklearn",
+    "tokenizers",
     "torch",
     "torchao",
     "transformers",
