@@ -5,6 +5,7 @@
         if e ≥ o                                     →  ConvTranspose(pads = b…e−o)
         else                                         →  Pad(ConvTranspose(pads = b…0), 0…o−e) + bias
     ConvTranspose(x, w)                              →  Conv(x with zeros between its elements, w mirrored)
+    Conv over more than three axes                   →  Σₖ Conv(what place k along the first axis meets, w[:, :, k])
 
 Pads first crop the part of the output that output_padding adds, so their difference is sufficient. Output elements that
 no window reaches are zero before the bias is added.
@@ -38,6 +39,33 @@ def explicit_conv(node: ir.Node, edit: Edit) -> Replacement:
         return None
     axes = windows(node, edit.shape(node)[2:], edit.shape(node, 1)[2:])
     return edit.op("Conv", node.inputs, _explicit(axes) | {"group": node.attributes.get_int("group", 1)})
+
+
+@rewrite("Conv", exactness=Exactness.ROUNDING, needs_shape=(0, 1))
+def unroll_conv_axis(node: ir.Node, edit: Edit) -> Replacement:
+    """Sum convolutions over the last axes, one for each place of the kernel along the first of more than three."""
+    sizes, kernel = edit.shape(node), edit.shape(node, 1)
+    if len(sizes) < 6:
+        return None
+    first, *rest = windows(node, sizes[2:], kernel[2:])
+    batch, count, others = sizes[0], first.count, range(3, len(sizes))
+    swapped = {"perm": [0, 2, 1, *others]}  # the first axis beside the batch, or back
+    pads = [0] * (2 * len(sizes))
+    pads[2], pads[2 + len(sizes)] = first.begin, first.end
+    x = edit.op("Pad", [node.inputs[0], edit.index(pads)]) if any(pads) else edit.input(node)
+    total: ir.Value | None = None
+    for place in range(first.kernel):
+        start = place * first.dilation
+        end = start + (count - 1) * first.stride + 1
+        met = edit.op("Slice", [x, *map(edit.index, ([start], [end], [2], [first.stride]))])
+        met = edit.reshape(edit.op("Transpose", [met], swapped), [batch * count, sizes[1], *sizes[3:]])
+        weights = edit.op("Slice", [node.inputs[1], *map(edit.index, ([place], [place + 1], [2]))])
+        weights = edit.reshape(weights, [*kernel[:2], *kernel[3:]])
+        part = edit.op("Conv", [met, weights], _explicit(rest) | {"group": node.attributes.get_int("group", 1)})
+        total = part if total is None else edit.op("Add", [total, part])
+    assert total is not None
+    y = edit.reshape(total, [batch, count, kernel[0], *(window.count for window in rest)])
+    return _with_bias(edit, edit.op("Transpose", [y], swapped), given(node, 2), len(sizes) - 2)
 
 
 def _explicit(axes: Sequence[Window]) -> dict[str, Any]:

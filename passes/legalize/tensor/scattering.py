@@ -2,6 +2,7 @@
 
     TensorScatter(past, u, w)       →  ScatterElements(past, (w + [0, 1, …]) mod size, u) along the axis
     Scatter…(x, i, u)               without indices  →  x
+    Scatter…(x, i, u), reduction=…  in half precision  →  Cast(Scatter…(Cast<float32>(x), i, Cast<float32>(u)))
 
 Skips: dynamic shapes.
 """
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.operands import given
+from passes.rewriting.base import Exactness
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -22,6 +24,16 @@ def drop_empty_scatter(node: ir.Node, edit: Edit) -> Replacement:
     """Remove a scatter without updates."""
     updates = edit.scope.static_shape(node.inputs[1 if node.op_type == "TensorScatter" else 2])
     return edit.input(node) if updates is not None and 0 in updates else None
+
+
+@rewrite("ScatterElements", "ScatterND", exactness=Exactness.ROUNDING, needs_dtype=(0,))
+def widen_scatter_reduction(node: ir.Node, edit: Edit) -> Replacement:
+    """Add, multiply or compare updates in float32, since GPUs have no such atomic operation in half precision."""
+    dtype = edit.dtype(node)
+    if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) or "reduction" not in node.attributes:
+        return None
+    x, updates = (edit.cast(edit.input(node, index), ir.DataType.FLOAT) for index in (0, 2))
+    return edit.cast(edit.op(node.op_type, [x, node.inputs[1], updates], dict(node.attributes)), dtype)
 
 
 @rewrite("TensorScatter", needs_shape=(0, 1))

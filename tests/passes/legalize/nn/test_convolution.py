@@ -1,4 +1,4 @@
-"""explicit-conv, explicit-conv-transpose and conv-transpose-as-conv: all attributes that determine padding."""
+"""Convolutions with explicit padding, unroll-conv-axis, and conv-transpose-as-conv."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.nn.convolution import conv_transpose_as_conv, explicit_conv, explicit_conv_transpose
+from passes.legalize.nn.convolution import (
+    conv_transpose_as_conv,
+    explicit_conv,
+    explicit_conv_transpose,
+    unroll_conv_axis,
+)
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeRewrite
 from tests.passes.device import Device
@@ -31,6 +36,15 @@ def transpose(weights: Array, x: Array, bias: bool = False, **a: Any) -> tuple[i
 
 
 class TestConv:
+    @pytest.mark.parametrize(
+        "attributes", [{}, {"strides": [2, 1, 1, 1], "pads": [1, 0, 0, 1, 0, 0, 1, 0], "group": 2}]
+    )
+    def test_four_axes(self, device: Device, attributes: dict[str, Any]) -> None:
+        x, w = floats(2, 4, 4, 3, 3, 2), floats(2, 4 // attributes.get("group", 1), 3, 2, 2, 1, seed=1)
+        m, feeds = conv(w, x, **attributes)
+        check(unroll_conv_axis, m, feeds, device)
+        assert [node.op_type for node in m.graph].count("Conv") == 3
+
     @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
     @pytest.mark.parametrize("size", [(7,), (6, 7), (4, 5, 6)])
     def test_auto_pad(self, device: Device, auto: str, size: tuple[int, ...]) -> None:

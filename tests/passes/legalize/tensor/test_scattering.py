@@ -1,13 +1,17 @@
-"""scatter-tensor and drop-empty-scatter."""
+"""scatter-tensor, drop-empty-scatter and widen-scatter-reduction."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.scattering import drop_empty_scatter, scatter_tensor
+from passes.legalize.tensor.scattering import drop_empty_scatter, scatter_tensor, widen_scatter_reduction
+from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
@@ -46,6 +50,18 @@ def test_no_updates(device: Device, operator: str) -> None:
 def test_something_to_write() -> None:
     text = "(float[3,4] x, float[1,4] u) => (float[3,4] y) { y = ScatterND(x, i, u) }"
     assert left(drop_empty_scatter, text, i=np.array([[1]])) == []
+
+
+def test_half_precision_is_added_in_float32() -> None:
+    text = '(float16[3] x, float16[2] u) => (float16[3] y) { y = ScatterElements<axis=0, reduction="add"> (x, i, u) }'
+    source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> g {text}')
+    source.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1]), "i"))
+    model = ir.from_proto(source)
+    widen_scatter_reduction.run(model, Context())
+    assert operators(model) == ["Cast", "Cast", "ScatterElements", "Cast"]
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    x, u = np.array([1, 2, 3], np.float16), np.array([2048, 1], np.float16)
+    assert session.run(None, {"x": x, "u": u})[0].tolist() == [1, 2052, 3]  # 2051 in float32
 
 
 @settings(max_examples=25, deadline=None)
