@@ -108,6 +108,27 @@ def test_int8_has_to_be_in_the_model(tmp_path: Path) -> None:
         onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", application="onnxruntime", precision="int8")
 
 
+@pytest.mark.parametrize(
+    ("case", "node", "claimed"),
+    [
+        ("an attribute that its parser refuses", "Resize", 0),
+        ("sizes that depend on data", "NonMaxSuppression", 1),
+        ("an old opset", None, 1),
+    ],
+)
+def test_doctor_names_the_node_that_fails_in_a_raw_session(
+    runtime: Runtime, tmp_path: Path, case: str, node: str | None, claimed: int
+) -> None:
+    model = written(FAILING[case], tmp_path / "model.onnx")
+    diagnosis = onnx_bridge.doctor(model, application="onnxruntime")
+    session = diagnosis.session
+    assert diagnosis.passed and session is not None
+    assert (session.claimed, session.nodes) == (claimed, 1)
+    assert session.node == (node and f"{node} {diagnosis.nodes[0].name}") and (session.problem is None) == (
+        node is None
+    )
+
+
 def test_raw_some_of_these_fail(runtime: Runtime, tmp_path: Path) -> None:
     model = written(FAILING["a branch"], tmp_path / "model.onnx")
     with pytest.raises((ProviderError, NativeFailure)):

@@ -40,7 +40,7 @@ def doctor(
         diagnosed = diagnosis.run(model, out, request, tell)
     if html is not None:
         page_of(diagnosed).write(html)
-    given = again(context, "pipeline", "runtime")
+    given = again(context, "pipeline", "runtime", "application")
     sizes = again(context, "dims", "shapes", "freeze")  # which the rewritten model has
     then: tuple[object, ...] = ()
     if diagnosed.passed:

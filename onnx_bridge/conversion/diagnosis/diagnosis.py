@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
+from onnx_bridge.conversion.diagnosis.raw_session import RawSession
 from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.verdicts.proof_counts import ProofCounts
@@ -88,6 +89,7 @@ class Diagnosis(JsonRecord):
         notes: sentences for the user.
         path_fixed: the file that the rewritten model was written to, if any.
         comparable: whether the reference takes the original model; otherwise nothing can be compared.
+        session: what ONNX Runtime's provider makes of the original model, if the model is for it.
     """
 
     in_json = ("passed", "totals")
@@ -106,6 +108,7 @@ class Diagnosis(JsonRecord):
     notes: list[str] = field(default_factory=list)
     path_fixed: str | None = None
     comparable: bool = True
+    session: RawSession | None = None
 
     @property
     def passed(self) -> bool:

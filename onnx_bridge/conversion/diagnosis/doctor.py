@@ -20,6 +20,7 @@ from onnx_bridge.conversion.diagnosis.diagnosis import (
     PlannedAction,
     counted,
 )
+from onnx_bridge.conversion.diagnosis.raw_session import raw_session
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.migraphx import runtime as runtimes
@@ -31,6 +32,7 @@ from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.provider import provider as providers
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest, DoctorRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
@@ -94,6 +96,7 @@ def _run(
 ) -> Diagnosis:
     runtime = runtimes.find(request.runtime)
     passes, notes = _rehearsal(request.target, runtime)
+    provider = providers.shared(runtime=runtime) if request.application else None
     target = ProbedRuntime(
         runtime,
         cache=request.cache,
@@ -101,6 +104,7 @@ def _run(
         timeout=min(request.timeout or SECONDS, SECONDS),
         compile_for="gpu" if passes is not None or request.target == "gpu" else resolve_target(request.target, runtime),
         rehearsal=passes,
+        provider=provider,
     )
     progress(Stage.LOAD)
     loaded = models.owned(model)
@@ -111,6 +115,11 @@ def _run(
     if refusal is not None:
         what = f"nothing can be compared, as ONNX Runtime does not take the model: {refusal.what}"
         notes.append(f"{what} ({refusal.hint})" if refusal.hint else what)
+    session = None
+    if provider is not None:
+        progress("opening a session with the model as it is")
+        session = raw_session(with_inferred_types(loaded.clone()), provider)
+        notes.append(str(session))
     originals = [node for node in Scope(loaded, loaded.graph).nodes() if constant_of(node) is None]
     about = [(str(node.name), provenance.operator(node), provenance.module(node)) for node in originals]
     cleaning = CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1)
@@ -151,6 +160,7 @@ def _run(
         notes=[*before.notes, *after.notes, *partitioned.notes, *notes],
         path_fixed=None if out is None else str(out),
         comparable=refusal is None,
+        session=session,
     )
 
 

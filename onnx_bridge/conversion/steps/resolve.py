@@ -29,7 +29,6 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.provider import provider as providers
-from onnx_bridge.provider.hidden import LEAST_OPSET
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.reference import evaluations
 from onnx_bridge.requests.conversion import ConvertRequest
@@ -140,8 +139,6 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
         if request.precision != "fp32":
             precision.check_runtime(worker)
         pipeline = Pipeline.parse(request.pipeline)
-        if provider is not None and source.view().opset_imports.get("", LEAST_OPSET) < LEAST_OPSET:
-            pipeline = Pipeline.parse(f"convert-opset{{to={LEAST_OPSET}}}") + pipeline
         source.hash(background)
         yield Plan(
             request=request,

@@ -1,0 +1,92 @@
+"""Trying a model in sessions of the provider: what is wrong with one, and the first node with which it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from onnx_bridge.core.delta_debug import bisect_first
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.values import Value
+from onnx_bridge.model import io as models
+from onnx_bridge.provider.provider import Provider, ProviderError, Session
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.inputs import Sample
+from passes.isolation.failure import NativeFailure
+from passes.probing.partition import extract
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Sessions with models in a folder.
+
+    Attributes:
+        provider: the provider.
+        samples: inputs on which sessions must be right.
+        folder: a folder for temporary files.
+    """
+
+    provider: Provider
+    samples: Sequence[Sample]
+    folder: Path
+
+    def session(self, model: ir.Model) -> Session:
+        """Open a session with a model; raises ProviderError, NativeFailure."""
+        path = self.folder / "model.onnx"
+        models.save(model, path)
+        return self.provider.session(path)
+
+    def problem(self, model: ir.Model, *, scalars: bool = True) -> str | None:
+        """Return why there is no session with a model, or how its outputs differ; None if nothing is wrong.
+
+        Args:
+            model: the model.
+            scalars: whether scalars must be scalars, and not of the shape (1,).
+        """
+        try:
+            return self.difference(self.session(model), scalars=scalars)
+        except (ProviderError, NativeFailure) as error:
+            return error.what
+
+    def difference(self, session: Session, *, scalars: bool = True) -> str | None:
+        """Return how outputs of a session differ from the reference's on the samples that this takes."""
+        reference = Reference(self.folder / "model.onnx")
+        for sample in self.samples:
+            given = {name: value for name, value in sample.items() if name in reference.input_names}
+            try:
+                expected = reference.run(given)
+            except InputError:
+                continue
+            outputs = session.run(given)
+            if not scalars:
+                outputs = {name: _shaped_as(output, expected[name]) for name, output in outputs.items()}
+            for output in compare(outputs, expected).outputs:
+                if not output.passed:
+                    return f"output {output.name}: {output.reason}"
+        return None
+
+    def first_failing(self, model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Node:
+        """Return the first of some nodes of a model that fails: up to it the model fails, and not before it."""
+
+        def fails(count: int) -> bool:
+            wanted = [str(value.name) for value in nodes[count - 1].outputs if value.name]
+            inputs = [str(value.name) for value in model.graph.inputs]
+            return count == len(nodes) or self.problem(extract(model, inputs, wanted), scalars=False) is not None
+
+        return nodes[bisect_first(range(1, len(nodes) + 1), fails) - 1]
+
+
+def _shaped_as(value: Value, expected: Value) -> Value:
+    """Return (1,) as a scalar if a scalar is expected."""
+    if (
+        isinstance(value, np.ndarray)
+        and isinstance(expected, np.ndarray)
+        and (value.shape, expected.shape) == ((1,), ())
+    ):
+        return value.reshape(())
+    return value
