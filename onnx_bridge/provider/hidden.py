@@ -1,171 +1,34 @@
-"""The form of a node that ONNX Runtime's MIGraphX provider leaves to the CPU, whatever its operator.
+"""The form of nodes that ONNX Runtime's MIGraphX provider leaves to the CPU, whatever their operators.
 
-    y = Op(x, w)   →   y = at(Reshape(Op(at(x), w), at([0, 0, …])))     at(v) = SequenceAt(SequenceConstruct(v), 0)
+    y = Op(x, w)   →   y = Squeeze(Scan(e, Unsqueeze(x, 0)) { Op(x, w), 6 × SequenceAt(SequenceConstruct(e), 0) }, 0)
 
-The provider claims nodes by operator and element type, in runs between nodes that it does not claim, in ONNX Runtime's
-order of nodes; it never claims sequences. So the node and its Reshape are a run of their own. The provider drops a run
-with a Reshape whose shape is computed outside of it. A shape of zeros keeps all sizes, so the Reshape changes nothing,
-and no optimization of ONNX Runtime folds sequences. What is constant stays an operand as it is, except the shape of a
-Reshape, which needs no other: the first Reshape of a run decides. Sequences have no elements of 4 bits, of bfloat16 and
-of float8: without one, the nodes next to a hidden node may fall to the CPU, too.
+The provider claims nodes by operator and element type, never a Scan, and nothing at all of a graph in which it does not
+claim more than ten nodes. So the body of the Scan, which runs once, has a dozen nodes with sequences beside the hidden
+ones; a graph within these, as of If and Loop, is offered to the provider as well, and has its own dozen. What the nodes
+take is an input of the Scan: the provider crashes on values of its own that a body captures. Around the Scan nothing
+changes: it counts as a single node, whatever it holds.
 
-Nodes in subgraphs are offered to the provider first, by themselves: those of a hidden node are hidden, too.
+The provider returns a scalar as (1,). That is what an input of a Scan has to be, within which it is a scalar again; so
+the scalars that a model returns go through a Scan as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.values import Array
 from passes.graphs.scopes import Scope
-from passes.graphs.tensors import constant_of
-from passes.graphs.traversal import captures, subgraphs
+from passes.graphs.traversal import operands_of, subgraphs
 
 LEAST_OPSET = 11
 """The first opset with sequences."""
-_NUMERIC = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
-_ELEMENTS = {*(ir.DataType.from_numpy(np.dtype(name)) for name in _NUMERIC.split())}
-"""The types of tensors that sequences have."""
 HIDDEN = "onnx_bridge.hidden"
-"""The key in the metadata of the nodes of this form: the name of the node that they hide."""
-
-
-def hide(node: ir.Node, scope: Scope) -> None:
-    """Bring a node, and those of its subgraphs, into the form that the provider leaves to the CPU.
-
-    Args:
-        node: a node of a graph, not hidden yet.
-        scope: the scope of the graph.
-    """
-    for graph in subgraphs(node):
-        for inner in list(graph):
-            hide(inner, scope)
-    if constant_of(node) is not None or not all(map(is_tensor, (*filter(None, node.inputs), *node.outputs))):
-        return
-    given = [value for value in dict.fromkeys(node.inputs) if value is not None and _can_be_element(value)]
-    computed = [value for value in given if node.op_type == "Reshape" or not _is_constant(value, scope)]
-    for value in computed or given[:1]:
-        hidden = _Form(node, scope).sequence(value, before=True)
-        for index, operand in enumerate(node.inputs):
-            if operand is value:
-                node.replace_input_with(index, hidden)
-    for value in [value for value in captures(node) if _can_be_element(value) and not _is_constant(value, scope)]:
-        hidden = _Form(node, scope).sequence(value, before=True)
-        for graph in subgraphs(node):
-            _replace_within(graph, value, hidden)
-    for value in [value for value in node.outputs if value.name and is_tensor(value)]:
-        _hide_output(value, node, scope)
-
-
-def shape_scalar(value: ir.Value, users: Collection[ir.Node], scope: Scope) -> None:
-    """Let a scalar leave the provider as (1,), the shape that it gives to scalars, and shape it again on the CPU.
-
-    Args:
-        value: a scalar that a node of the provider computes.
-        users: the nodes on the CPU that take it; outputs of the graph do, too.
-        scope: the scope of the graph.
-    """
-    node = value.producer()
-    assert node is not None
-    form = _Form(node, scope)
-    longer = form.add("Reshape", [value, form.constant(np.array([1], np.int64))], like=value)
-    longer.shape = ir.Shape([1])
-    scalar = form.add("Reshape", [longer, form.constant(np.array([], np.int64))], like=value)
-    _replace(value, scalar, [(user, index) for user, index in value.uses() if user in users], scope)
-    shaping = scalar.producer()
-    assert shaping is not None
-    hide(shaping, scope)
-
-
-def _replace(value: ir.Value, result: ir.Value, uses: Iterable[tuple[ir.Node, int]], scope: Scope) -> None:
-    """Let ``result`` be what ``value`` was for some nodes, and for outputs of the graph, with its name then."""
-    for user, index in uses:
-        user.replace_input_with(index, result)
-    producer = value.producer()
-    assert producer is not None and producer.graph is not None
-    if value.is_graph_output():
-        for index, output in enumerate(producer.graph.outputs):
-            if output is value:
-                producer.graph.outputs[index] = result
-        result.name, value.name = value.name, scope.names.value(f"{value.name}_visible")
-        result.metadata_props.update(value.metadata_props)
-
-
-def _hide_output(value: ir.Value, node: ir.Node, scope: Scope) -> None:
-    if not value.uses() and not value.is_graph_output():
-        return
-    uses = list(value.uses())
-    form = _Form(node, scope)
-    shaped = value
-    if value.shape is not None and _can_be_element(value) and node.op_type != "Reshape":
-        zeros = form.constant(np.zeros(len(value.shape), np.int64))
-        shape = form.sequence(zeros)  # after the node: of two operands, ONNX Runtime orders the later one first
-        shaped = form.add("Reshape", [value, shape], like=value)
-    result = form.sequence(shaped, like=value) if _can_be_element(value) else shaped
-    if result is value:
-        return
-    _replace(value, result, uses, scope)
-
-
-class _Form:
-    """Nodes around a node: some before it, the others after it, in the order in which they are added."""
-
-    def __init__(self, node: ir.Node, scope: Scope) -> None:
-        self._node, self._scope, self._last = node, scope, node
-
-    def sequence(self, value: ir.Value, *, before: bool = False, like: ir.Value | None = None) -> ir.Value:
-        """Return a value after it was an element of a sequence."""
-        like = like or value
-        made = self.add("SequenceConstruct", [value], before=before)
-        made.type = ir.SequenceType(ir.TensorType(like.dtype or ir.DataType.UNDEFINED))
-        zero = self.constant(np.array(0, np.int64))
-        return self.add("SequenceAt", [made, zero], like=like, before=before)
-
-    def constant(self, array: np.ndarray[Any, np.dtype[Any]]) -> ir.Value:
-        tensor = ir.tensor(array)
-        value = self.add("Constant", [], attributes=[ir.AttrTensor("value", tensor)], before=True)
-        value.const_value, value.type, value.shape = tensor, ir.TensorType(tensor.dtype), ir.Shape(array.shape)
-        return value
-
-    def add(
-        self,
-        op_type: str,
-        inputs: list[ir.Value],
-        *,
-        attributes: Iterable[ir.Attr] = (),
-        like: ir.Value | None = None,
-        before: bool = False,
-    ) -> ir.Value:
-        """Add a node, and return its output, with the type and shape of another value."""
-        names = self._scope.names
-        result = ir.Value(name=names.value(f"{self._node.name}_hidden"))
-        if like is not None:
-            result.type, result.shape = like.type, like.shape
-        made = ir.Node("", op_type, inputs, list(attributes), outputs=[result], name=names.node(op_type))
-        made.metadata_props[HIDDEN] = str(self._node.name)
-        graph = self._node.graph
-        assert graph is not None
-        if before:
-            graph.insert_before(self._node, made)
-        else:
-            graph.insert_after(self._last, made)
-            self._last = made
-        return result
-
-
-def _replace_within(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    for node in graph:
-        for index, operand in enumerate(node.inputs):
-            if operand is old:
-                node.replace_input_with(index, new)
-        for inner in subgraphs(node):
-            _replace_within(inner, old, new)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
+"""The key in the metadata of the nodes of this form, except the hidden ones."""
+_PAIRS = 6
+"""The number of pairs of nodes with sequences: twelve nodes are more than ten."""
 
 
 def is_tensor(value: ir.Value) -> bool:
@@ -173,10 +36,209 @@ def is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
 
 
-def _can_be_element(value: ir.Value) -> bool:
-    """Return whether a sequence can have a value as an element."""
-    return is_tensor(value) and value.dtype in _ELEMENTS
+def hide(nodes: Sequence[ir.Node], scope: Scope) -> bool:
+    """Bring nodes of the main graph into the form that the provider leaves to the CPU, as one node.
+
+    Args:
+        nodes: in topological order; what lies between them is among them.
+        scope: the scope of the main graph.
+
+    Returns:
+        Whether it was possible: what enters and leaves a Scan are tensors, and those that leave it have a known rank.
+    """
+    inside, graph = set(nodes), scope.graph
+    taken = dict.fromkeys(value for node in nodes for value in operands_of(node) if value.producer() not in inside)
+    given = [value for node in nodes for value in node.outputs if _leaves(value, inside)]
+    tensors = all(isinstance(value.type, ir.TensorType) for value in (*taken, *given))
+    if not tensors or not given or any(value.shape is None or _is_packed(value) for value in given):
+        return False
+    states = [value for value in given if not len(value.shape or ()) or not _has_kernels(value)]
+    stacked = [value for value in given if value not in states]
+    if not all(value.shape is not None and value.shape.is_static() for value in states):
+        return False
+    for node in nodes:
+        for inner in subgraphs(node):
+            _fill(inner, scope)
+    made = _Made(scope)
+    computed = [value for value in taken if scope.constant(value) is None and not value.is_initializer()]
+    computed = [value for value in computed if _has_kernels(value)]
+    inputs = [made.value(value.type, value.shape) for value in computed]
+    for value, element in zip(computed, inputs, strict=True):
+        for node in nodes:
+            _replace_within(node, value, element)
+    starts = [made.zeros(value) for value in states]
+    results = [made.value(value.type, value.shape) for value in states]
+    for value, result in zip(states, results, strict=True):
+        _replace(value, result, inside, scope)
+    after, ends = [], []
+    for value in stacked:
+        ends.append(made.value(value.type, ir.Shape([1, *(value.shape or ())])))
+        after.append(made.squeeze(ends[-1], value))
+        _replace(value, after[-1].outputs[0], inside, scope)
+    graph.remove(nodes)
+    start = made.value(ir.TensorType(ir.DataType.FLOAT), ir.Shape([1]))
+    chain, end = made.chain(start)
+    unused = [made.value(value.type, value.shape) for value in states]
+    body = ir.Graph([*unused, start, *inputs], [*states, end, *stacked], nodes=[*nodes, *chain], name="hidden")
+    attributes = [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", 1 + len(inputs))]
+    outputs = [*results, made.value(ir.TensorType(ir.DataType.FLOAT), ir.Shape([1, 1])), *ends]
+    given_to = [*starts, made.constant(np.zeros([1, 1], np.float32)), *map(made.unsqueezed, computed)]
+    scan = made.node("Scan", given_to, attributes, outputs)
+    graph.extend([*made.before, scan, *after])
+    graph.sort()
+    return True
 
 
-def _is_constant(value: ir.Value, scope: Scope) -> bool:
-    return value.is_initializer() or scope.constant(value) is not None
+def shape_scalars(names: Collection[str], scope: Scope) -> None:
+    """Shape the scalars that nodes of some names compute for the outputs of the model: all of them by one node."""
+    made, squeezing = _Made(scope), []
+    for node in list(scope.graph):
+        for value in node.outputs if node.name in names else ():
+            if value.is_graph_output() and _is_computed_scalar(value, scope):
+                squeezed = made.squeeze(made.unsqueezed(value), value)
+                _replace(value, squeezed.outputs[0], {squeezed, *made.all}, scope, outputs_only=True)
+                squeezing.append(squeezed)
+    scope.graph.extend([*made.before, *squeezing])
+    if squeezing:
+        hide(squeezing, scope)
+
+
+def _is_computed_scalar(value: ir.Value, scope: Scope) -> bool:
+    shaped = value.shape is not None and not len(value.shape) and is_tensor(value)
+    return shaped and value.producer() is not None and scope.constant(value) is None
+
+
+def _fill(graph: ir.Graph, scope: Scope) -> None:
+    """Give a graph within a hidden node, and all within it, a dozen nodes that the provider does not claim."""
+    for node in list(graph):
+        for inner in subgraphs(node):
+            _fill(inner, scope)
+    outputs = [value for value in graph.outputs if isinstance(value.type, ir.TensorType)]
+    outputs.sort(key=lambda value: len(value.shape) if value.shape is not None else 99)
+    if not outputs:
+        return
+    value, made = outputs[0], _Made(scope)
+    nodes, end = made.chain(value)
+    end.type, end.shape = value.type, value.shape
+    graph.extend([*made.before, *nodes])
+    for index, output in enumerate(graph.outputs):
+        if output is value:
+            graph.outputs[index] = end
+
+
+class _Made:
+    """New nodes of a scope; those in ``before`` go to the main graph, before the others."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self.before: list[ir.Node] = []
+        self.all: list[ir.Node] = []
+
+    def value(self, kind: ir.TypeProtocol | None, shape: ir.Shape | None) -> ir.Value:
+        return ir.Value(name=self._scope.names.value("hidden"), type=kind, shape=shape)
+
+    def node(
+        self, op_type: str, inputs: Sequence[ir.Value], attributes: Sequence[ir.Attr], outputs: Sequence[ir.Value]
+    ) -> ir.Node:
+        name = self._scope.names.node(f"hidden_{op_type}")
+        made = ir.Node("", op_type, inputs, attributes, outputs=outputs, name=name)
+        made.metadata_props[HIDDEN] = "1"
+        self.all.append(made)
+        return made
+
+    def constant(self, array: Array, dtype: ir.DataType | None = None) -> ir.Value:
+        tensor = ir.tensor(array, dtype=dtype)
+        value = self.value(ir.TensorType(tensor.dtype), ir.Shape(array.shape))
+        value.const_value = tensor
+        self.before.append(self.node("Constant", [], [ir.AttrTensor("value", tensor)], [value]))
+        return value
+
+    def zeros(self, value: ir.Value) -> ir.Value:
+        """Return a constant of the type and the static shape of a value."""
+        assert value.dtype is not None and value.shape is not None
+        array = np.zeros(value.shape.numpy(), value.dtype.numpy())
+        return self.constant(array, value.dtype)
+
+    def chain(self, value: ir.Value) -> tuple[list[ir.Node], ir.Value]:
+        """Return nodes that pass a value through sequences, and its end."""
+        zero, nodes = self.constant(np.array(0, np.int64)), []
+        for _ in range(_PAIRS):
+            sequence = self.value(ir.SequenceType(ir.TensorType(value.dtype or ir.DataType.FLOAT)), None)
+            nodes.append(self.node("SequenceConstruct", [value], [], [sequence]))
+            value = self.value(value.type, value.shape)
+            nodes.append(self.node("SequenceAt", [sequence, zero], [], [value]))
+        return nodes, value
+
+    def unsqueezed(self, value: ir.Value) -> ir.Value:
+        """Return a value with a first dimension of 1."""
+        longer = self.value(value.type, None if value.shape is None else ir.Shape([1, *value.shape]))
+        self.before.append(self._first_axis("Unsqueeze", value, longer))
+        return longer
+
+    def squeeze(self, value: ir.Value, like: ir.Value) -> ir.Node:
+        """Return a node that removes the first dimension; the result is like another value."""
+        return self._first_axis("Squeeze", value, self.value(like.type, like.shape))
+
+    def _first_axis(self, op_type: str, value: ir.Value, result: ir.Value) -> ir.Node:
+        if self._scope.opset() >= 13:
+            return self.node(op_type, [value, self.constant(np.zeros(1, np.int64))], [], [result])
+        return self.node(op_type, [value], [ir.AttrInt64s("axes", [0])], [result])
+
+
+def claim_nothing(scope: Scope) -> bool:
+    """Let the provider claim nothing of the main graph, by a dozen nodes; return whether it has a value for them."""
+    values = [*scope.graph.inputs, *scope.graph.outputs]
+    suited = [value for value in values if is_tensor(value) and _has_kernels(value) and not value.is_initializer()]
+    for value in suited[:1]:
+        made = _Made(scope)
+        nodes, end = made.chain(value)
+        _replace(value, end, {*nodes, *made.before}, scope)
+        scope.graph.extend([*made.before, *nodes])
+        scope.graph.sort()
+    return bool(suited)
+
+
+def _is_packed(value: ir.Value) -> bool:
+    """Return whether elements take less than a byte: no Scan of ONNX Runtime returns them."""
+    return value.dtype is not None and value.dtype.bitwidth < 8 and value.dtype is not ir.DataType.BOOL
+
+
+def _has_kernels(value: ir.Value) -> bool:
+    """Return whether ONNX Runtime's CPU can squeeze a value: it cannot with types that numpy does not know."""
+    return value.dtype is ir.DataType.STRING or (value.dtype is not None and hasattr(np, value.dtype.numpy().name))
+
+
+def _leaves(value: ir.Value, inside: Collection[ir.Node]) -> bool:
+    """Return whether a value is used by others than some nodes and those within them."""
+    if not value.name:
+        return False
+    within = {inner for node in inside for graph in subgraphs(node) for inner in graph.all_nodes()}
+    return value.is_graph_output() or any(user not in inside and user not in within for user, _ in value.uses())
+
+
+def _replace(
+    old: ir.Value, new: ir.Value, inside: Collection[ir.Node], scope: Scope, *, outputs_only: bool = False
+) -> None:
+    """Replace a value outside of some nodes, and among the outputs of the main graph, whose name it takes."""
+    within = {inner for node in inside for graph in subgraphs(node) for inner in graph.all_nodes()}
+    for user, index in () if outputs_only else list(old.uses()):
+        if user not in inside and user not in within:
+            user.replace_input_with(index, new)
+    for index, output in enumerate(scope.graph.outputs):
+        if output is old:
+            scope.graph.outputs[index] = new
+            new.metadata_props.update(old.metadata_props)
+            new.name, old.name = old.name, scope.names.value(f"{old.name}_hidden")
+
+
+def _replace_within(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+    """Replace an operand of a node, and of the nodes within it."""
+    for index, operand in enumerate(node.inputs):
+        if operand is old:
+            node.replace_input_with(index, new)
+    for graph in subgraphs(node):
+        for inner in graph:
+            _replace_within(inner, old, new)
+        for index, output in enumerate(graph.outputs):
+            if output is old:
+                graph.outputs[index] = new

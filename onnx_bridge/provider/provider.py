@@ -192,15 +192,15 @@ class Provider:
         return self.runtime.command(self.environment.python, arguments)
 
     def _variables(self) -> dict[str, str]:
-        own = (_OWN_SETTINGS, "ONNX_BRIDGE_S", "PYTHONPATH")
+        own = (_OWN_SETTINGS, "STANDIN_", "PYTHONPATH")
         variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         if self.stubbed:
             native = _native()
             variables |= {
-                "ONNX_BRIDGE_STUB": str(native / _STUB),
-                "ONNX_BRIDGE_STUB_ARCHITECTURE": self.architecture,
-                "ONNX_BRIDGE_SHIM": str(native / _SHIM),
-                "ONNX_BRIDGE_SHIM_REAL": str(self.runtime.library),
+                "STANDIN_STUB": str(native / _STUB),
+                "STANDIN_ARCHITECTURE": self.architecture,
+                "STANDIN_SHIM": str(native / _SHIM),
+                "STANDIN_REAL": str(self.runtime.library),
             }
         return variables
 

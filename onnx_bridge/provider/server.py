@@ -28,7 +28,7 @@ class _Calls:
     def __init__(self) -> None:
         self._log = os.memfd_create("calls")
         self._read = 0
-        os.environ["ONNX_BRIDGE_SHIM_LOG"] = f"/proc/self/fd/{self._log}"
+        os.environ["STANDIN_LOG"] = f"/proc/self/fd/{self._log}"
 
     def new(self) -> list[dict[str, Any]]:
         text = os.pread(self._log, os.fstat(self._log).st_size - self._read, self._read)
@@ -37,10 +37,10 @@ class _Calls:
 
 
 _calls = _Calls()
-if "ONNX_BRIDGE_SHIM" in os.environ:
-    ctypes.CDLL(os.environ["ONNX_BRIDGE_STUB"], mode=ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(os.environ["ONNX_BRIDGE_SHIM_REAL"], mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    ctypes.CDLL(os.environ["ONNX_BRIDGE_SHIM"], mode=ctypes.RTLD_GLOBAL)
+if "STANDIN_SHIM" in os.environ:
+    ctypes.CDLL(os.environ["STANDIN_STUB"], mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(os.environ["STANDIN_REAL"], mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    ctypes.CDLL(os.environ["STANDIN_SHIM"], mode=ctypes.RTLD_GLOBAL)
 
 import onnxruntime  # noqa: E402 (after the libraries that it must find)
 

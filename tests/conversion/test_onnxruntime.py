@@ -42,7 +42,7 @@ FAILING = {
 def written(text: str, path: Path) -> Path:
     model = parser.parse_model(text)
     random = np.random.default_rng(0)
-    for name, shape in {"w": (4, 3, 3, 3), "v": (4, 4), "q": ()}.items():
+    for name, shape in {"w": (4, 3, 3, 3), "u": (4, 4, 3, 3), "v": (4, 4), "q": ()}.items():
         if any(name in node.input for node in model.graph.node):
             array = random.standard_normal(shape).astype(np.float32)
             model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
@@ -71,6 +71,27 @@ def test_a_network_becomes_sessions_that_find_their_programs(runtime: Runtime, t
     assert all(np.array_equal(outputs[name], first[name]) for name in first) and outputs["z"].shape == ()
     assert onnx_bridge.check(bundle).passed
     assert verify(bundle.path).passed
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "f = Flatten(e) n = NonZero(f) g = Cast<to = 1>(n) z = ReduceSum<keepdims = 0>(g)",
+        "z = ReduceSum<keepdims = 0>(e)",
+        "h = Hardmax(e) k = Mul(h, e) z = ReduceSum<keepdims = 0>(k)",
+    ],
+)
+def test_convolutions_stay_on_the_provider_beside_nodes_that_do_not(
+    runtime: Runtime, tmp_path: Path, after: str
+) -> None:
+    text = HEAD + (
+        "(float[1,3,32,32] x) => (float[1,4,28,28] y, float z) {"
+        f" a = Conv(x, w) b = Relu(a) c = Conv(b, u) d = Softplus(c) e = Shrink(d) {after} y = Exp(d) }}"
+    )
+    bundle = onnx_bridge.convert(written(text, tmp_path / "net.onnx"), tmp_path / "out", application="onnxruntime")
+    (partition,) = bundle.program.info.partitions
+    assert partition.session is not None and partition.session.nodes >= 4 and partition.session.programs >= 1
+    assert partition.session.calls["parse"] == 0 and bundle.proof.level is Proof.RUN
 
 
 def test_other_weights_have_another_name(runtime: Runtime, tmp_path: Path) -> None:

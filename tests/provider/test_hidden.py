@@ -7,13 +7,14 @@ import onnx_ir as ir
 import pytest
 from onnx import parser, shape_inference
 
-from onnx_bridge.provider.hidden import HIDDEN, hide
-from onnx_bridge.provider.provider import MIGRAPHX, Provider, SessionOptions
+from onnx_bridge.provider.hidden import hide
+from onnx_bridge.provider.provider import CPU, Provider, SessionOptions
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.scopes import Scope, name_nodes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
+AROUND = {"MatMul", "Unsqueeze", "Squeeze", "ReduceSum", "Greater"}
 CASES = {
     "light": "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) [h] b = Sigmoid(a) y = MatMul(b, a) }",
     "heavy": "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) [h] b = MatMul(a, x) y = MatMul(b, a) }",
@@ -28,7 +29,8 @@ CASES = {
     "branch": "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) s = ReduceSum<keepdims = 0>(a) k = Greater(s, s)"
     " [h] b = If(k)<then_branch = t () => (float[3,3] o) { o = Sigmoid(a) },"
     " else_branch = u () => (float[3,3] p) { p = MatMul(a, a) }> y = MatMul(b, a) }",
-    "loop": "(float[3,3] x) => (float[3,3] y) { n = Constant<value = int64 {3}>() c = Constant<value = bool {1}>()"
+    "loop": "(float[3,3] x) => (float[3,3] y) <float[3,3] b> {"
+    " n = Constant<value = int64 {3}>() c = Constant<value = bool {1}>()"
     " a = MatMul(x, x) [h] b = Loop(n, c, a)<body = l (int64 i, bool k, float[3,3] v) => (bool k2, float[3,3] w) {"
     " k2 = Identity(k) m = MatMul(v, x) w = Tanh(m) }> y = MatMul(b, a) }",
     "integers": "(int32[3,3] x) => (int32[3,3] y) { a = MatMul(x, x) [h] b = Mul(a, a) y = MatMul(b, a) }",
@@ -45,12 +47,11 @@ def test_a_hidden_node_runs_on_the_cpu_and_its_neighbours_do_not(
     model = from_proto(shape_inference.infer_shapes(proto))
     scope = name_nodes(Scope(model, model.graph))
     (node,) = (node for node in model.graph if node.name == "h")
-    hide(node, scope)
-    made = {made.name for made in model.graph.all_nodes() if HIDDEN in made.metadata_props}
+    assert hide([node], scope)
     session = provider.session(ir.to_proto(model).SerializeToString(), SessionOptions(optimization=optimization))
-    claimed = {placed.name for placed in session.nodes if placed.provider == MIGRAPHX}
-    assert (claimed or case == "two outputs") and not claimed & (made | {"h"}), case
-    assert all(placed.op_type == "MatMul" for placed in session.on_provider) or case in ("scalar", "branch"), case
+    claimed = {placed.op_type for placed in session.on_provider}
+    assert "MatMul" in claimed and claimed <= AROUND, case
+    assert {placed.provider for placed in session.nodes if placed.name == "h"} == {CPU}
     random = np.random.default_rng(0)
     sample = {
         value.name: random.integers(-3, 3, list(value.shape)).astype(value.dtype.numpy())

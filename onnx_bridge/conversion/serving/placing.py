@@ -17,20 +17,21 @@ import onnx_ir as ir
 from onnx_bridge.conversion.compiling.partition import judge, with_inferred_types
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.provider.hidden import HIDDEN, LEAST_OPSET, hide, is_tensor, shape_scalar
-from onnx_bridge.provider.provider import MIGRAPHX, Provider, ProviderError, Session
+from onnx_bridge.provider.hidden import HIDDEN, LEAST_OPSET, claim_nothing, hide, shape_scalars
+from onnx_bridge.provider.provider import MIGRAPHX, Provider
+from onnx_bridge.provider.runs import keep, runs
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope
-from passes.graphs.traversal import has_subgraphs
-from passes.isolation.failure import NativeFailure
-from passes.probing.partition import hosted, is_constant
-from passes.probing.probe import Probe
+from passes.probing.partition import Side, hosted, is_constant, plan
 from passes.rewriting.base import Context, Verdict
 from passes.specialize.convert_opset import ConvertOpset
 
 _MOST = 64
 """The number of nodes that are hidden one by one; then all of the rest are."""
+_WORTH = 100_000
+"""The least estimated multiply-adds of a run that is kept on the provider."""
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Placed:
 
     Attributes:
         model: the model, with its hidden nodes.
-        reasons: why nodes are hidden, by name.
+        reasons: why nodes run on the CPU, by name; those between them are hidden, too.
         verdicts: the verdicts on the nodes that are not.
     """
 
@@ -49,7 +50,7 @@ class Placed:
 
 
 def place(model: ir.Model, verdicts: ProbedRuntime, provider: Provider, samples: Sequence[Sample]) -> Placed:
-    """Hide the nodes of a cleaned model that the provider must not run, in place.
+    """Hide the nodes of a cleaned model that the provider must not run, in a copy of it.
 
     Args:
         model: the model, with static sizes, inferred types and named nodes.
@@ -66,81 +67,81 @@ def place(model: ir.Model, verdicts: ProbedRuntime, provider: Provider, samples:
 
 class _Placing:
     def __init__(self, model: ir.Model, verdicts: ProbedRuntime, trial: Trial) -> None:
-        self.placed, self.verdicts, self.trial = Placed(model), verdicts, trial
-        self.scope = Scope(model, model.graph)
+        self.model, self.verdicts, self.trial = model, verdicts, trial
+        self.reasons: dict[str, str] = {}
 
     def run(self) -> Placed:
-        model = self.placed.model
-        judged = judge(model, self.verdicts)
-        self.placed.verdicts = judged.verdicts
-        claimed = {node: why for node, why in hosted(model, judged.reasons).items() if self._is_claimed(node)}
-        if claimed and self._converted():
-            return self.run()
-        for node, why in claimed.items():
-            self._hide(node, why)
-        while (problem := self._problem()) is not None:
+        judged = judge(self.model, self.verdicts)
+        self.reasons = {str(node.name): why for node, why in hosted(self.model, judged.reasons).items()}
+        while True:
+            model, hidden = self._hidden()
+            problem = self.trial.problem(model)
+            if problem is None:
+                break
+            nodes = [node for node in model.graph if HIDDEN not in node.metadata_props and not is_constant(node)]
             if self._converted():
                 return self.run()
-            nodes = self._visible_nodes()
-            if not nodes:
-                raise InputError(f"ONNX Runtime cannot open the model even without the provider: {problem}")
-            few = len(self.placed.reasons) <= _MOST
-            for node in [self.trial.first_failing(model, nodes)] if few else nodes:
-                self._hide(node, problem)
-        return self.placed
+            few = len(self.reasons) <= _MOST
+            failing = [self.trial.first_failing(model, nodes)] if few and nodes else nodes
+            names = {str(node.name) for node in failing}
+            if names <= self.reasons.keys():  # no Scan can hold what fails
+                model = self._on_cpu()
+                break
+            self.reasons |= dict.fromkeys(names, problem)
+        verdicts = {str(node.name): verdict for node, verdict in judged.verdicts.items()}
+        kept = self._with_kept_runs(model)
+        known = {node: verdicts[str(node.name)] for node in kept.graph if str(node.name) in verdicts}
+        return Placed(kept, {name: why for name, why in self.reasons.items() if name in hidden}, known)
+
+    def _on_cpu(self) -> ir.Model:
+        """Return a copy of the model of which the provider claims nothing; raises InputError if that fails, too."""
+        model = self.model.clone()
+        claim_nothing(Scope(model, model.graph))
+        if (problem := self.trial.problem(model)) is not None:
+            raise InputError(f"ONNX Runtime does not run the model even without its provider: {problem}")
+        self.reasons |= {str(node.name): "the provider has to claim nothing" for node in model.graph}
+        return model
 
     def _converted(self) -> bool:
         """Convert a model whose opset has no sequences; return whether that was needed. Raises InputError."""
-        if self.scope.opset() >= LEAST_OPSET:
+        if Scope(self.model, self.model.graph).opset() >= LEAST_OPSET:
             return False
-        model = self.placed.model
-        ConvertOpset(LEAST_OPSET).run(model, Context())
-        self.scope = Scope(with_inferred_types(model), model.graph)
+        ConvertOpset(LEAST_OPSET).run(self.model, Context())
+        with_inferred_types(self.model)
         return True
 
-    def _is_claimed(self, node: ir.Node) -> bool:
-        """Return whether the provider claims a node, alone with its constants; a session that fails claims it."""
-        if not has_subgraphs(node) and not all(map(is_tensor, (*filter(None, node.inputs), *node.outputs))):
-            return False
-        probe = Probe.of([node], self.scope)
-        if probe.problem is not None:
-            return True
-        try:
-            session = self.trial.provider.session(probe.to_proto(full=False).SerializeToString())
-        except (ProviderError, NativeFailure):
-            return True
-        return any(placed.provider == MIGRAPHX for placed in session.nodes)
+    def _hidden(self) -> tuple[ir.Model, set[str]]:
+        """Return a copy of the model in which the nodes with reasons are hidden, and the names of hidden nodes."""
+        model = self.model.clone()
+        scope = Scope(model, model.graph)
+        reasons = {node: self.reasons[str(node.name)] for node in model.graph if str(node.name) in self.reasons}
+        if scope.opset() < LEAST_OPSET and (reasons or any(map(_is_scalar, model.graph.outputs))):
+            self._converted()
+            return self._hidden()
+        names: set[str] = set()
+        for partition in plan(model, reasons).partitions:
+            if partition.side is Side.HOST and hide(partition.nodes, scope):
+                names |= {str(node.name) for node in partition.nodes}
+        shape_scalars({str(node.name) for node in model.graph}, scope)
+        return model, names | self.reasons.keys()
 
-    def _hide(self, node: ir.Node, why: str) -> None:
-        self.placed.reasons[str(node.name)] = why
-        hide(node, self.scope)
+    def _with_kept_runs(self, model: ir.Model) -> ir.Model:
+        """Return a model whose runs are kept if the provider drops them, they are worth it, and they stay right."""
+        session = self.trial.session(model)
+        if session.whole:
+            return model
+        dropped = {node.name for node in session.nodes if node.provider != MIGRAPHX}
+        unclaimed = self.reasons.keys()
+        kept = model.clone()
+        scope, changed = Scope(kept, kept.graph), False
+        for run in list(runs(kept.graph, lambda node: node.name not in unclaimed and node.op_type != "Scan")):
+            on_cpu = all(node.name in dropped for node in run)
+            if on_cpu and sum(map(estimate, run)) >= _WORTH:
+                changed |= keep(run, scope)
+        if not changed or self.trial.problem(kept) is not None:
+            return model
+        return kept if len(self.trial.session(kept).on_provider) > len(session.on_provider) else model
 
-    def _visible_nodes(self) -> list[ir.Node]:
-        return [
-            node
-            for node in self.scope.graph
-            if str(node.name) not in self.placed.reasons and HIDDEN not in node.metadata_props and not is_constant(node)
-        ]
 
-    def _problem(self) -> str | None:
-        """Return what is wrong with a session of the whole, whose scalars are shaped first; None if nothing is."""
-        try:
-            session = self.trial.session(self.placed.model)
-            if self.scope.opset() >= LEAST_OPSET and self._shape_scalars(session):
-                session = self.trial.session(self.placed.model)
-            return self.trial.difference(session)
-        except (ProviderError, NativeFailure) as error:
-            return error.what
-
-    def _shape_scalars(self, session: Session) -> bool:
-        """Let what the provider returns as (1,) be a scalar again; return whether there was a scalar to shape."""
-        on_provider = {placed.name for placed in session.on_provider}
-        shaped = False
-        for node in list(self.scope.graph):
-            for value in node.outputs if node.name in on_provider else ():
-                users = {user for user, _ in value.uses() if user.name not in on_provider}
-                scalar = value.shape is not None and not value.shape and is_tensor(value)
-                if scalar and (users or value.is_graph_output()):
-                    shape_scalar(value, users, self.scope)
-                    shaped = True
-        return shaped
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and not len(value.shape)

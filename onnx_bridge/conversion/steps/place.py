@@ -10,9 +10,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
+
 from onnx_bridge.bundle.manifest.entries import FileInfo, SessionInfo, TensorInfo
 from onnx_bridge.conversion.compiling.partition import Partitioned
-from onnx_bridge.conversion.serving.placing import place
+from onnx_bridge.conversion.serving.placing import Placed, place
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.core.errors import InputError
@@ -23,6 +25,7 @@ from onnx_bridge.provider.provider import CACHE_OPTION, Provider, SessionOptions
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.graphs.scopes import required_inputs
+from passes.graphs.traversal import with_nested
 from passes.probing.partition import Side, plan
 
 _DIGITS = 12
@@ -35,16 +38,18 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
         InputError: ONNX Runtime does not run the model even on the CPU.
         ProviderError, NativeFailure: the sessions fail, though they were right before.
     """
-    conversion, model = cleaned.plan, cleaned.model
+    conversion = cleaned.plan
     with conversion.stopwatch(Stage.COMPILE):
-        placed = place(model, cleaned.verdicts, provider, _samples(cleaned))
+        placed = place(cleaned.model, cleaned.verdicts, provider, _samples(cleaned))
+        model = placed.model
+        cleaned = replace(cleaned, model=model)
         for file in cleaned.files:
             (conversion.folder / file.result().file).unlink()
         path = _written(conversion.folder, conversion.source.name, cleaned)
         files = [path, *sorted(file for file in conversion.folder.glob("*.onnx.data"))]
         session = _session_info(provider, path)
     whole = plan(model, {})
-    hidden = {node: placed.reasons[str(node.name)] for node in model.graph if str(node.name) in placed.reasons}
+    hidden = {node: why for node in model.graph if (why := _why(node, placed))}
     partitions = tuple(replace(partition, side=Side.HOST) for partition in whole.partitions)
     partitioned = Partitioned(
         replace(whole, partitions=partitions, reasons=hidden), [None] * len(partitions), verdicts=placed.verdicts
@@ -54,6 +59,12 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
     if provider.stubbed:
         notes.append("without a GPU there are no programs for it here: `python run.py` beside the card fills the cache")
     return Compiled(replace(cleaned, path=path, files=infos), partitioned, (), None, None, None, tuple(notes), session)
+
+
+def _why(node: ir.Node, placed: Placed) -> str:
+    """Return why a node, or those hidden within it, run on the CPU; empty for others."""
+    inner = (inner for inner in with_nested([node]) if str(inner.name) in placed.reasons)
+    return "; ".join(f"{inner.op_type} {inner.name}: {placed.reasons[str(inner.name)]}" for inner in inner)
 
 
 def _samples(cleaned: CleanedModel) -> list[Sample]:

@@ -2,7 +2,7 @@
 //
 // It has the 24 functions that ONNX Runtime 1.27's MIGraphX provider imports, with the symbol versions that it asks for
 // (hip_stub.map). Streams and events are tokens: everything is synchronous. The provider reads nothing of
-// hipDeviceProp_t but gcnArchName, whose offset (layout R0600) is 1160; ONNX_BRIDGE_STUB_ARCHITECTURE is what it says.
+// hipDeviceProp_t but gcnArchName, whose offset (layout R0600) is 1160; STANDIN_ARCHITECTURE is what it says.
 #include <cstdlib>
 #include <cstring>
 
@@ -21,7 +21,7 @@ hipError_t hipGetLastError(void) { return 0; }
 const char *hipGetErrorString(hipError_t e) { return e ? "error of the HIP stub" : "no error"; }
 
 hipError_t hipGetDevicePropertiesR0600(char *p, int d) {
-  const char *arch = getenv("ONNX_BRIDGE_STUB_ARCHITECTURE");
+  const char *arch = getenv("STANDIN_ARCHITECTURE");
   if (d) return 101;
   memset(p, 0, PROP_SIZE);
   strcpy(p + PROP_NAME, "stub of HIP (host memory)");

@@ -1,9 +1,9 @@
 // Stands in front of a real libmigraphx_c.so.3, loaded with RTLD_GLOBAL before the provider. It
 //   1. turns the target "gpu" into "ref",
-//   2. writes one line of JSON per call that matters to the file ONNX_BRIDGE_SHIM_LOG,
+//   2. writes one line of JSON per call that matters to the file STANDIN_LOG,
 //   3. gives every program the parameters "main:#output_N" of a program that was compiled for the GPU without
 //      offload_copy, and lets run_async write into them: ref programs return their results instead.
-// ONNX_BRIDGE_SHIM_REAL is the real library's path.
+// STANDIN_REAL is the real library's path.
 #include <dlfcn.h>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@ static std::mutex mu;
 
 static void* real(const char* name) {
   static void* lib = [] {
-    void* h = dlopen(std::getenv("ONNX_BRIDGE_SHIM_REAL"), RTLD_NOW | RTLD_LOCAL);
+    void* h = dlopen(std::getenv("STANDIN_REAL"), RTLD_NOW | RTLD_LOCAL);
     if (!h) std::fprintf(stderr, "migraphx shim: %s\n", dlerror()), std::abort();
     return h;
   }();
@@ -40,7 +40,7 @@ static std::string quote(const char* s) {
 }
 
 static void log(const char* call, status s, const char* file = "") {
-  const char* to = std::getenv("ONNX_BRIDGE_SHIM_LOG");
+  const char* to = std::getenv("STANDIN_LOG");
   std::lock_guard<std::mutex> lock(mu);
   FILE* f = to ? std::fopen(to, "a") : nullptr;
   if (!f) return;
