@@ -14,6 +14,7 @@ ContribOperators.md, MatMulNBits, QMoE and GroupQueryAttention.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,21 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from passes.evaluation.saturation import PRODUCTS, avoid_saturation, may_saturate, saturates
-from passes.graphs.scopes import scopes
+from passes.graphs.scopes import Scope, scopes
+from passes.rewriting.base import Context
 from passes.rewriting.invented import NAMES, define_invented, invented
+from passes.specialize.convert_opset import ConvertOpset
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
 _HEADS = ("num_heads", "kv_num_heads")
 _OF_DATA = ("Reshape", "SimplifiedLayerNormalization", "Split")
 _DOMAIN = "com.microsoft"
 _FLOAT32 = 1
+_SINCE = 12
+"""The first opset with all nodes that clear the rows of a cache."""
 
 
 def faithful(model: ir.Model | Path | bytes) -> tuple[ir.Model | Path | bytes, tuple[str, ...]]:
@@ -58,6 +64,9 @@ def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
         kinds = ", ".join(sorted({node.op_type for node in licensed}))
         changed = f"{_LEVEL} of {len(licensed)} node{'s' if len(licensed) > 1 else ''} ({kinds}) is 0 in the reference"
         notes.append(f"{changed}: else ONNX Runtime rounds their inputs")
+    if any(map(_is_windowed, nodes)) and Scope(model, model.graph).opset() < _SINCE:
+        with contextlib.suppress(InputError):  # a node cannot be converted
+            ConvertOpset(_SINCE).run(model, Context())
     for node in nodes:
         if _is_normalizing(node):
             _normalize_before(node)

@@ -79,9 +79,11 @@ def test_what_is_computed_in_float32_is_left_alone(level: int | None) -> None:
     assert np.isfinite(reference.run(SAMPLE)["y"]).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "opset"), [("float32", 17), ("bfloat16", 17), ("float32", 11), ("float32", 8)])
 @pytest.mark.parametrize(("totals", "left"), [([5, 3], [5, 3]), ([9, 8], [4, 8]), ([20, 13], [5, 8])])
-def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left: list[int], dtype: str) -> None:
+def test_rows_of_a_cache_that_hold_no_position_are_zero(
+    totals: list[int], left: list[int], dtype: str, opset: int
+) -> None:
     heads = {"num_heads": 1, "kv_num_heads": 1, "local_window_size": 4, "sliding_window_cache": 1}
     names = ["q", "k", "v", "past_key", "past_value", "ends", "total"]
     outputs = ["y", "key", "value"]
@@ -99,7 +101,7 @@ def test_rows_of_a_cache_that_hold_no_position_are_zero(totals: list[int], left:
         helper.make_tensor_value_info(name, kinds.get(name, number), array.shape) for name, array in given.items()
     ]
     results = [helper.make_tensor_value_info(name, number, None) for name in outputs]
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(helper.make_graph([node], "g", inputs, results), ir_version=8, opset_imports=imports)
     found = Reference(proto.SerializeToString()).run(given)
     assert list(found) == outputs
