@@ -29,6 +29,9 @@ extern "C" __global__ void reversed(const float* a, float* c) {
 extern "C" __global__ void quotient(const float* a, const float* b, float* c) {
   c[threadIdx.x] = a[threadIdx.x] / b[threadIdx.x];
 }
+extern "C" __global__ void quotients(const double* a, const double* b, double* c) {
+  c[threadIdx.x] = a[threadIdx.x] / b[threadIdx.x];
+}
 extern "C" __global__ void sizes(float* c) { c[blockIdx.x * 128 + threadIdx.x] = blockDim.x; }
 extern "C" __global__ void forever(volatile int* a) { while (*a == 0) {} }
 __device__ __noinline__ float twice(float x) { return x * 2 + 1; }
@@ -87,6 +90,19 @@ def test_a_division_is_rounded_once_also_where_it_is_subnormal(program: Program)
         expected = a / b
     assert np.array_equal(c, expected, equal_nan=True)
     assert np.array_equal(np.signbit(c), np.signbit(expected) | np.isnan(expected) & np.signbit(c))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "lowest"), [("quotient", np.float32, -148), ("quotients", np.float64, -1073)]
+)
+def test_a_subnormal_quotient_is_rounded_once(program: Program, name: str, dtype: type, lowest: int) -> None:
+    random = np.random.default_rng(0)
+    half = lowest // 2
+    a = (random.uniform(1, 2, 1024) * 2.0 ** (random.integers(lowest, lowest + 24, 1024) - half)).astype(dtype)
+    b = (random.uniform(1, 2, 1024) * 2.0**-half).astype(dtype)
+    c = np.zeros(1024, dtype)
+    program.launch(name, Launch((1024, 1, 1), (1024, 1, 1), arguments(a, b, c)))
+    assert np.array_equal(c, a / b)
 
 
 @pytest.mark.parametrize("which", [0, 1])

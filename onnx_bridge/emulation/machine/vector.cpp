@@ -80,11 +80,12 @@ template<class T> WithMask<T> div_scale(T x, T denominator, T numerator)
     if (exponent(numerator) <= MANTISSA<T> + (sizeof(T) == 8)) return {scaled(x, by), false};
     return {x, false};
 }
-template<class T> T div_fmas(T a, T b, T c, Bit scale) // undoes the scaling of div_scale
+template<class T> T div_fmas(T a, T b, T c, Bit scale) // undoes the scaling of div_scale before it rounds, once
 {
+    using Wide = std::conditional_t<sizeof(T) == 4, f64, long double>;
     constexpr int by = sizeof(T) == 4 ? 64 : 128;
-    const T r = fma_(a, b, c);
-    return !scale ? r : scaled(r, exponent(c) > BIAS<T> ? by : -by);
+    if (!scale) return fma_(a, b, c);
+    return (T)std::ldexp(std::fma((Wide)a, (Wide)b, (Wide)c), exponent(c) > BIAS<T> ? by : -by);
 }
 template<class T> T div_fixup(T quotient, T denominator, T numerator)
 {
