@@ -27,6 +27,7 @@ LEAST_OPSET = 11
 """The first opset with sequences."""
 HIDDEN = "onnx_bridge.hidden"
 """The key in the metadata of the nodes of this form, except the hidden ones."""
+_PACKED = ("INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1")
 _PAIRS = 6
 """The number of pairs of nodes with sequences: twelve nodes are more than ten."""
 
@@ -54,7 +55,7 @@ def hide(nodes: Sequence[ir.Node], scope: Scope) -> bool:
         return False
     states = [value for value in given if not len(value.shape or ()) or not _has_kernels(value)]
     stacked = [value for value in given if value not in states]
-    if not all(value.shape is not None and value.shape.is_static() for value in states):
+    if not all(value.shape is not None and value.shape.is_static() and is_tensor(value) for value in states):
         return False
     for node in nodes:
         for inner in subgraphs(node):
@@ -186,7 +187,10 @@ class _Made:
 
 
 def claim_nothing(scope: Scope) -> bool:
-    """Let the provider claim nothing of the main graph, by a dozen nodes; return whether it has a value for them."""
+    """Let the provider claim nothing, by a dozen nodes a graph; return whether the main one has a value for them."""
+    for node in list(scope.graph):
+        for inner in subgraphs(node):
+            _fill(inner, scope)
     values = [*scope.graph.inputs, *scope.graph.outputs]
     suited = [value for value in values if is_tensor(value) and _has_kernels(value) and not value.is_initializer()]
     for value in suited[:1]:
@@ -200,7 +204,7 @@ def claim_nothing(scope: Scope) -> bool:
 
 def _is_packed(value: ir.Value) -> bool:
     """Return whether elements take less than a byte: no Scan of ONNX Runtime returns them."""
-    return value.dtype is not None and value.dtype.bitwidth < 8 and value.dtype is not ir.DataType.BOOL
+    return value.dtype is not None and value.dtype.name in _PACKED
 
 
 def _has_kernels(value: ir.Value) -> bool:

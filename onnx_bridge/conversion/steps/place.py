@@ -24,9 +24,10 @@ from onnx_bridge.model import io as models
 from onnx_bridge.provider.provider import CACHE_OPTION, Provider, SessionOptions
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
+from passes.graphs.cost import estimate
 from passes.graphs.scopes import required_inputs
 from passes.graphs.traversal import with_nested
-from passes.probing.partition import Side, plan
+from passes.probing.partition import Partition, Partitioning, Side, is_constant
 
 _DIGITS = 12
 
@@ -48,12 +49,11 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
         path = _written(conversion.folder, conversion.source.name, cleaned)
         files = [path, *sorted(file for file in conversion.folder.glob("*.onnx.data"))]
         session = _session_info(provider, path)
-    whole = plan(model, {})
-    hidden = {node: why for node in model.graph if (why := _why(node, placed))}
-    partitions = tuple(replace(partition, side=Side.HOST) for partition in whole.partitions)
-    partitioned = Partitioned(
-        replace(whole, partitions=partitions, reasons=hidden), [None] * len(partitions), verdicts=placed.verdicts
-    )
+    nodes = tuple(node for node in model.graph if not is_constant(node))
+    whole = Partition(Side.HOST, nodes, tuple(required_inputs(model)), tuple(model.graph.outputs))
+    hidden = {node: why for node in nodes if (why := _why(node, placed))}
+    work = {node: estimate(node) for node in nodes}
+    partitioned = Partitioned(Partitioning((whole,), hidden, work), [None], verdicts=placed.verdicts)
     infos = tuple(conversion.background.submit(FileInfo.of, file) for file in files)
     notes = [f"{session.by}: {session.nodes} nodes by the provider, {session.rest} by ONNX Runtime's CPU"]
     if provider.stubbed:
