@@ -7,14 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.bundle.files.verify import verify
+from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider.provider import CACHE_OPTION, ProviderError, SessionOptions, shared
+from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.reference import Reference
 from passes.isolation.failure import NativeFailure
 from passes.rewriting.base import Proof
 
@@ -156,3 +160,15 @@ def test_raw_some_of_these_fail(runtime: Runtime, tmp_path: Path) -> None:
     model = written(FAILING["a branch"], tmp_path / "model.onnx")
     with pytest.raises((ProviderError, NativeFailure)):
         shared(runtime=runtime).session(model)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_quantized_model_may_round_otherwise_next_to_a_tie(tmp_path: Path, quantized: bool) -> None:
+    between = "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)" if quantized else "y = Mul(x, s)"
+    constants = "s = Constant<value = float {0.1}>() z = Constant<value = int8 {3}>()"
+    model = ir.from_proto(parser.parse_model(HEAD + f"(float[4] x) => (float[4] y) {{ {constants} {between} }}"))
+    path, step = tmp_path / "model.onnx", np.float32(0.1)
+    trial = Trial.of(model, shared(), [{"x": np.arange(4, dtype=np.float32)}], tmp_path)
+    expected = Reference(path).run(trial.samples[0]) if trial.session(model) else {}
+    moved = {"y": expected["y"] + np.array([0, 0, 0, step / 50], np.float32)}
+    assert compare(moved, expected, trial.tolerances).passed is quantized

@@ -57,7 +57,7 @@ def raw_session(model: ir.Model, provider: Provider) -> RawSession:
     with contextlib.suppress(InputError):  # no sample has its inputs
         samples = samplers.generate(samplers.specs(model))
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        trial, claimed = Trial(provider, samples, Path(folder)), 0
+        trial, claimed = Trial.of(model, provider, samples, Path(folder)), 0
         try:
             session = trial.session(model)
             claimed = len(session.on_provider)

@@ -62,7 +62,7 @@ def place(model: ir.Model, verdicts: ProbedRuntime, provider: Provider, samples:
         InputError: ONNX Runtime does not take the model even if it runs all nodes on the CPU.
     """
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        return _Placing(model, verdicts, Trial(provider, samples, Path(folder))).run()
+        return _Placing(model, verdicts, Trial.of(model, provider, samples, Path(folder))).run()
 
 
 class _Placing:

@@ -15,8 +15,10 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.provider.provider import Provider, ProviderError, Session
 from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
+from passes.graphs.quantization import is_quantized
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import extract
 
@@ -29,11 +31,18 @@ class Trial:
         provider: the provider.
         samples: inputs on which sessions must be right.
         folder: a folder for temporary files.
+        tolerances: how far outputs may be from the reference's.
     """
 
     provider: Provider
     samples: Sequence[Sample]
     folder: Path
+    tolerances: Tolerances
+
+    @classmethod
+    def of(cls, model: ir.Model, provider: Provider, samples: Sequence[Sample], folder: Path) -> Trial:
+        """Return the trial of a model; a quantized one may round otherwise next to a tie."""
+        return cls(provider, samples, folder, Tolerances("int8") if is_quantized(model) else Tolerances())
 
     def session(self, model: ir.Model) -> Session:
         """Open a session with a model; raises ProviderError, NativeFailure."""
@@ -65,7 +74,7 @@ class Trial:
             outputs = session.run(given)
             if not scalars:
                 outputs = {name: _shaped_as(output, expected[name]) for name, output in outputs.items()}
-            for output in compare(outputs, expected).outputs:
+            for output in compare(outputs, expected, self.tolerances).outputs:
                 if not output.passed:
                     return f"output {output.name}: {output.reason}"
         return None
