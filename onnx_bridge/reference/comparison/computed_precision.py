@@ -1,6 +1,7 @@
 """The precision that outputs are computed in, which their dtypes need not show.
 
     x: float32 ─ Cast ─ float16 ─ MatMul ─ float16 ─ Cast ─ y: float32        y is as precise as float16
+    x: float32 ─ MatMul ─ float32 ─ Cast ─ y: float64                         y is as precise as float32
 
 Each value is as precise as the least precise number that it is computed from. A choice (TopK, ArgMax, a comparison) is
 no number: what it selects from counts, and not what it selects by (`onnx_bridge.reference.comparison.choices`).
@@ -28,7 +29,7 @@ _BY_DTYPE = {
     ir.DataType.FLOAT8E5M2FNUZ: "fp8",
 }
 _COMPARISONS = operators("broadcasts") & operators("sides") - {"Mod"} | {"IsInf", "IsNaN"}
-_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
+_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,19 @@ class Inside:
 
 
 def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
-    """Return the lowest precision that one of the models has for a value, by name, if it is lower than float32."""
+    """Return the lowest precision that one of the models has for a value, by name, if its dtype does not show it.
+
+    Only the first model, the original, tells what is as precise as float32: else a pass that computes doubles in
+    float32 would excuse itself.
+    """
     lowest: dict[str, Inside] = {}
-    for model in models:
+    for number, model in enumerate(models):
         flow = _Flow({str(value.name): value.dtype for value in model.graph.inputs}, model)
         for node in model.graph:
             flow.visit(node)
         for name, precision in flow.inside.items():
+            if precision.preset == "fp32" and (number or flow.dtypes[name] != ir.DataType.DOUBLE):
+                continue
             lowest[name] = _coarsest((lowest[name], precision)) or precision if name in lowest else precision
     return lowest
 
@@ -71,7 +78,7 @@ def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tupl
 
 @dataclass
 class _Flow:
-    """Follows precisions through a graph: dtypes by name, and in ``inside`` precisions lower than float32."""
+    """Follows precisions through a graph: dtypes by name, and precisions in ``inside``; fp32 is rounded float32."""
 
     dtypes: dict[str, ir.DataType | None]
     model: ir.Model
@@ -90,6 +97,8 @@ class _Flow:
                 own.append(_of_dtype(dtype, str(inner.name)))
         if any(inner.op_type in operators("quantizes inside") for inner in (node, *nested)):
             own.append(Inside("int8", str(node.name)))
+        if result == ir.DataType.FLOAT and (node.op_type not in operators("exact") or ir.DataType.DOUBLE in known):
+            own.append(Inside("fp32", str(node.name)))
         before = [
             self.inside.get(str(value.name))
             for value, dtype in zip(operands, known, strict=True)

@@ -56,12 +56,20 @@ usual after a hundred layers, 1e-3 reveals a wrong constant or a lower precision
 computed in float32. float16 and bfloat16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷).
 """
 
-PRESETS: dict[str, float | None] = {"float32": None, "fp16": 1e-2, "bf16": 8e-2, "int8": 5e-2, "fp8": 2e-1}
+PRESETS: dict[str, float | None] = {
+    "float32": None,
+    "fp32": 1e-3,
+    "fp16": 1e-2,
+    "bf16": 8e-2,
+    "int8": 5e-2,
+    "fp8": 2e-1,
+}
 """By the precision that a model is computed in: the largest error, as a share of the element and of the largest
 value of the output; None (float32) is the default of each dtype.
 
 The error of a sum scales with its largest terms, so near 0 it is a share of the largest value, not of the element.
-fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
+fp32 is that of doubles that are made of float32. fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰,
+2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
 largest value, and a network of some depth accumulates six of them. fp8 (e4m3): three times the rounding error of one
 operand (2⁻⁴).
 """

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnx_bridge.conversion.precision.computed_precision import ComputedPrecision, computed_precision
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.comparison.tolerances import Tolerances
@@ -29,6 +30,37 @@ def test_float16_between_float32() -> None:
     }}""")
     assert found["y"] == "fp16"
     assert "z" not in found
+
+
+DOUBLES = """m (float[4] x, double[4] d) => (
+    double[4] y, double[4] exact, double[4] own, float[4] single, double[4] cut) {
+    t = Tanh (x)
+    [up] c = Cast <to = 11> (t)
+    y = Mul (c, d)
+    r = Relu (x)
+    e = Cast <to = 11> (r)
+    exact = Exp (e)
+    own = Exp (d)
+    single = Tanh (t)
+    f = Cast <to = 1> (d)
+    cut = Cast <to = 11> (f)
+}"""
+
+
+def test_doubles_that_are_made_of_rounded_float32() -> None:
+    """Not those of exact numbers in float32, for which a device that computes them in float32 is wrong."""
+    found = presets(DOUBLES)
+    assert {name for name in ("y", "exact", "own", "single", "cut") if name in found} == {"y", "cut"}
+    assert set(found.values()) == {"fp32"}
+
+
+def test_only_the_original_is_as_precise_as_float32() -> None:
+    original = ir.from_onnx_text(HEAD + "m (double[4] d) => (double[4] y) { y = Exp (d) }")
+    cleaned = "m (double[4] d) => (double[4] y) { f = Cast <to = 1> (d) g = Exp (f) y = Cast <to = 11> (g) }"
+    assert computed_precisions(original, ir.from_onnx_text(HEAD + cleaned)) == {}
+    for first, preset in ((HEAD + cleaned, {"y": "fp32"}), (HEAD + DOUBLES, {"c": "fp32", "y": "fp32", "cut": "fp32"})):
+        model = ir.from_onnx_text(first)
+        assert computed_precision(model, model, "fp32") == ComputedPrecision(None, preset)
 
 
 @pytest.mark.parametrize(("dtype", "preset"), [(HALF, "fp16"), (BFLOAT, "bf16")])
