@@ -17,8 +17,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from passes.builders.arithmetic import Arithmetic
-from passes.builders.attention import Attended, Heads, Scoring, attend, default_scale, merge_heads, split_heads
+from passes.builders.arithmetic import Arithmetic, wide
+from passes.builders.attention import (
+    Attended,
+    Heads,
+    Scoring,
+    attend,
+    attend_rounded_once,
+    default_scale,
+    merge_heads,
+    split_heads,
+)
 from passes.builders.operands import given
 from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit
@@ -39,9 +48,20 @@ def _attend(
 ) -> tuple[ir.Value, Attended]:
     """Return the output for queries, keys and values of all heads, and the intermediate values."""
     scale = node.attributes.get_float("scale", 0.0) or default_scale(heads.size)
-    attended = attend(a, *projections, heads, Scoring(scale, allowed, bias=bias))
+    attention = attend_rounded_once if bias is not None and _exceeds(node, a) else attend
+    attended = attention(a, *projections, heads, Scoring(scale, allowed, bias=bias))
     shape = (heads.batch, heads.query_heads, heads.queries, heads.value_size)
     return merge_heads(a, attended.output, shape), attended
+
+
+def _filter(node: ir.Node) -> float:
+    """Return what is added to the score of a masked key."""
+    return node.attributes.get_float("mask_filter_value", -10000.0)
+
+
+def _exceeds(node: ir.Node, a: Arithmetic) -> bool:
+    """Return whether the filter of masked keys is −∞ in the dtype: if all keys are masked, a softmax of it is NaN."""
+    return _filter(node) < float(a.dtype.min)
 
 
 def _mask(node: ir.Node, index: int, heads: Heads, edit: Edit, *, may_be_shorter: bool = False) -> ir.Value | None:
@@ -66,7 +86,10 @@ def _masked_bias(
 ) -> ir.Value | None:
     """Return the scores' bias with the mask and, if ``causal_after`` keys precede the queries, causality added."""
     if mask is not None:
-        masked = node.attributes.get_float("mask_filter_value", -10000.0)
+        masked = _filter(node)
+        if _exceeds(node, a):
+            a = Arithmetic(a.edit, wide(a.dtype))
+            bias = None if bias is None else a.cast(bias)
         penalty = a("Where", _is_attended(a, mask, heads), 0.0, masked)
         bias = penalty if bias is None else a("Add", bias, penalty)
     if causal_after is None or heads.queries == 1:

@@ -180,6 +180,13 @@ class TestProjectedAttention:
         attributes = HEADS | {"unidirectional": causal}
         holds(decompose_projected_attention, "Attention", inputs, attributes=attributes, device=device)
 
+    def test_a_sample_that_is_masked_by_the_lowest_number(self, device: Device) -> None:
+        """In float16 the lowest number of float32 is −∞, and it must swamp scores of any size."""
+        halves = {name: None if x is None else (4 * x).astype(np.float16) for name, x in PROJECTED.items()}
+        attributes = HEADS | {"mask_filter_value": float(np.finfo(np.float32).min)}
+        inputs = {**halves, "mask": integers(0, 2)}
+        holds(decompose_projected_attention, "Attention", inputs, attributes=attributes, device=device, tolerance=2e-2)
+
     def test_a_past(self, device: Device) -> None:
         inputs = {**PROJECTED, "mask": integers([1] * 7, [0, 1, 1, 1, 0, 1, 1]), "past": random(2, B, N, 4, H)}
         attributes = HEADS | {"unidirectional": 1}
