@@ -69,6 +69,10 @@ def generate(  # noqa: PLR0913
             `Decoder.generate`.
         RuntimeFailure: as for `onnx_bridge.load`.
     """
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise InputError(
+            f"the number of tokens cannot be {max_new_tokens}", where="max_new_tokens", hint="give 1 or more"
+        )
     loaded = Bundle(bundle, runtime=runtime, timeout=timeout, memory=memory)
     decoder = loaded.decoder
     if decoder.layout.batch != 1:

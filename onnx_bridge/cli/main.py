@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 
 import passes
 from onnx_bridge.cli import terminal
+from onnx_bridge.cli.help import GroupedCommand
 from onnx_bridge.core.errors import OutOfMemory
 from onnx_bridge.core.version import VERSION
 from passes.core.errors import BridgeError, InputError, nearest
@@ -95,7 +96,7 @@ def _loaded(verb: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(context_settings=_CONTEXT, add_completion=False)
-        app.command(verb, epilog=_EPILOG)(getattr(module, _function(verb)))
+        app.command(verb, cls=GroupedCommand, epilog=_EPILOG)(getattr(module, _function(verb)))
     command: Any = typer.main.get_command(app)
     command.name = verb
     for part_command in (command, *getattr(command, "commands", {}).values()):

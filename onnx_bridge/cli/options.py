@@ -30,10 +30,13 @@ _LIBRARIES = inspect.Parameter(
             metavar="PATH",
             help=f"A library of custom operators for ONNX Runtime; repeatable; default: {ops_libraries.VARIABLE}.",
             show_default=False,
+            rich_help_panel="Runtime",
         ),
     ],
 )
 """The option of all verbs that run models."""
+_PLACEHOLDERS = {int: "N", float: "X"}
+"""What stands for a value in the help, by type."""
 
 
 def takes(request: type[Request]) -> Callable[[_C], _C]:
@@ -95,17 +98,21 @@ def read(request: type[Request], texts: Mapping[str, Any]) -> Any:
 def _parameter(field: Field) -> inspect.Parameter:
     """Return an option of a request as a parameter that typer understands."""
     option, kind = field.option, _text_type(field)
-    flag, metavar = field.flag, option.metavar or "|".join(map(str, field.choices)) or None
+    flag, metavar = field.flag, option.metavar or "|".join(map(str, field.choices)) or _PLACEHOLDERS.get(kind)
     default = field.default
     if option.parse is not None:
         default = None
     elif kind is bool and default and "/" not in flag:
         flag, metavar = f"{flag}/--no-{flag.removeprefix('--')}", None
-    limits = {"min": option.minimum} if option.minimum is not None and kind in (int, float) else {}
     shown = option.default if option.parse is not None and option.default else option.parse is None
     typer_option = typer.Option(
-        flag, metavar=metavar, help=option.help, show_default=shown, autocompletion=option.complete, **limits
-    )  # type: ignore[call-overload]
+        flag,
+        metavar=metavar,
+        help=option.help,
+        show_default=shown,
+        autocompletion=option.complete,
+        rich_help_panel=option.panel or None,
+    )
     annotation = kind if kind is bool else kind | None
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, typer_option]

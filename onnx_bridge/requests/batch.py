@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,8 @@ from onnx_bridge.core.files.locations import Location
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.request import Needs, Option, Part, Request
+
+_many = functools.partial(Option, panel="Many models")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class JobRequest(Request):
     """
 
     conversion: Annotated[ConvertRequest, Part()] = field(default_factory=ConvertRequest)
-    check: Annotated[bool, Option("Compare each bundle with the reference.")] = False
+    check: Annotated[bool, Option("Compare each bundle with the reference.", panel="Proof")] = False
     parity: Annotated[CheckRequest, Part("rtol", "atol", needs=dict.fromkeys(("rtol", "atol"), Needs("check")))] = (
         field(default_factory=CheckRequest)
     )
@@ -76,10 +79,10 @@ class BatchRequest(Request):
     out: Location = Path()
     job: Annotated[JobRequest, Part()] = field(default_factory=JobRequest)
     jobs: Annotated[
-        int | None, Option("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
+        int | None, _many("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
     ] = None
-    resume: Annotated[bool, Option("Whether to keep what is up to date of what was done before.")] = True
-    retry: Annotated[bool, Option("Try again what failed before.")] = False
-    verify: Annotated[bool, Option("Read kept bundles whole, also if their files seem unchanged.")] = False
-    dry_run: Annotated[bool, Option("Say what would be done, write nothing.")] = False
+    resume: Annotated[bool, _many("Whether to keep what is up to date of what was done before.")] = True
+    retry: Annotated[bool, _many("Try again what failed before.")] = False
+    verify: Annotated[bool, _many("Read kept bundles whole, also if their files seem unchanged.")] = False
+    dry_run: Annotated[bool, _many("Say what would be done, write nothing.")] = False
     passes: Annotated[tuple[Path, ...], Option("Files with passes of the user.", cli=False)] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,10 +24,17 @@ Prove = Literal["auto", "always", "never"]
 PROVE_BUDGET = 30.0
 """The default of `ConvertRequest.prove_budget`, in seconds."""
 
+_runtime = functools.partial(Option, panel="Runtime")
+_target = functools.partial(Option, panel="Target")
+_model = functools.partial(Option, panel="Model")
+_precision = functools.partial(Option, panel="Precision")
+_proof = functools.partial(Option, panel="Proof")
+_bucket = functools.partial(Option, panel="Sizes that vary")
+_decoder = functools.partial(Option, panel="Language models")
 
 Runtime = Annotated[
     str | None,
-    Option(
+    _runtime(
         f"Which MIGraphX: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
         metavar="PATH|KIND",
     ),
@@ -39,10 +47,10 @@ class LimitsRequest(Request):
 
     timeout: Annotated[
         float | None,
-        Option("Limit in seconds for each step of MIGraphX, and each run of ONNX Runtime.", metavar="S", above=0.0),
+        _runtime("Limit in seconds for each step of MIGraphX, and each run of ONNX Runtime.", metavar="S", above=0.0),
     ] = None
     memory: Annotated[
-        float | None, Option("Memory limit of MIGraphX's process, and of ONNX Runtime's.", metavar="GiB", above=0.0)
+        float | None, _runtime("Memory limit of MIGraphX's process, and of ONNX Runtime's.", metavar="GiB", above=0.0)
     ] = None
 
     @property
@@ -72,21 +80,21 @@ class _CleaningRequest(LimitsRequest):
 
     pipeline: Annotated[
         str,
-        Option(
+        _model(
             "Passes, as 'a,b{option=value}', or a pipeline's name: default, minimal, none.",
             metavar="SPEC",
             complete=texts.complete_passes,
         ),
     ] = "default"
     dims: Annotated[
-        Dims, Option("Size of a symbolic dimension; repeatable.", "--dim", "NAME=SIZE", texts.dims, many=True)
+        Dims, _model("Size of a symbolic dimension; repeatable.", "--dim", "NAME=SIZE", texts.dims, many=True)
     ] = field(default_factory=dict)
     shapes: Annotated[
-        Shapes, Option("Whole shape of an input; repeatable.", "--shape", "NAME:[2,3,224,224]", texts.shapes, many=True)
+        Shapes, _model("Whole shape of an input; repeatable.", "--shape", "NAME:[2,3,224,224]", texts.shapes, many=True)
     ] = field(default_factory=dict)
     freeze: Annotated[
         Mapping[str, str],
-        Option(
+        _model(
             "Make an input constant: JSON, or @SAMPLE.npz; repeatable.",
             "--freeze",
             "NAME=VALUE",
@@ -116,17 +124,20 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
 
     target: Annotated[
         str,
-        Option("What to compile for: gpu, ref (any CPU), auto: gpu if there is one; or gpu:gfx942, a GPU elsewhere."),
+        _target(
+            "What to compile for: gpu, ref (any CPU), auto: gpu if there is one; or gpu:gfx942, a GPU elsewhere.",
+            metavar="TARGET",
+        ),
     ] = "auto"
     application: Annotated[
         Literal["onnxruntime"] | None,
-        Option("What will run the model: ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
+        _target("What will run the model: ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
     ] = None
-    host: Annotated[bool, Option("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
-    cache: Annotated[bool, Option("Whether to use verdicts of earlier runs.")] = True
+    host: Annotated[bool, _target("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
+    cache: Annotated[bool, _runtime("Whether to use verdicts of earlier runs.")] = True
     probe_budget: Annotated[
         float | None,
-        Option(
+        _runtime(
             "Estimated seconds, in all, for comparing large nodes at real size (2); the others have small witnesses.",
             metavar="S",
             minimum=0.0,
@@ -173,21 +184,21 @@ class ConvertRequest(DoctorRequest):
         InputError: an option is out of range, or an option that it requires is missing.
     """
 
-    precision: Annotated[str, Option("What to compute in: fp32, fp16, bf16, int8 or fp8.", metavar="P")] = "fp32"
+    precision: Annotated[str, _precision("What to compute in: fp32, fp16, bf16, int8 or fp8.", metavar="P")] = "fp32"
     calibration: Annotated[
         Data | None,
-        Option(
+        _precision(
             "For int8 and fp8: an .npz, .npy, folder of images or .pb, or loader script; else made-up data.",
             metavar="DATA",
         ),
     ] = None
     keep_fp32: Annotated[
         tuple[str, ...],
-        Option("An operator or node that stays in float32; repeatable.", metavar="OP|NODE", parse=tuple, many=True),
+        _precision("An operator or node that stays in float32; repeatable.", metavar="OP|NODE", parse=tuple, many=True),
     ] = ()
     options: Annotated[
         Mapping[str, bool | str],
-        Option(
+        _target(
             "An option of MIGraphX's compiler, as exhaustive_tune=true; repeatable.",
             "--option",
             "NAME=VALUE",
@@ -197,15 +208,15 @@ class ConvertRequest(DoctorRequest):
     ] = field(default_factory=dict)
     rehearse: Annotated[
         Literal["gpu"] | None,
-        Option("Rehearse the gpu target's passes, too, and rewrite what they get wrong.", metavar="gpu"),
+        _target("Rehearse the gpu target's passes, too, and rewrite what they get wrong.", metavar="gpu"),
     ] = None
     prove: Annotated[
         Prove,
-        Option("Run the bundle against the reference: within the budget, else by a witness; at real size; or not."),
+        _proof("Run the bundle against the reference: within the budget, else by a witness; at real size; or not."),
     ] = "auto"
     prove_budget: Annotated[
         float,
-        Option(
+        _proof(
             "Longest estimated run, in seconds, that --prove auto makes.",
             metavar="S",
             above=0.0,
@@ -214,7 +225,7 @@ class ConvertRequest(DoctorRequest):
     ] = PROVE_BUDGET
     buckets: Annotated[
         Shapes,
-        Option(
+        _bucket(
             "Sizes of a dimension, a program for each, or what it is tied to, as total=past+1; repeatable.",
             "--bucket",
             "NAME=1,4,16",
@@ -226,7 +237,7 @@ class ConvertRequest(DoctorRequest):
     ties: Mapping[str, str] = field(default_factory=dict)
     pad: Annotated[
         Mapping[str, str],
-        Option(
+        _bucket(
             "What fills an input up to its bucket: a number (0) or edge; repeatable.",
             "--pad",
             "NAME=VALUE",
@@ -237,7 +248,7 @@ class ConvertRequest(DoctorRequest):
     ] = field(default_factory=dict)
     pad_before: Annotated[
         tuple[str, ...],
-        Option(
+        _bucket(
             "A dimension that is padded at its start; repeatable.",
             metavar="NAME",
             parse=tuple,
@@ -247,14 +258,16 @@ class ConvertRequest(DoctorRequest):
     ] = ()
     decoder: Annotated[
         bool,
-        Option("What the model is: a language model that generates token by token.", "--as", "decoder", texts.decoder),
+        _decoder(
+            "What the model is: a language model that generates token by token.", "--as", "decoder", texts.decoder
+        ),
     ] = False
     max_length: Annotated[
-        int | None, Option("The most tokens of a decoder's text, prompt included.", metavar="N", minimum=2)
+        int | None, _decoder("The most tokens of a decoder's text, prompt included.", metavar="N", minimum=2)
     ] = None
     prefill: Annotated[
         tuple[int, ...],
-        Option(
+        _decoder(
             "The numbers of a prompt's tokens that programs of a decoder take at a time.",
             "--prefill",
             "16,64",
@@ -263,7 +276,7 @@ class ConvertRequest(DoctorRequest):
     ] = ()
     layout: Annotated[
         Literal["session", "triton"],
-        Option("Beside the session's files, write a model repository of Triton.", needs=Needs("application")),
+        _target("Beside the session's files, write a model repository of Triton.", needs=Needs("application")),
     ] = "session"
     reuse: Annotated[
         bool, Option("Whether to keep what is up to date of an earlier bundle in the same folder.", cli=False)

@@ -67,10 +67,10 @@ class ComparisonRequest(Request):
         Option("How many samples to generate (1), or to take of the given ones (all).", metavar="N", minimum=1),
     ] = None
     rtol: Annotated[
-        float | None, Option("Relative tolerance, instead of the dtype's own.", metavar="R", minimum=0.0)
+        float | None, Option("Relative tolerance, instead of the dtype's own.", metavar="R", minimum=0.0, panel="Proof")
     ] = None
     atol: Annotated[
-        float | None, Option("Absolute tolerance, instead of the dtype's own.", metavar="A", minimum=0.0)
+        float | None, Option("Absolute tolerance, instead of the dtype's own.", metavar="A", minimum=0.0, panel="Proof")
     ] = None
     tolerance: str | None = None
     conversion: Annotated[ConvertRequest, Part("host", *_OF_CONVERSION)] = field(default_factory=ConvertRequest)

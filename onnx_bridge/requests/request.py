@@ -74,6 +74,7 @@ class Option:
         api: the type of the API's keyword, if it differs from the field's.
         cli: whether it is an option of the command line.
         needs: the option without which it would have no effect.
+        panel: the heading in the help under which it is listed.
     """
 
     help: str
@@ -88,6 +89,7 @@ class Option:
     api: str = ""
     cli: bool = True
     needs: Needs | None = None
+    panel: str = ""
 
 
 class Part:

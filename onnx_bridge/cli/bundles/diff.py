@@ -20,6 +20,8 @@ def diff(
 ) -> None:
     """Show which nodes were removed, added and changed between two models, and by which passes.
 
+    Example: onnx-bridge diff model.onnx clean.onnx
+
     A bundle means its cleaned model.
     """
     with progress(as_json, "compare"):

@@ -43,7 +43,7 @@ def generate(
         typer.Option(metavar="TEXT|2", help="The text to continue; or, behind an encoder, the tokens it begins with."),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The most tokens; default: until the cache is full.")
+        int | None, typer.Option(metavar="N", help="The most tokens; default: until the cache is full.")
     ] = None,
     stop: Annotated[str, typer.Option(metavar="2", help="Tokens that end the text.")] = "",
     as_json: Json = False,

@@ -12,6 +12,8 @@ from onnx_bridge.views.html.bundle import page_of
 def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False) -> None:
     """Show inputs, outputs, operators, parameters and quantization at a glance.
 
+    Example: onnx-bridge inspect model.onnx
+
     For a bundle, -v lists the passes that rewrote something, and --report writes a model card: where it came
     from, what was rewritten, how far it is proven.
     """

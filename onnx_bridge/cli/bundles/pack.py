@@ -20,7 +20,10 @@ def pack(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept."""
+    """Pack a bundle into one file, which every verb and `onnx_bridge.load` accept.
+
+    Example: onnx-bridge pack bert
+    """
     with progress(as_json, "pack") as tell:
         packed = packing.pack(bundle, out or bundle.with_name(f"{bundle.resolve().name}.onnxbridge"), progress=tell)
     show(packed, as_json)

@@ -16,7 +16,10 @@ def unpack(
     out: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A new folder.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Unpack a bundle into a folder, and verify it."""
+    """Unpack a bundle into a folder, and verify it.
+
+    Example: onnx-bridge unpack bert.onnxbridge -o bert
+    """
     with progress(as_json, "unpack") as tell:
         unpacked = packing.unpack(packed, out, progress=tell)
     show(unpacked, as_json)

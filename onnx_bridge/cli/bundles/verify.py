@@ -23,6 +23,8 @@ def verify(
 ) -> None:
     """Check whether every file of a bundle is unchanged, and whether it can run here.
 
+    Example: onnx-bridge verify bert
+
     Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
     """
     with progress(as_json, "read every file") as tell:

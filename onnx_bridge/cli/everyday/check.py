@@ -38,6 +38,8 @@ def check(
 ) -> None:
     """Compare a model with its reference: the original on ONNX Runtime, all optimizations off.
 
+    Example: onnx-bridge check bert
+
     The cleaned model on ONNX Runtime and the bundle are compared with it. Exit code 1 if either differs, 3 if
     MIGraphX fails, 4 if the reference does not determine an output that differs (a tie, chaos); files are written in
     any case. With --data, metrics over a dataset are measured instead; exit code 1 if one is below its --min.

@@ -39,11 +39,20 @@ Out = Annotated[
     ),
 ]
 EngineName = Annotated[
-    str, typer.Option(metavar="local|ray", help="The place to convert many models: here, or on a Ray cluster.")
+    str,
+    typer.Option(
+        metavar="local|ray",
+        help="The place to convert many models: here, or on a Ray cluster.",
+        rich_help_panel="Many models",
+    ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="The Ray cluster; default: RAY_ADDRESS, or this machine's."),
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The Ray cluster; default: RAY_ADDRESS, or this machine's.",
+        rich_help_panel="Many models",
+    ),
 ]
 
 
@@ -58,6 +67,8 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Clean a model, compile it with MIGraphX, and write the bundle; many models, a bundle for each.
+
+    Example: onnx-bridge convert bert.onnx -o bert --dim batch=2 --precision fp16
 
     What MIGraphX cannot run becomes host partitions, which ONNX Runtime runs, unless --no-host forbids it. Each of many
     models gets a folder in OUT; repeating the command converts those that are missing or have changed. Exit code 1 if

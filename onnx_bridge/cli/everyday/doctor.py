@@ -30,6 +30,8 @@ def doctor(
 ) -> None:
     """Ask MIGraphX about every node before a long compile, and say what will be done about those that it rejects.
 
+    Example: onnx-bridge doctor bert.onnx --dim batch=2
+
     With --target gpu on a machine without one, the gpu target's passes are rehearsed on ref. Exit code 0 if
     everything will run, which is said only after MIGraphX has parsed the whole; 1 if not; 4 if a node is unproven, as
     ONNX Runtime does not run it on any generated inputs.

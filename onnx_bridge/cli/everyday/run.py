@@ -28,7 +28,10 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run a bundle on arrays from a file; a model is converted first, into the cache, for the sizes of the arrays."""
+    """Run a bundle on arrays from a file; a model is converted first, into the cache, for the sizes of the arrays.
+
+    Example: onnx-bridge run bert --inputs tokens.npz -o outputs.npz
+    """
     if sample is not None and inputs is not None:
         raise InputError("there are two files of inputs", where=f"--inputs {inputs}", hint=f"leave out {sample}")
     given = sample or inputs

@@ -26,6 +26,8 @@ Subject = Annotated[
 def bisect(model: Subject, request: BisectRequest, as_json: Json = False) -> None:
     """Find what makes a model wrong: its export, one application of a pass, nodes on MIGraphX, or the precision.
 
+    Example: onnx-bridge bisect bert.onnx
+
     The first line of output names it in one sentence. Exit code 1 if something diverges, crashes or times
     out, 4 if outputs differ that the reference does not determine (a tie, chaos).
     """

@@ -22,6 +22,8 @@ Out = Annotated[
 def reduce(model: ModelOrBundle, request: ReduceRequest, out: Out = None, as_json: Json = False) -> None:
     """Reduce a model to what MIGraphX computes wrongly, rejects or crashes on, and write that as a bug report.
 
+    Example: onnx-bridge reduce bert.onnx -o report
+
     With `--pipeline none` the model is not cleaned first. Exit code 1 if there is nothing to reduce.
     """
     with progress(as_json) as tell:

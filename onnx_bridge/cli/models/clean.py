@@ -27,7 +27,10 @@ def clean(
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
-    """Rewrite a model with the passes of a pipeline. Exit code 1 if `--verify` finds that numbers moved."""
+    """Rewrite a model with the passes of a pipeline. Exit code 1 if `--verify` finds that numbers moved.
+
+    Example: onnx-bridge clean bert.onnx -o clean.onnx
+    """
     if (out is None) != dry_run:
         raise InputError("say where the cleaned model goes with -o OUT.onnx, or only look with --dry-run (not both)")
     with progress(as_json) as tell:

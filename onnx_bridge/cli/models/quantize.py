@@ -28,7 +28,10 @@ Arguments = Annotated[
 
 @takes(QuantizeRequest)
 def quantize(src: Subject, out: Out, request: QuantizeRequest, args: Arguments = None, as_json: Json = False) -> None:
-    """Quantize a model, run it, and measure how far its outputs are from those in float."""
+    """Quantize a model, run it, and measure how far its outputs are from those in float.
+
+    Example: onnx-bridge quantize resnet.onnx -o int8.onnx --calibration images
+    """
     with progress(as_json) as tell:
         model: Any = src
         call: dict[str, Any] = {}

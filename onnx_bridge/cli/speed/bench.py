@@ -40,6 +40,8 @@ def bench(
 ) -> None:
     """Measure engines side by side: latency, throughput, memory, time to load and to the first result.
 
+    Example: onnx-bridge bench bert.onnx --precision fp32,fp16
+
     Exit code 1 if something is significantly slower than the baseline allows.
     """
     with progress(as_json) as tell:

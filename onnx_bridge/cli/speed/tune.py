@@ -20,6 +20,8 @@ Out = Annotated[
 def tune(model: Model, out: Out, request: TuneRequest, as_json: Json = False) -> None:
     """Search for the fastest way to convert a model that still agrees with its reference.
 
+    Example: onnx-bridge tune bert.onnx -o tuned.toml
+
     Exit code 1 if no trial agrees.
     """
     with progress(as_json) as tell:
