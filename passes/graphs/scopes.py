@@ -9,6 +9,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from passes.core.schemas import has_dtype
+from passes.graphs import lineage
 from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import graphs_within, with_nested
 
@@ -224,6 +225,8 @@ def name_nodes(scope: Scope) -> Scope:
     taken: set[tuple[ir.Graph | ir.Function | None, str]] = set()
     for node in scope.nodes():
         name = node.name or ""
+        if name and (node.graph, name) in taken:
+            node.metadata_props[lineage.ORIGIN] = lineage.common_origin([node])
         if not name or (node.graph, name) in taken:
             node.name = scope.names.node(name or node.op_type)
         taken.add((node.graph, name))

@@ -173,7 +173,7 @@ def test_the_reference_has_no_memory(do: str, by_onnx: bool, monkeypatch: pytest
         server.answer(request, arrays)
 
 
-ERROR = {"what": "std::bad_alloc", "out_of_memory": True}
+ERROR = {"what": "std::bad_alloc", "out_of_memory": True, "not_emulated": False}
 
 
 @pytest.mark.parametrize(

@@ -314,14 +314,10 @@ def _inputs_to_freeze(model: ir.Model) -> list[str]:
 
 
 def _example(model: ir.Model, name: str) -> str:
-    """Return ``NAME=VALUE`` with the default of an input, or a generated value."""
-    default = model.graph.initializers.get(name)
+    """Return ``NAME=VALUE`` with a generated value of an input."""
     try:
-        if default is not None and default.const_value is not None:
-            array = default.const_value.numpy()
-        else:
-            spec = next(spec for spec in samplers.specs(model) if spec.name == name)
-            array = np.asarray(samplers.generate([spec])[0][name])
+        spec = next(spec for spec in samplers.specs(model) if spec.name == name)
+        array = np.asarray(samplers.generate([spec])[0][name])
     except InputError:  # another input has a type that no sample has
         return f"{name}=VALUE"
     return f"{name}={json.dumps(array.tolist(), separators=(',', ':'))}" if array.size <= _SHOWN else f"{name}=VALUE"

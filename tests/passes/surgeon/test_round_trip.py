@@ -297,7 +297,7 @@ def test_removing_one_of_two_equal_nodes() -> None:
     run(script, model)
     assert harness.operators(model) == ["Neg", "Abs", "Exp"]
     assert model.graph[2].inputs[0] is model.graph[0].outputs[0]
-    assert [node.name for node in model.graph] == ["same"] * 3
+    assert len({node.name for node in model.graph}) == 3
 
 
 @pytest.mark.slow
