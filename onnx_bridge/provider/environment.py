@@ -16,9 +16,9 @@ from pathlib import Path
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.schema import JsonRecord
+from onnx_bridge.core.system_tools import environment as tool_environment
+from onnx_bridge.core.system_tools import last_error, space_needed
 from onnx_bridge.migraphx.install.install import changing, check_machine, new_folder
-from onnx_bridge.migraphx.install.system_tools import environment as tool_environment
-from onnx_bridge.migraphx.install.system_tools import last_error, space_needed
 
 PACKAGE, VERSION = "onnxruntime-migraphx", "1.27.1"
 VARIABLE = "ONNX_BRIDGE_PROVIDER"

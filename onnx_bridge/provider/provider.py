@@ -21,9 +21,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import MigraphxError, RuntimeNotFound
+from onnx_bridge.core.native_code import build, digest, kept_folder
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.compiler import build, digest, kept_folder
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture

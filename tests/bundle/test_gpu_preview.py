@@ -14,8 +14,8 @@ import onnx_bridge
 from fixtures.suites.quantized import run
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.cli.main import app
+from onnx_bridge.core import native_code
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
-from onnx_bridge.migraphx import compiler
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.runtime import Runtime
 
@@ -99,8 +99,8 @@ def test_bundles_that_are_none_of_ref(model: Path, runtime: Runtime, tmp_path: P
 
 
 def test_without_a_compiler(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(compiler, "_COMPILER", ("no-such-compiler",))
+    monkeypatch.setattr(native_code, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(native_code, "_COMPILER", ("no-such-compiler",))
     with pytest.raises(RuntimeNotFound, match="no no-such-compiler"):
         onnx_bridge.check(bundle, rehearse="gpu")
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from onnx_bridge.core import native_code
 from onnx_bridge.core.errors import RuntimeNotFound
-from onnx_bridge.migraphx import compiler
 from onnx_bridge.migraphx.rehearsal import rehearsal as building
 from onnx_bridge.migraphx.rehearsal.rehearsal import PassRehearsal, pass_rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
@@ -134,8 +134,8 @@ def test_doctor_without_a_gpu(runtime: Runtime, passes: PassRehearsal) -> None:
 def test_doctor_without_a_compiler(
     runtime: Runtime, passes: PassRehearsal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(compiler, "_COMPILER", ("no-such-compiler",))
+    monkeypatch.setattr(native_code, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(native_code, "_COMPILER", ("no-such-compiler",))
     found = onnx_bridge.doctor(ir.from_proto(model(GLOBAL)), target="gpu")
     assert found.passed
     assert any("not rehearsed" in note and "no-such-compiler" in note for note in found.notes)

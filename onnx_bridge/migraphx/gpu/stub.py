@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnx_bridge.core.files.digest import file_digest
-from onnx_bridge.migraphx.compiler import build, digest, kept_folder, run_tool
+from onnx_bridge.core.native_code import build, digest, kept_folder, run_tool
 
 SOURCES = (Path(__file__).parent / "hip.cpp", Path(__file__).parent / "libraries.cpp")
 LIBRARY = "libgpustub.so"

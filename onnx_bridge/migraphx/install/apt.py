@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, nearest
+from onnx_bridge.core.system_tools import last_error, run, tool
 from onnx_bridge.migraphx.install.debian_packages import ARCHITECTURE, SELECTIONS, alternatives, fields
-from onnx_bridge.migraphx.install.system_tools import last_error, run, tool
 from onnx_bridge.migraphx.install_record import InstallTarget
 
 ORIGIN = "Debian"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
-from onnx_bridge.migraphx.install.system_tools import environment, last_error, raise_if_full, run, tool
+from onnx_bridge.core.system_tools import environment, last_error, raise_if_full, run, tool
 from onnx_bridge.migraphx.install_record import InstallTarget
 
 ROOTS = ("libmigraphx-c3", "migraphx-tools")

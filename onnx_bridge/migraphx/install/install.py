@@ -28,9 +28,9 @@ from filelock import FileLock, Timeout
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound, nearest
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.system_tools import last_error, space_needed
 from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
-from onnx_bridge.migraphx.install.system_tools import last_error, space_needed
 from onnx_bridge.migraphx.install_record import InstallRecord, InstallTarget, Package, identity_of, libraries
 from onnx_bridge.migraphx.runtime import Runtime, find
 

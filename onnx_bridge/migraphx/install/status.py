@@ -11,9 +11,9 @@ from typing import Literal
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.schema import JsonRecord
+from onnx_bridge.core.system_tools import tool
 from onnx_bridge.migraphx.install.apt import keyring, mirrors
 from onnx_bridge.migraphx.install.install import check_machine, load_error
-from onnx_bridge.migraphx.install.system_tools import tool
 from onnx_bridge.migraphx.install_record import InstallRecord
 from onnx_bridge.migraphx.runtime import Choice, SearchPlaces, choices, find, fits
 from onnx_bridge.migraphx.targets import gpu_architecture, gpu_architectures

@@ -16,8 +16,8 @@ from typing import Any
 
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.native_code import build, digest, kept_folder
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.compiler import build, digest, kept_folder
 from onnx_bridge.migraphx.install.apt import Archive
 from onnx_bridge.migraphx.install.debian_packages import read, unpack
 from onnx_bridge.migraphx.install.install import check_machine

@@ -13,9 +13,9 @@ from filelock import FileLock
 
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
-from onnx_bridge.migraphx.install.system_tools import environment, last_error
+from onnx_bridge.core.system_tools import environment, last_error
 
-_COMPILER = ("g++", "-std=c++17", "-O1", "-fPIC", "-shared")
+_COMPILER = ("g++",)
 
 
 def kept_folder(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
@@ -56,7 +56,12 @@ def build(source: Path, library: Path, options: Sequence[str | Path] = (), *, pu
         RuntimeNotFound: there is no compiler.
         RuntimeFailure: the source cannot be compiled.
     """
-    done = run_tool([*_COMPILER, source, "-o", library, *options], purpose)
+    compile_source(source, ["-std=c++17", "-O1", "-fPIC", "-shared", "-o", library, *options], purpose=purpose)
+
+
+def compile_source(source: Path, options: Sequence[str | Path], *, purpose: str) -> None:
+    """Run g++ on a source file, or on what is compiled of one; arguments and errors are those of `build`."""
+    done = run_tool([*_COMPILER, source, *options], purpose)
     if done.returncode:
         what = f"{source.name} cannot be built: {last_error(done.stderr)}"
         raise RuntimeFailure(what, where=str(source.parent), output=done.stderr)
