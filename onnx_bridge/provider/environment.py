@@ -50,10 +50,14 @@ class Environment(JsonRecord):
         return self.path / "bin/python"
 
     @property
+    def library(self) -> Path:
+        """The provider's library."""
+        return next(self.path.glob("lib/python*/site-packages/onnxruntime/capi/libonnxruntime_providers_migraphx.so"))
+
+    @property
     def identity(self) -> str:
         """A text that changes with the provider's library."""
-        libraries = "lib/python*/site-packages/onnxruntime/capi/libonnxruntime_providers_migraphx.so"
-        state = next(self.path.glob(libraries)).stat()
+        state = self.library.stat()
         return f"{self.version}-{state.st_size}-{state.st_mtime_ns}"
 
 

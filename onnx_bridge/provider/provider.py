@@ -24,6 +24,8 @@ from onnx_bridge.core.errors import MigraphxError, RuntimeNotFound
 from onnx_bridge.core.native_code import build, digest, kept_folder
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.architectures import ARCHITECTURES
+from onnx_bridge.migraphx.gpu.stub import LIBRARY, stub_libraries, stub_version
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture
@@ -35,16 +37,15 @@ from passes.isolation.process import Child
 from passes.isolation.worker import Lost, Worker
 
 MIGRAPHX, CPU = "MIGraphXExecutionProvider", "CPUExecutionProvider"
-STUB_ARCHITECTURE = "gfx942:sramecc+:xnack-"
-"""The architecture that the stub of HIP reports."""
+_PRETENDED = ARCHITECTURES["gfx942"]
+"""The architecture of the GPU that the stub of HIP pretends."""
 CACHE_OPTION = "migraphx_model_cache_dir"
 """The provider's option with the folder of its programs; without the folder, no session can be created."""
 CACHE_VARIABLE = "ORT_MIGRAPHX_MODEL_CACHE_PATH"
 """The variable that wins over the option."""
 SECONDS = 600.0
 _SERVER, _LIBRARY = "onnx_bridge.provider.server", "ONNX Runtime's MIGraphX provider"
-_NATIVE = Path(__file__).parent / "native"
-_STUB, _SHIM = "libamdhip64.so.7", "migraphx_shim.so"
+_SHIM, _SHIM_LIBRARY = Path(__file__).parent / "migraphx_shim.cpp", "migraphx_shim.so"
 _OWN_SETTINGS = "ORT_MIGRAPHX_"
 """The prefix of the variables that override a session's options."""
 
@@ -132,26 +133,22 @@ class Provider:
     Args:
         environment: the environment; default: the first one on this machine.
         runtime: the MIGraphX; default: the one that is used otherwise, too.
-        architecture: the architecture that is reported if there is no GPU.
 
     Attributes:
         stubbed: whether there is no GPU: then everything is computed by ``ref`` on the CPU.
     """
 
-    def __init__(
-        self, environment: Environment | None = None, runtime: Runtime | None = None, architecture: str | None = None
-    ) -> None:
+    def __init__(self, environment: Environment | None = None, runtime: Runtime | None = None) -> None:
         self.environment = environment or environments.find()
         self.stubbed = gpu_architecture() is None
         self.runtime = (runtime or runtimes.find()).by_c_library()
-        self.architecture = architecture or STUB_ARCHITECTURE
         self._worker = Worker(command=self._command, environment=self._variables(), as_json=True)
         self._dropped: list[tuple[int, int]] = []
 
     @property
     def identity(self) -> str:
         """A text that changes with the provider, its MIGraphX and what stands in for a GPU."""
-        behind = f"stub-{_digest()}-{self.architecture}" if self.stubbed else "gpu"
+        behind = f"stub-{stub_version()}-{digest([_SHIM])[:10]}" if self.stubbed else "gpu"
         return f"{self.environment.identity}-{self.runtime.identity}-{behind}"
 
     @property
@@ -195,11 +192,10 @@ class Provider:
         own = (_OWN_SETTINGS, "STANDIN_", "PYTHONPATH")
         variables = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         if self.stubbed:
-            native = _native()
             variables |= {
-                "STANDIN_STUB": str(native / _STUB),
-                "STANDIN_ARCHITECTURE": self.architecture,
-                "STANDIN_SHIM": str(native / _SHIM),
+                "STANDIN_STUB": str(stub_libraries([self.environment.library]) / LIBRARY),
+                "GPUSTUB_DEVICE": _PRETENDED.described,
+                "STANDIN_SHIM": str(_shim()),
                 "STANDIN_REAL": str(self.runtime.library),
             }
         return variables
@@ -333,21 +329,14 @@ def _typed(packed: Value, element: ir.DataType, shape: Sequence[int]) -> Array:
     return packed.view(element.numpy()).reshape(shape)
 
 
-def _digest() -> str:
-    return digest(sorted(_NATIVE.iterdir()))[:10]
-
-
-def _native() -> Path:
-    """Return the folder with the stub of HIP and the shim, which are built if needed.
+def _shim() -> Path:
+    """Return the shim in front of MIGraphX's C library, which is built if needed.
 
     Raises:
-        RuntimeNotFound, RuntimeFailure: they cannot be built.
+        RuntimeNotFound, RuntimeFailure: it cannot be built.
     """
 
     def fill(folder: Path) -> None:
-        purpose = "ONNX Runtime's provider without a GPU"
-        names = f"-Wl,-soname,{_STUB}", f"-Wl,--version-script={_NATIVE / 'hip_stub.map'}"
-        build(_NATIVE / "hip_stub.cpp", folder / _STUB, names, purpose=purpose)
-        build(_NATIVE / "migraphx_shim.cpp", folder / _SHIM, ["-ldl"], purpose=purpose)
+        build(_SHIM, folder / _SHIM_LIBRARY, ["-ldl"], purpose="ONNX Runtime's provider without a GPU")
 
-    return kept_folder("rehearsal", f"provider-{_digest()}", fill)
+    return kept_folder("provider", digest([_SHIM])[:10], fill) / _SHIM_LIBRARY

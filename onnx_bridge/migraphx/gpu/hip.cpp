@@ -1,4 +1,5 @@
-// A HIP runtime without a GPU: enough of libamdhip64 to compile for one, and to hand its kernels to an emulator.
+// A HIP runtime without a GPU: enough of libamdhip64 to compile for one and hand its kernels to an emulator, and for ONNX
+// Runtime's provider.
 //
 // Device memory is memory of the process, streams and events are tokens, and everything is done when a call returns.
 // A launch does nothing unless gpustub_set_launch_hook names a function that carries it out.

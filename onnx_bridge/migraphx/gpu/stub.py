@@ -44,7 +44,7 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
     """Return the folder of the libraries of a GPU that others need; they are built if needed.
 
     Args:
-        clients: the others, as MIGraphX's libmigraphx_gpu.so.
+        clients: the others, as MIGraphX's libmigraphx_gpu.so. What loads the stub by path finds it by the first name.
 
     Raises:
         RuntimeNotFound: there is no compiler.
@@ -62,10 +62,11 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
         lines = [f"{label} {{ global: {'; '.join(names)}; }};\n" for label, names in versions.items()]
         (folder / "versions.map").write_text("".join(lines))
         sources = [*SOURCES[1:], folder / "absent.cpp"]
-        exports = f"-Wl,--version-script={folder / 'versions.map'}"
-        options = ["-fvisibility=hidden", f'-DNO_MIOPEN="{_NO_MIOPEN}"', exports]
+        sonames = _needed_libraries(clients)
+        link = f"-Wl,-soname,{sonames[0]}", f"-Wl,--version-script={folder / 'versions.map'}"
+        options = ["-fvisibility=hidden", f'-DNO_MIOPEN="{_NO_MIOPEN}"', *link]
         build(SOURCES[0], folder / LIBRARY, [*sources, *options], purpose=_PURPOSE)
-        for soname in _needed_libraries(clients):
+        for soname in sonames:
             (folder / soname).symlink_to(LIBRARY)
 
     return kept_folder("gpu-stub", f"{stub_version()}-{file_digest(clients[0])[:10]}", fill)
