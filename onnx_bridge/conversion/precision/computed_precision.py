@@ -41,8 +41,8 @@ def computed_precision(original: ir.Model, cleaned: ir.Model, converted_to: str)
     """Return the coarsest precision that a model computes in; ties of quantizers need int8's tolerances."""
     presets = {TOLERANCES[converted_to]} if converted_to != "fp32" else set()
     inside = {name: each.preset for name, each in computed_precisions(original, cleaned).items()}
-    doubles = {name: preset for name, preset in inside.items() if preset == "fp32"}
-    presets |= {preset for preset in inside.values() if preset != "fp32"}
+    doubles = {name: preset for name, preset in inside.items() if preset == "float32"}
+    presets |= {preset for preset in inside.values() if preset != "float32"}
     nodes = (node for model in (original, cleaned) for scope in scopes(model) for node in scope.nodes())
     if any(map(is_quantizer, nodes)):
         presets.add("int8")

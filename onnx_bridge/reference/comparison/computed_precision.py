@@ -29,7 +29,7 @@ _BY_DTYPE = {
     ir.DataType.FLOAT8E5M2FNUZ: "fp8",
 }
 _COMPARISONS = operators("broadcasts") & operators("sides") - {"Mod"} | {"IsInf", "IsNaN"}
-_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
+_NAMES = {"float32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "int8": "rounding to 8 bits"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def computed_precisions(*models: ir.Model) -> dict[str, Inside]:
         for node in model.graph:
             flow.visit(node)
         for name, precision in flow.inside.items():
-            if precision.preset == "fp32" and (number or flow.dtypes[name] != ir.DataType.DOUBLE):
+            if precision.preset == "float32" and (number or flow.dtypes[name] != ir.DataType.DOUBLE):
                 continue
             lowest[name] = _coarsest((lowest[name], precision)) or precision if name in lowest else precision
     return lowest
@@ -78,7 +78,7 @@ def output_presets(inside: Mapping[str, Inside], outputs: Iterable[str]) -> tupl
 
 @dataclass
 class _Flow:
-    """Follows precisions through a graph: dtypes by name, and precisions in ``inside``; fp32 is rounded float32."""
+    """Follows precisions through a graph: dtypes by name, and precisions in ``inside``; float32 if it was rounded."""
 
     dtypes: dict[str, ir.DataType | None]
     model: ir.Model
@@ -98,7 +98,7 @@ class _Flow:
         if any(inner.op_type in operators("quantizes inside") for inner in (node, *nested)):
             own.append(Inside("int8", str(node.name)))
         if result == ir.DataType.FLOAT and (node.op_type not in operators("exact") or ir.DataType.DOUBLE in known):
-            own.append(Inside("fp32", str(node.name)))
+            own.append(Inside("float32", str(node.name)))
         before = [
             self.inside.get(str(value.name))
             for value, dtype in zip(operands, known, strict=True)

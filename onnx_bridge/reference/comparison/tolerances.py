@@ -56,26 +56,18 @@ usual after a hundred layers, 1e-3 reveals a wrong constant or a lower precision
 computed in float32. float16 and bfloat16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷).
 """
 
-PRESETS: dict[str, float | None] = {
-    "float32": None,
-    "fp32": 1e-3,
-    "fp16": 1e-2,
-    "bf16": 8e-2,
-    "int8": 5e-2,
-    "fp8": 2e-1,
-}
+PRESETS: dict[str, float | None] = {"float32": None, "fp16": 1e-2, "bf16": 8e-2, "int8": 5e-2, "fp8": 2e-1}
 """By the precision that a model is computed in: the largest error, as a share of the element and of the largest
 value of the output; None (float32) is the default of each dtype.
 
 The error of a sum scales with its largest terms, so near 0 it is a share of the largest value, not of the element.
-fp32 is that of doubles that are made of float32. fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰,
-2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
+fp16 and bf16: ten times the rounding error of one operation (2⁻¹⁰, 2⁻⁷), as in `DEFAULTS`. int8: a step is 1/127 of the
 largest value, and a network of some depth accumulates six of them. fp8 (e4m3): three times the rounding error of one
 operand (2⁻⁴).
 """
 
 
-def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
+def default_tolerance(expected: Array, floor: float = 0.0, *, of_float32: bool = False) -> Tolerance:
     """Return the tolerance of an output, from its dtype and, if its values are small, from the largest of them.
 
     Integers, bools and strings are exact. Floats of at most 8 bits may differ by one step of their grid. For other
@@ -86,10 +78,11 @@ def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
         expected: the output.
         floor: the rounding noise of what it was computed from, if that is larger
             (`onnx_bridge.reference.comparison.rounding`).
+        of_float32: whether doubles are made of float32, so that the tolerance of that holds.
     """
     dtype = expected.dtype
     if dtype.name in DEFAULTS:
-        tolerance, noise = DEFAULTS[dtype.name]
+        tolerance, noise = DEFAULTS["float32" if of_float32 and dtype.name == "float64" else dtype.name]
         return Tolerance(tolerance.rtol, min(tolerance.atol, max(tolerance.rtol * largest(expected), noise, floor)))
     if dtype.name.startswith("float") and dtype.itemsize == 1 and dtype.name != "float8_e8m0fnu":
         limits: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -97,7 +90,7 @@ def default_tolerance(expected: Array, floor: float = 0.0) -> Tolerance:
     return EXACT
 
 
-def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolerance:
+def preset_tolerance(expected: Array, preset: str, floor: float = 0.0, *, of_float32: bool = False) -> Tolerance:
     """Return the tolerance of an output of a model that is computed in one of `PRESETS`.
 
     It is never less than `default_tolerance`. With int8, integers of 8 bits may differ by as many steps as floats;
@@ -109,7 +102,7 @@ def preset_tolerance(expected: Array, preset: str, floor: float = 0.0) -> Tolera
     if preset not in PRESETS:
         hint = nearest(preset, PRESETS) or f"there are {', '.join(PRESETS)}"
         raise InputError("the tolerance does not exist", where=f"tolerance {preset!r}", hint=hint)
-    default, share = default_tolerance(expected, floor), PRESETS[preset]
+    default, share = default_tolerance(expected, floor, of_float32=of_float32), PRESETS[preset]
     if share is None:
         return default
     if is_float(expected.dtype) and expected.dtype.name != "float8_e8m0fnu":
@@ -161,9 +154,11 @@ class Tolerances:
     def of(self, name: str, expected: Array) -> Tolerance:
         """Return the tolerance of one output."""
         whole = name.partition("[")[0]  # of an element of a sequence
-        presets = [known for known in (self.preset, self.inside.get(name, self.inside.get(whole))) if known is not None]
+        inside = self.inside.get(name, self.inside.get(whole))
+        presets = [known for known in (self.preset, inside) if known is not None]
         coarsest = max(presets, key=lambda known: PRESETS[known] or 0.0, default="float32")
-        default = preset_tolerance(expected, coarsest, self.floors.get(name, 0.0))
+        floor = self.floors.get(name, 0.0)
+        default = preset_tolerance(expected, coarsest, floor, of_float32=inside == "float32")
         tolerance = self.general.of(default) if is_float(expected.dtype) else default
         return self.named[name].of(tolerance) if name in self.named else tolerance
 

@@ -51,16 +51,26 @@ def test_doubles_that_are_made_of_rounded_float32() -> None:
     """Not those of exact numbers in float32, for which a device that computes them in float32 is wrong."""
     found = presets(DOUBLES)
     assert {name for name in ("y", "exact", "own", "single", "cut") if name in found} == {"y", "cut"}
-    assert set(found.values()) == {"fp32"}
+    assert set(found.values()) == {"float32"}
 
 
 def test_only_the_original_is_as_precise_as_float32() -> None:
     original = ir.from_onnx_text(HEAD + "m (double[4] d) => (double[4] y) { y = Exp (d) }")
     cleaned = "m (double[4] d) => (double[4] y) { f = Cast <to = 1> (d) g = Exp (f) y = Cast <to = 11> (g) }"
     assert computed_precisions(original, ir.from_onnx_text(HEAD + cleaned)) == {}
-    for first, preset in ((HEAD + cleaned, {"y": "fp32"}), (HEAD + DOUBLES, {"c": "fp32", "y": "fp32", "cut": "fp32"})):
+    for first, preset in (
+        (HEAD + cleaned, {"y": "float32"}),
+        (HEAD + DOUBLES, dict.fromkeys(("c", "y", "cut"), "float32")),
+    ):
         model = ir.from_onnx_text(first)
         assert computed_precision(model, model, "fp32") == ComputedPrecision(None, preset)
+
+
+def test_the_tolerance_of_doubles_that_are_made_of_float32() -> None:
+    single, double = np.array([2.0, 3e-9], np.float32), np.array([2.0, 3e-9])
+    of_single = Tolerances(inside={"y": "float32"})
+    assert of_single.of("y", double) == of_single.of("y", single) == Tolerances().of("y", single)
+    assert of_single.of("z", double) == Tolerances().of("y", double) != of_single.of("y", double)
 
 
 @pytest.mark.parametrize(("dtype", "preset"), [(HALF, "fp16"), (BFLOAT, "bf16")])
