@@ -1,4 +1,4 @@
-"""What ONNX Runtime's provider makes of a model as it is, before it is cleaned: for the verb ``doctor``."""
+"""A session of ONNX Runtime's provider with a model as it is, before it is cleaned: for the verb ``doctor``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import onnx_ir as ir
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.schema import JsonRecord
-from onnx_bridge.provider.provider import Provider, ProviderError
+from onnx_bridge.provider.provider import Provider
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
-from passes.isolation.failure import NativeFailure
 from passes.probing.partition import is_constant
 
 
@@ -57,16 +56,12 @@ def raw_session(model: ir.Model, provider: Provider) -> RawSession:
     with contextlib.suppress(InputError):  # no sample has its inputs
         samples = samplers.generate(samplers.specs(model))
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        trial, claimed = Trial.of(model, provider, samples, Path(folder)), 0
-        try:
-            session = trial.session(model)
-            claimed = len(session.on_provider)
-            problem = trial.difference(session)
-        except (ProviderError, NativeFailure) as error:
-            problem = error.what
+        trial = Trial.of(model, provider, samples, Path(folder))
+        session, problem = trial.open(model)
         node = None
         if problem is not None and nodes:
             with contextlib.suppress(BridgeError):  # a part of the model is no model by itself
                 failing = trial.first_failing(model, nodes)
                 node = f"{failing.op_type} {failing.name}"
+    claimed = 0 if session is None else len(session.on_provider)
     return RawSession(claimed, len(nodes), problem, node, provider.note)

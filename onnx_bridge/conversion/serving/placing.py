@@ -18,7 +18,7 @@ from onnx_bridge.conversion.compiling.partition import judge, with_inferred_type
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.provider.hidden import HIDDEN, LEAST_OPSET, claim_nothing, hide, shape_scalars
-from onnx_bridge.provider.provider import MIGRAPHX, Provider
+from onnx_bridge.provider.provider import MIGRAPHX, Provider, Session
 from onnx_bridge.provider.runs import keep, runs
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
@@ -75,7 +75,7 @@ class _Placing:
         self.reasons = {str(node.name): why for node, why in hosted(self.model, judged.reasons).items()}
         while True:
             model, hidden = self._hidden()
-            problem = self.trial.problem(model)
+            session, problem = self.trial.open(model)
             if problem is None:
                 break
             nodes = [node for node in model.graph if HIDDEN not in node.metadata_props and not is_constant(node)]
@@ -85,22 +85,23 @@ class _Placing:
             failing = [self.trial.first_failing(model, nodes)] if few and nodes else nodes
             names = {str(node.name) for node in failing}
             if names <= self.reasons.keys():  # no Scan can hold what fails
-                model = self._on_cpu()
+                model, session = self._on_cpu()
                 break
             self.reasons |= dict.fromkeys(names, problem)
         verdicts = {str(node.name): verdict for node, verdict in judged.verdicts.items()}
-        kept = self._with_kept_runs(model)
+        kept = model if session is None else self._with_kept_runs(model, session)
         known = {node: verdicts[str(node.name)] for node in kept.graph if str(node.name) in verdicts}
         return Placed(kept, {name: why for name, why in self.reasons.items() if name in hidden}, known)
 
-    def _on_cpu(self) -> ir.Model:
-        """Return a copy of the model of which the provider claims nothing; raises InputError if that fails, too."""
+    def _on_cpu(self) -> tuple[ir.Model, Session | None]:
+        """Return a copy of the model of which the provider claims nothing, and its session; raises InputError."""
         model = self.model.clone()
         claim_nothing(Scope(model, model.graph))
-        if (problem := self.trial.problem(model)) is not None:
+        session, problem = self.trial.open(model)
+        if problem is not None:
             raise InputError(f"ONNX Runtime does not run the model even without its provider: {problem}")
         self.reasons |= {str(node.name): "the provider has to claim nothing" for node in model.graph}
-        return model
+        return model, session
 
     def _converted(self) -> bool:
         """Convert a model whose opset has no sequences; return whether that was needed. Raises InputError."""
@@ -125,9 +126,8 @@ class _Placing:
         shape_scalars({str(node.name) for node in model.graph}, scope)
         return model, names | self.reasons.keys()
 
-    def _with_kept_runs(self, model: ir.Model) -> ir.Model:
+    def _with_kept_runs(self, model: ir.Model, session: Session) -> ir.Model:
         """Return a model whose runs are kept if the provider drops them, they are worth it, and they stay right."""
-        session = self.trial.session(model)
         if session.whole:
             return model
         dropped = {node.name for node in session.nodes if node.provider != MIGRAPHX}
@@ -138,9 +138,10 @@ class _Placing:
             on_cpu = all(node.name in dropped for node in run)
             if on_cpu and sum(map(estimate, run)) >= _WORTH:
                 changed |= keep(run, scope)
-        if not changed or self.trial.problem(kept) is not None:
+        with_runs, problem = self.trial.open(kept) if changed else (None, None)
+        if with_runs is None or problem is not None:
             return model
-        return kept if len(self.trial.session(kept).on_provider) > len(session.on_provider) else model
+        return kept if len(with_runs.on_provider) > len(session.on_provider) else model
 
 
 def _is_scalar(value: ir.Value) -> bool:

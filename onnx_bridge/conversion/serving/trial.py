@@ -50,17 +50,23 @@ class Trial:
         models.save(model, path)
         return self.provider.session(path)
 
-    def problem(self, model: ir.Model, *, scalars: bool = True) -> str | None:
-        """Return why there is no session with a model, or how its outputs differ; None if nothing is wrong.
+    def open(self, model: ir.Model, *, scalars: bool = True) -> tuple[Session | None, str | None]:
+        """Return the session with a model, if there is one, and why there is none or how its outputs differ, if so.
 
         Args:
             model: the model.
             scalars: whether scalars must be scalars, and not of the shape (1,).
         """
+        session = None
         try:
-            return self.difference(self.session(model), scalars=scalars)
+            session = self.session(model)
+            return session, self.difference(session, scalars=scalars)
         except (ProviderError, NativeFailure) as error:
-            return error.what
+            return session, error.what
+
+    def problem(self, model: ir.Model, *, scalars: bool = True) -> str | None:
+        """Return the second part of `open`."""
+        return self.open(model, scalars=scalars)[1]
 
     def difference(self, session: Session, *, scalars: bool = True) -> str | None:
         """Return how outputs of a session differ from the reference's on the samples that this takes."""
