@@ -36,7 +36,7 @@ _LIBRARIES = inspect.Parameter(
 )
 """The option of all verbs that run models."""
 _PLACEHOLDERS = {int: "N", float: "X"}
-"""What stands for a value in the help, by type."""
+"""Placeholders of values in the help, by type."""
 
 
 def takes(request: type[Request]) -> Callable[[_C], _C]:

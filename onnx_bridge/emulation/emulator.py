@@ -70,7 +70,7 @@ class _Report(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched.
+    """The launch of a kernel.
 
     Attributes:
         grid: work-items along x, y, z; the last workgroup along an axis may have fewer than the others.

@@ -1,4 +1,4 @@
-"""What ends an emulation."""
+"""Errors that end an emulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's provider here makes of the sessions of a bundle: whether it will find their programs."""
+"""The sessions of a bundle with ONNX Runtime's provider here, and whether it will find their programs."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class HostNode:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """How a session of ONNX Runtime with its MIGraphX provider runs the model, in the words of the provider itself.
+    """A session of ONNX Runtime with its MIGraphX provider, in the words of the provider itself.
 
     Attributes:
         nodes: the number of nodes that it claims.

@@ -151,7 +151,7 @@ class Layout:
 
     @property
     def has_states(self) -> bool:
-        """Whether the model keeps something from which single tokens cannot be hidden."""
+        """True if the model keeps something from which single tokens cannot be hidden."""
         return any(tensor.axis is None for tensor in self.cache)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What an application needs to open the sessions of a bundle: ``session.json``, ten lines of Python and of C++, Triton.
+"""Files with which an application opens the sessions of a bundle: ``session.json``, Python, C++, Triton.
 
 They are written beside the bundle, whose manifest does not list them: users change them.
 """

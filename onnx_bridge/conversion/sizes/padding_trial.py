@@ -40,7 +40,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tried:
-    """What was learned.
+    """The result of a trial.
 
     Attributes:
         shapes: the shapes of outputs that were observed, by name, with their sizes.
