@@ -20,7 +20,8 @@ import platformdirs
 
 from onnx_bridge.core.schema import JsonRecord
 
-_CACHED = ("verdicts", "torch", "bundles", "gpu-view", "digests", "quark-*")
+_CACHED = ("verdicts", "torch", "bundles", "digests", "quark-*")
+_BUILT = ("gpu-view", "gpu-stub", "kernels", "provider", "emulation")
 
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -68,7 +69,7 @@ def clear(*, dry_run: bool = False) -> Cleared:
         OSError: something cannot be removed.
     """
     folder = cache_dir()
-    cached = sorted(path for name in _CACHED for path in folder.glob(name))
+    cached = sorted(path for name in (*_CACHED, *_BUILT) for path in folder.glob(name))
     sizes = {path.name: _bytes(path) for path in cached}
     if cached and not dry_run:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".cleared-") as aside:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from onnx_bridge.cli.setup.cache import app
+from onnx_bridge.core.files import user_cache
 from onnx_bridge.core.files.user_cache import cache_dir, clear
 
 CACHED = ("verdicts/2.14.0-abc.jsonl", "torch/abc/0/m.mxr", "bundles/abc/m.mxr", "gpu-view/program", "quark-0.13")
@@ -42,6 +44,13 @@ def test_clear_leaves_installations_and_journals(cache: Path) -> None:
     assert set(cleared.sizes) == {name.split("/")[0] for name in CACHED}
     assert all(size >= 5000 for size in cleared.sizes.values())
     assert clear().sizes == {}
+
+
+def test_what_is_built_is_cleared() -> None:
+    root = Path(user_cache.__file__).parents[2]
+    sources = [path.read_text(encoding="utf-8") for path in root.rglob("*.py")]
+    kinds = {kind for source in sources for kind in re.findall(r'kept_folder\("([\w-]+)"', source)}
+    assert {"emulation", "gpu-stub", "provider"} <= kinds <= set(user_cache._BUILT)
 
 
 def test_a_dry_run_removes_nothing(cache: Path) -> None:
