@@ -24,7 +24,6 @@ class Task:
         bundle: the location of the bundle.
         staging: the folder to write the bundle to, for the scheduler to publish; None writes to `bundle`.
         request: the value of `JobRequest.to_json`.
-        convert: whether to convert the model.
         check: whether to compare the bundle with the reference.
         reuse: whether to take the cleaned model of an earlier bundle.
         log: the location of the file for standard output and error.

@@ -30,11 +30,7 @@ class Failure:
 
     Attributes:
         kind: the class of the error.
-        what: the message.
-        stage: the stage of the job.
         where: the file, node or option that it is about.
-        hint: what to do next.
-        exit_code: the exit code of a command that ends with it.
         retry: whether another attempt in this run may succeed.
         transient: whether the failure does not depend on the model, so that later runs try again.
     """

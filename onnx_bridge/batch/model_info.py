@@ -30,7 +30,6 @@ class ModelInfo(JsonRecord):
         digest: the digest of its content, weights included; None if the file cannot be read.
         bytes: the size, weights included.
         symbols: the symbolic dimensions of its inputs.
-        inputs: the names of its inputs.
         files: the states of the files that it was read from (`_state`), by which a change is detected; empty if they
             are too recent for that.
         problem: why it is not a valid model.
@@ -57,7 +56,6 @@ def read_model_info(
     """Read a model file, unless it is unchanged.
 
     Args:
-        source: the file.
         before: the value of `ModelInfo.to_json` in an earlier run, if any.
         has_encoder: whether it may be a decoder with the files of an encoder beside it, which are then read, too.
     """

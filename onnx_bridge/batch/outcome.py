@@ -25,12 +25,8 @@ class Result(JsonRecord):
 
     Attributes:
         name: the name of the bundle, under OUT.
-        source: the model.
         status: see `Status`.
         seconds: the duration in this run.
-        error: why it failed.
-        log: the file with its output.
-        notes: the notes of the bundle.
         check: the summary of the comparison with the reference.
         proof: how far the numbers of the bundle are known; None without one.
     """

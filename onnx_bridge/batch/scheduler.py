@@ -78,9 +78,7 @@ class _JobState:
     """A job on its way.
 
     Attributes:
-        request: the request of the job, fitted to the model.
         state: changed by `enter` alone.
-        key: the key of the conversion.
         check_key: the key of the comparison; None without one.
         convert: whether it must be converted, not just compared.
         staging: the folder of the current attempt's bundle for `Output.publish`; None if it writes to its location.

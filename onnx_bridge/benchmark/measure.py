@@ -69,7 +69,6 @@ def measure(
 
     Args:
         calls: the calls, each with its sample.
-        rounds: how much is measured.
         clock: the time in seconds.
         tell: called with the round, between rounds.
         what: the measured calls, in words.

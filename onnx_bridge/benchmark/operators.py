@@ -93,7 +93,6 @@ class OperatorTime(JsonRecord):
         count: the number of its instructions in one call.
         seconds: the time of all of them in one call; the median of `CALLS`.
         share: the share in the time of all operators.
-        slowest: the name of the slowest instruction.
         longest: its seconds.
     """
 
@@ -111,7 +110,6 @@ def per_operator(bundle: Bundle, sample: Sample) -> tuple[OperatorTime, ...]:
 
     Args:
         bundle: it is not changed.
-        sample: to call it with.
 
     Raises:
         InputError: this MIGraphX prints no times.

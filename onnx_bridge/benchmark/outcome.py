@@ -27,7 +27,6 @@ class Row(JsonRecord):
     Attributes:
         engine: one of `onnx_bridge.benchmark.engines.ENGINES`.
         target: what MIGraphX compiled for; empty for other engines.
-        precision: what it computes in.
         batch: samples per call; None if the model has no batch dimension.
         latencies: seconds of each call, in order.
         load: seconds to load a compiled bundle or a model file.

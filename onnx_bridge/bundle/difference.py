@@ -25,7 +25,6 @@ class NodeChange:
     """A node that was removed, added or changed.
 
     Attributes:
-        name: its name.
         operator: its operator, in the second model if it is there.
         made_by: the pass that made it; empty if none is recorded.
         origin: the nodes of the first model that it replaces.

@@ -35,12 +35,7 @@ from passes.isolation.limits import Limits, limited
 
 
 class Runnable:
-    """A bundle, or one of its programs, which is called with named arrays.
-
-    Args:
-        entry: what the manifest says of it.
-        folder: the folder of the manifest.
-    """
+    """A bundle, or one of its programs, which is called with named arrays."""
 
     def __init__(self, entry: Manifest | ProgramInfo, folder: Path) -> None:
         self._entry, self._folder = entry, folder
@@ -75,8 +70,6 @@ class Program(Runnable):
 
     Args:
         bundle: the bundle's folder, or its program (``.mxr``).
-        manifest: the manifest of the bundle.
-        info: the program's entry in it.
         runtime: which MIGraphX (`onnx_bridge.migraphx.runtime.find`).
         limits: the limits of each of MIGraphX's steps, and of each run of a host partition.
 

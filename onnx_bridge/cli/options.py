@@ -70,7 +70,6 @@ def read(request: type[Request], texts: Mapping[str, Any]) -> Any:
     """Return a request with the options of a command line; an option of None keeps its default.
 
     Args:
-        request: the class.
         texts: values by option, as typer gives them. ``runtime`` becomes that of this process, and of all that it
             starts.
 

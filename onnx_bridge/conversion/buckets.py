@@ -42,11 +42,8 @@ class BucketConversion(Several):
     """The conversion of a model for several buckets, and what is known of it beforehand.
 
     Attributes:
-        source: the model.
-        out: the folder.
         request: the request, with the buckets of selecting inputs.
         key: the content key of the request as it was given.
-        model: the model in memory.
         sizes: the sizes of all dimensions, in each bucket.
         tried: the result of trying to pad.
     """

@@ -128,7 +128,6 @@ def rewrite(
 
     Args:
         model: the model; from now on, use the model of the result.
-        request: how to rewrite it.
         pipeline: the pipeline of the request, if it is parsed already.
         target: the runtime that gives verdicts; None if there is none.
         progress: called with the name of each pass as it begins.

@@ -43,7 +43,6 @@ def cleaning_key(
 
     Args:
         source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
-        request: the request of the conversion.
         runtime: the MIGraphX whose verdicts legalization follows; or the machine with it.
         pipeline: the pipeline of the request, parsed; default: it is parsed here.
 
@@ -106,7 +105,6 @@ def content_key(source: str | None, request: ConvertRequest) -> str | None:
 
     Args:
         source: the model's digest.
-        request: the request of the conversion.
     """
     if not isinstance(request.calibration, (str, os.PathLike, type(None))):
         return None

@@ -27,10 +27,8 @@ class PassResults:
     """A model after its passes, and what a manifest records of them.
 
     Attributes:
-        model: the model in memory.
         pipeline: the passes that ran, as text.
         passes: the results of each pass (`passes.rewriting.pipeline.Step.to_json`).
-        notes: sentences for the user.
         files: its files, the model first; empty for a new model, or for one that shares its weights.
     """
 

@@ -79,12 +79,9 @@ class _Selection:
     """An If whose condition depends on one input alone.
 
     Attributes:
-        node: the If.
-        condition: its condition.
         around: the Ifs that it is in, of the same kind and of the same input, and the branches.
         leaf: the input.
         cone: the nodes that compute the condition, in topological order.
-        constants: the constants that they use.
     """
 
     node: ir.Node

@@ -27,7 +27,6 @@ class Countdown:
         total: the number of steps; None if it is unknown. A search may take more.
         estimate: the seconds that all steps were estimated to take; None without an estimate.
         clock: returns the time in seconds.
-        step_name: the name of a step.
     """
 
     tell: Progress

@@ -33,7 +33,6 @@ def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int,
 
     Args:
         size: the number of items; all together are known to fail.
-        fails: the predicate.
         overlap: how far apart the items of a failure may be for the quick search.
 
     Returns:
@@ -85,7 +84,6 @@ def minimal_subset(elements: Sequence[T], holds: Callable[[Sequence[T]], bool]) 
 
     Args:
         elements: all of them together have the property.
-        holds: whether a subset has the property.
     """
     if holds([]):
         return []

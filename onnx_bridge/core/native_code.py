@@ -47,8 +47,6 @@ def build(source: Path, library: Path, options: Sequence[str | Path] = (), *, pu
     """Compile a source file into a shared library.
 
     Args:
-        source: the file.
-        library: the library to write.
         options: further options and files for the compiler.
         purpose: what needs the library, for the error ("rehearsing the gpu target").
 

@@ -17,7 +17,6 @@ class Architecture:
         mach: ``EF_AMDGPU_MACH`` in the headers of its code objects.
         version: the major and minor version of the instruction set.
         units: the compute units of the largest card; on RDNA pairs of them, as HIP counts.
-        wavefront: the threads of a wavefront.
         memory: its memory, in GiB.
         lds: the bytes of local memory that a workgroup can use.
     """

@@ -33,7 +33,6 @@ class Setting:
     """An environment variable of MIGraphX or MIOpen.
 
     Attributes:
-        variable: the name of the variable.
         what: the effect of the variable.
         since: the first MIGraphX that reads it; empty for MIOpen's.
         until: the last one; empty if the newest still does.

@@ -116,9 +116,7 @@ class SearchPlaces:
     """The places where `find` looks for runtimes.
 
     Attributes:
-        environment: the environment variables.
         search_path: where Python looks for modules.
-        root: the root of the file system.
     """
 
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -180,7 +178,6 @@ def find(which: str | None = None, places: SearchPlaces | None = None) -> Runtim
     Args:
         which: a path (module, library, private root) or a kind; default: the environment's
             ``ONNX_BRIDGE_RUNTIME``, else the first of `installed`.
-        places: where to look.
 
     Raises:
         RuntimeNotFound: there is none, or not that one.

@@ -20,8 +20,6 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
     Args:
         target: ``ref``, ``gpu``, ``auto``: ``gpu`` if there are an AMD GPU and the library for it, else ``ref``; or an
             architecture, ``gpu:gfx942``: ``gpu`` if the GPU is of it, else ``ref``.
-        runtime: the runtime that will compile.
-        root: the root of the file system.
 
     Raises:
         InputError: the target is unknown.

@@ -58,7 +58,6 @@ class Worker:
     """One worker process at a time, started when the first request needs it; safe to use from several threads.
 
     Args:
-        runtime: the MIGraphX that it loads.
         environment: variables for MIGraphX in addition to the parent's; since MIGraphX reads them once, they belong to
             the worker and not to a request.
         limits: the limits of each request; `limited` replaces them for a block.
@@ -182,7 +181,6 @@ class Worker:
         Args:
             doing: the name of the request in error messages.
             message: the request, as `onnx_bridge.migraphx.server` understands it.
-            tensors: the tensors of the request.
             generation: `generation` of the process that must carry it out; default: any.
 
         Raises:

@@ -77,7 +77,6 @@ class ModelFile:
     """A model file, read and validated, without its large tensors.
 
     Attributes:
-        path: the path of the file.
         proto: the model. Tensors that were left out have ``data_location`` EXTERNAL and one ``external_data`` entry
             ``location``, an index into `spans`.
         spans: the elements of those tensors.

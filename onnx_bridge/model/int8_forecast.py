@@ -42,8 +42,6 @@ class Product:
     """One convolution or matrix product.
 
     Attributes:
-        node: the name of the node.
-        operator: the operator of the node.
         kernel: ``int8``, ``fp8``, ``int4-weight`` or ``float``.
         condition: the name of the first condition of an 8-bit kernel that it fails; empty if it fails none.
         reason: the condition in words, with the operand.
@@ -65,7 +63,6 @@ class LostSaturation:
     """A QuantizeLinear that is deleted although it saturates.
 
     Attributes:
-        node: the name of the node.
         low: the least number that its integers represent, over all scales.
         high: the largest.
     """

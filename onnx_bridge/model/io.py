@@ -147,7 +147,6 @@ class _DataFile:
     """The external data of a model to be saved.
 
     Attributes:
-        path: the path of the file.
         offsets: the offset of each payload, at a page boundary, to be mapped. Tensors that share their elements share
             an offset.
     """

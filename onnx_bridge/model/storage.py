@@ -224,7 +224,6 @@ def locate(location: str, model: Path) -> Path:
 
     Args:
         location: the location that the model states, relative to its folder.
-        model: the path of the model.
 
     Raises:
         InputError: it is outside the folder of the model. If the model is a symbolic link (as in the caches of model

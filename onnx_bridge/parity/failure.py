@@ -23,8 +23,6 @@ class Failure:
     """The reason why a leg has no outputs.
 
     Attributes:
-        step: the step that failed.
-        error: the error, as it was raised.
         sample: the number of the sample that was run; None if it shows before any is.
     """
 

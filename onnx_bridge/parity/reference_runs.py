@@ -24,8 +24,6 @@ def samples_for(
     """Return the samples that a request names, or generated ones.
 
     Args:
-        request: the request.
-        specs: the inputs, with their shapes.
         original: the model before cleaning, from which the roles of inputs are derived.
         run: runs the reference; raises InputError for a sample that it does not take.
 

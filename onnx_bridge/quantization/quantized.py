@@ -35,7 +35,6 @@ class Deviation:
     """The distance of one output from that of the float model.
 
     Attributes:
-        name: the name of the output.
         max_abs: the largest |quantized − float|.
         largest: the largest |float|.
         sqnr_db: signal to quantization noise, 10 · log₁₀(Σ float² / Σ (quantized − float)²); None if there is no

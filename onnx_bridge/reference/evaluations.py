@@ -41,7 +41,6 @@ def evaluate(model: bytes, samples: Sequence[Mapping[str, Array]], *, by_onnx: b
     """Return the outputs of a serialized model for each sample, by name; None if there is no reference for it.
 
     Args:
-        model: the model.
         samples: inputs by name.
         by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
 
@@ -72,11 +71,9 @@ def run_file(
     """Return the outputs of a model file for each sample, by ONNX Runtime with all graph optimizations off.
 
     Args:
-        path: the model.
         samples: inputs by name.
         shapes: the shapes of inputs, if they differ from the declared ones (`onnx_bridge.model.resized`).
         by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
-        limits: the limits of loading it and of all runs.
 
     Raises:
         NoReference: the evaluator refuses the model or a sample, or a limit was exceeded.

@@ -38,7 +38,6 @@ class Needs:
     """Another option of the same request, without which an option would have no effect.
 
     Attributes:
-        name: its name.
         values: the values of it, of which one is needed; empty for any but its default.
         absent: whether it must not be given instead.
     """
@@ -105,9 +104,7 @@ class Field:
     """An option of a request, or of a part of it.
 
     Attributes:
-        name: the name of the field.
         path: the parts that lead to it.
-        type: the annotated type.
         default: the value without the option.
         option: its other properties.
     """

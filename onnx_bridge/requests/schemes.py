@@ -37,8 +37,6 @@ class Scheme:
     """A form in which numbers are stored.
 
     Attributes:
-        name: the name of the scheme.
-        text: the description of the scheme.
         refusals: why routes do not support it.
         calibrated: whether ranges of activations are measured, which needs data.
         channels: whether weights may have a scale for each output channel.

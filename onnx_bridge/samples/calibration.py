@@ -94,7 +94,6 @@ class Calibration:
     Attributes:
         samples: at least one.
         source: the origin of the samples, in words.
-        notes: sentences for the user.
     """
 
     samples: tuple[Sample, ...]

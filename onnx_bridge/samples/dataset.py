@@ -38,7 +38,6 @@ class Dataset:
 
     Attributes:
         source: the origin of the samples.
-        specs: the inputs of the model.
         limit: the most that are read; None is all.
         most_rows: the largest batch if the model takes smaller ones as well; None if it takes its own alone.
     """

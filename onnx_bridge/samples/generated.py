@@ -33,7 +33,6 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
     Args:
         role: the role of the input.
         key: the seed: integers of zero or more.
-        shape: the shape of the array.
         dtype: the dtype of the array; object for strings.
         size: returns the size of a dimension that bounds a role.
     """

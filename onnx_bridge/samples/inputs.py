@@ -34,7 +34,6 @@ class TensorSpec:
     """One input of a model.
 
     Attributes:
-        name: the name of the input.
         dtype: numpy's, or one of ml_dtypes; object for strings. For a sequence, that of its arrays.
         shape: each dimension is a size, a symbol (or an expression of symbols), or None if unknown; None if the rank is
             unknown. For a sequence, that of its arrays, whose open sizes may differ from each other.
@@ -53,7 +52,6 @@ def specs(model: ir.Model, named: Collection[str] = ()) -> list[TensorSpec]:
     """Return the required inputs of a model, in order.
 
     Args:
-        model: the model.
         named: inputs that are not left out even if they have a default, which is an initializer.
 
     Raises:

@@ -58,7 +58,6 @@ class Trial(JsonRecord):
 
     Attributes:
         candidate: how the model was converted.
-        seconds: the duration of the trial.
         failure: why it failed: it does not convert, or differs from the reference; None if it passed.
         latency: the median, in seconds.
         ratio: the ratio of its latency to that of the first trial, measured in the same rounds.

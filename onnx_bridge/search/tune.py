@@ -157,10 +157,7 @@ class _Search:
     """Runs trials until no candidate is left, or the budget is spent.
 
     Attributes:
-        journal: the journal of earlier trials.
-        queue: the candidates that are left.
         budget: seconds.
-        done: the trials so far.
         resumed: how many of them are from the journal.
     """
 

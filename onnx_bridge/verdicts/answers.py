@@ -39,7 +39,6 @@ class Answer:
     """A verdict, and how far it holds.
 
     Attributes:
-        verdict: the verdict on a probe.
         transient: whether it is due to the state of the machine: then it must not be cached.
         by_constants: whether it holds for the constants of the probe alone, and not for others of the same types.
     """
@@ -55,8 +54,6 @@ def answer_of(
     """Return the answer to a request.
 
     Args:
-        request: the request.
-        reply: the worker's reply.
         outputs: MIGraphX's outputs, as ``sample:output``.
         stands_in: whether the probe ran on another target than the model will.
     """

@@ -26,7 +26,6 @@ class CachedVerdict:
     """A verdict, and how far it holds.
 
     Attributes:
-        verdict: the verdict on a probe.
         budget: the seconds that there were for runs at real size.
         by_constants: whether it holds for the constants of one probe alone.
     """

@@ -55,8 +55,6 @@ def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False) ->
     """Return the tolerance of an output of a probe.
 
     Args:
-        probe: the probe.
-        expected: the right output.
         stands_in: whether the probe ran on another target than the model will: how that one rounds to 16 bits says
             nothing. (``ref`` cuts off and adds in 16 bits; a GPU does neither.)
     """

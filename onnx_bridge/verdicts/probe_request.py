@@ -38,10 +38,8 @@ class ProbeRequest:
     """A probe as MIGraphX gets it.
 
     Attributes:
-        probe: the probe.
         model: its model, serialized.
         whole: whether the model has the elements of all constants.
-        samples: inputs to run it on.
         expected: the right outputs for each sample.
         unproven: why it is not run, or why its run proves too little; None if it proves all.
         in_doubt: whether the reference did not answer, which it may do the next time.

@@ -64,7 +64,6 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
     There are as many of the latter as it takes for every number to occur in small inputs, at most `_MOST`.
 
     Args:
-        model: the probe.
         ranges: the known ranges of its inputs; such inputs have no edge cases.
         edge_cases: whether samples of edge cases are wanted.
     """

@@ -49,7 +49,6 @@ class ProbedRuntime:
     """A runtime that probes are sent to; a `passes.rewriting.base.Target`.
 
     Args:
-        runtime: the runtime.
         cache: whether to use the verdicts on disk.
         progress: called as batches of probes are answered.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
@@ -214,7 +213,6 @@ class _Case:
     """A probe that is not in the cache, and how it is asked about.
 
     Attributes:
-        probe: the probe.
         seconds: the estimated seconds of its run; infinite if it would need too much memory.
         witness: its witness if it is large, or why there is none.
         run: whether it is run at real size. A large one is run on edge cases only if its witness proves nothing.

@@ -56,7 +56,6 @@ class Prober:
     """Asks a runtime about probes.
 
     Attributes:
-        runtime: the runtime.
         timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
         rehearsal: a rehearsal of the gpu target; what ``ref`` computes right must be right in it as well.

@@ -45,7 +45,6 @@ def inline_constant_ifs(scope: Scope, context: Context, maker: str) -> Result:
     Args:
         scope: whose nodes have names.
         context: for the budget.
-        maker: the name of the pass.
     """
     result = Result(scope.model)
     if any((node.domain, node.op_type) == ("", "If") for node in scope.nodes()):

@@ -78,9 +78,7 @@ class _Folded:
     Attributes:
         value: the value that was replaced.
         constant: its replacement.
-        node: the node that computed it.
         new_nodes: the new nodes, if an initializer alone is not enough.
-        removed: the names of the removed nodes.
     """
 
     value: ir.Value
@@ -104,7 +102,6 @@ class Folder:
         scope: the main graph or a function.
         context: for the budget.
         result: where rewrites and skips are recorded.
-        name: the name of the pass.
         accept: why a node with constant operands must not be folded, None if it may; also called for the nodes of its
             subgraphs.
         max_bytes: the largest constant that may be made without freeing as many bytes.

@@ -58,7 +58,6 @@ class Reason:
     """The first condition that is violated.
 
     Attributes:
-        condition: the condition.
         operand: the name of the value that violates it.
         found: what is there instead.
     """
@@ -76,7 +75,6 @@ class KernelForecast:
     """The kernel of a product.
 
     Attributes:
-        kernel: the kind of the kernel.
         reason: why it is not one of 8 bits; None if it is one.
         wrong: why its numbers would be wrong; empty otherwise.
     """

@@ -38,7 +38,6 @@ class _Size:
     """The size of the main graph or a function, with its subgraphs.
 
     Attributes:
-        nodes: the number of nodes.
         depth: how deep subgraphs are nested.
         names: the number of nodes and of the values that have a name.
         text: the characters of these names.

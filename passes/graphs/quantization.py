@@ -53,7 +53,6 @@ class Parameters:
     Attributes:
         scale: the scales as they are stored.
         zero: the zero points as integers of 64 bits, in the same shape; zeros if none are given.
-        dtype: the dtype of the integers.
         axis: the axis, as the node has it.
         block: the size of blocks; 0 without blocks.
     """

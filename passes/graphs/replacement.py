@@ -22,7 +22,6 @@ def can_stand_for(new: ir.Value, old: ir.Value, graph: ir.Graph | None, scope: S
 
     Args:
         new: the replacement; if ``old`` is an output of its graph, ``new`` takes its name.
-        old: the value to be replaced.
         graph: a graph in which ``new`` is visible.
     """
     if old.is_graph_output() and graph is not None and _is_within(str(old.name), graph, scope):

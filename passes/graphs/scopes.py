@@ -60,7 +60,6 @@ class Scope:
     """The main graph or a function, with all its subgraphs: what shares opset imports and unique names.
 
     Attributes:
-        model: the model.
         graph: the main graph, or the function's.
         function: the function; None for the main graph. Functions have no initializers.
     """

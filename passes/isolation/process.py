@@ -148,7 +148,6 @@ class Child:
         Args:
             message: JSON values.
             arrays: what travels with it.
-            limits: the limits of the request.
             reuse: whether arrays travel in memory that is reused, which the child does not keep.
 
         Raises:

@@ -98,7 +98,6 @@ class AnswerMemory(ReusedMemory):
     """Memory for answers, as the side sees it that asked; arrays that are read stay valid, and are writable.
 
     Args:
-        number: the number of this memory.
         lends: whether arrays may lie in it, rather than be copied.
     """
 

@@ -53,7 +53,6 @@ class Partition:
     """Nodes that run together.
 
     Attributes:
-        side: where.
         nodes: in topological order, without constants.
         inputs: the values from the caller and from earlier partitions, in the order of first use.
         outputs: the values for later partitions and the caller.
@@ -71,8 +70,6 @@ class Partitioning:
 
     Attributes:
         partitions: in execution order; two in a row are on different sides, unless a long one was cut.
-        reasons: why each node on the host is there.
-        work: the estimated work of each node.
         causes: the nodes that the device cannot run; the others on the host follow from these.
     """
 
@@ -220,7 +217,6 @@ class _Planner:
 
     Attributes:
         operands: for each node that outputs depend on, the values that it and its subgraphs use, without constants.
-        work: the estimated work of each node.
     """
 
     def __init__(self, graph: ir.Graph) -> None:

@@ -49,7 +49,6 @@ class ProbeWriter:
 
     Args:
         dependencies: the probe's nodes and what they depend on.
-        outputs: the values to compute.
         unusual: whether constants keep their elements if they are of dtypes that runtimes do not take as inputs.
         full: whether all constants keep their elements.
     """

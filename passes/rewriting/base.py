@@ -135,7 +135,6 @@ class Verdict:
         message: the runtime's message, cleaned; for a crash the signal and the last output; for wrong numbers how they
             differ.
         error: the largest absolute difference from the reference, if the probe was run and has one.
-        proof: what the verdict on the numbers rests on.
         unproven: why numbers were not compared at real size; None if they were, or if the probe has no numbers.
         group: the first group of GPU passes after which a rehearsed probe fails; empty for the runtime's answer.
     """

@@ -45,7 +45,6 @@ class Edit(Expressions):
         root: the node whose outputs are replaced; a rule that is called with an inner node of what it replaces sets it.
         absorbed: nodes before ``root`` that the replacement covers as well.
         nodes: the new nodes, in topological order.
-        constants: the new initializers.
     """
 
     def __init__(self, scope: Scope, node: ir.Node) -> None:

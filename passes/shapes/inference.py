@@ -104,7 +104,6 @@ def ask_node(node: ir.Node, scope: Scope, *, sized: bool = True, corrected: bool
 
     Args:
         node: its operator is defined in the scope's opset, and its values have names.
-        scope: the scope of the node.
         sized: whether the sizes of its inputs are considered, besides those of constants, lists and strings.
         corrected: whether a node that ONNX gets wrong is inferred at all (`passes.shapes.corrections`).
     """

@@ -18,7 +18,6 @@ class Parameter:
     """An input of a body that a value is passed to.
 
     Attributes:
-        value: the input.
         source: what is passed in the first iteration; of a scanned value, the whole of it.
         removed: the axes of the source that the input does not have.
         result: what is passed in the next iteration, if the input is carried.

@@ -28,7 +28,6 @@ class _Lists:
     """The bounds of all lists, by the names of values; a value without data has none.
 
     Args:
-        functions: the functions of the model.
         factors: how many times longer than the longest input a list of a function may be, if known.
     """
 

@@ -49,7 +49,6 @@ class Elements:
     """The known integer lists of a scope.
 
     Args:
-        scope: the scope.
         constants: the values of constants, which is added to: they do not depend on what is known of other values.
     """
 

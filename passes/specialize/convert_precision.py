@@ -160,12 +160,7 @@ class _Converted:
 
 @dataclass
 class _Half:
-    """The values of a graph in 16 bits: rounded constants, and Casts to and from them.
-
-    Attributes:
-        scope: of the graph.
-        dtype: the format.
-    """
+    """The values of a graph in 16 bits: rounded constants, and Casts to and from them."""
 
     scope: Scope
     dtype: ir.DataType

@@ -59,10 +59,8 @@ def attribute_of(
 
     Args:
         value: what the script wrote.
-        node: the node that has it.
         before: the previous attribute of this name.
         opset: the version of the node's domain.
-        sources: the arrays that were read.
         graph_of: converts subgraphs.
 
     Raises:

@@ -50,8 +50,6 @@ def stamp(nodes: Iterable[ir.Node], changes: Changes, removed: set[ir.Node], mak
     Args:
         nodes: all nodes of a scope, in order.
         changes: what the script changed.
-        removed: the removed nodes of the model.
-        maker: the name of the pass.
     """
     new = [node for node in nodes if node in changes.new]
     sources: dict[ir.Node, dict[ir.Node, None]] = {}

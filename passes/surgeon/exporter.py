@@ -30,7 +30,6 @@ class Exporter:
     """Makes graphs of a model of graphsurgeon graphs; the graphs of the original model are not changed.
 
     Args:
-        model: the model that was imported.
         sources: the arrays that the script read.
 
     Attributes:

@@ -26,7 +26,6 @@ def operate(
         function: changes the main graph in place, or returns another.
         model: its graph and functions are replaced if the function changed anything.
         context: its budget is charged with one rewrite.
-        maker: the name of the pass.
         where: how errors call the function.
 
     Raises:

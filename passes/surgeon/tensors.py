@@ -46,11 +46,7 @@ class ArraySources:
 
 
 class TensorValues(LazyValues):  # type: ignore[misc]
-    """The elements of a tensor of the model, read when a script accesses ``.values``.
-
-    Attributes:
-        source: the tensor.
-    """
+    """The elements of a tensor of the model, read when a script accesses ``.values``."""
 
     def __init__(self, source: ir.TensorProtocol, sources: ArraySources) -> None:
         self.source = source

@@ -38,7 +38,6 @@ class Engine(abc.ABC):
         """Prepare for jobs.
 
         Args:
-            journal: the journal of the batch.
             publish: called with each converted job before `wait` returns its event, in a thread of the engine; it may
                 take long, and its exception is the failure of the job.
         """

@@ -23,7 +23,6 @@ class Cache(ABC):
     """The tokens of one text for each row of the batch, and what a model keeps of them.
 
     Args:
-        layout: the layout of the model.
         dtypes: the dtypes of its inputs, by name.
 
     Attributes:

@@ -97,7 +97,6 @@ class Decoder:
 
         Args:
             source: the text or features to generate from, if the model has an encoder.
-            mask: its attention mask.
 
         Raises:
             InputError: the source is missing, or does not fit the model.

@@ -57,7 +57,6 @@ class Partitioned:
     Attributes:
         plan: the partitions, and why nodes are on the host.
         programs: the program of each partition; None for a host partition.
-        notes: sentences for the user.
         error: why the model cannot run; None if it can.
         environment: the variables that MIGraphX needed in addition to compile the programs.
         verdicts: the verdicts on the nodes that MIGraphX accepts, or may accept as parts of the whole.
@@ -113,7 +112,6 @@ def partition(
 
     Args:
         model: the cleaned model, `with_inferred_types`.
-        verdicts: the runtime that judges its nodes.
         host: whether there may be host partitions; otherwise the need for one is an error.
         one_program: whether consecutive nodes on the device must be one program, however long.
         compiler: a compiler of the same model; default: one that only parses.

@@ -83,9 +83,7 @@ class Ladder:
     """The rungs that one conversion climbs.
 
     Args:
-        runtime: the MIGraphX.
         target: the compilation target; None if models are only parsed.
-        limits: the limits of each request.
         environment: the variables of the conversion; the variables of a rung override them.
 
     Attributes:

@@ -57,7 +57,6 @@ class TuningResults:
 
     Attributes:
         environment: the variables of MIGraphX's process; empty if nothing is tuned.
-        notes: sentences for the user.
 
     Raises:
         InputError: there is no earlier bundle, or it is damaged.

@@ -59,7 +59,6 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
 
     Args:
         source: a file; it is a decoder if the request says so, or if it has a cache.
-        request: the request.
 
     Raises:
         InputError: the configuration cannot be read, or a decoder has none and the request has no sizes.
@@ -83,9 +82,7 @@ class DecoderConversion(GeneratingConversion):
     """The conversion of a decoder.
 
     Attributes:
-        source: the model.
         model: the same in memory.
-        out: the folder.
         request: the request, with the values of all inputs that have no role.
         key: the content key of the request as it was given.
         layout: the layout of the decoder, without padding.

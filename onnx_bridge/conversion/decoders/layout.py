@@ -122,9 +122,7 @@ def cache_shape(
     """Return the shape of a cache for some tokens, and their axis; None if no axis is open.
 
     Args:
-        past: the input.
         batch: the number of texts.
-        length: the number of tokens.
         known: sizes of dimensions that have symbols, by name.
     """
     dims = [(known or {}).get(dim, dim) if isinstance(dim, str) else dim for dim in dims_of(past) or ()]

@@ -34,7 +34,6 @@ class NodeDiagnosis:
     """One node of the original model.
 
     Attributes:
-        name: its name.
         operator: its operator, with the domain unless that is ONNX's.
         module: the PyTorch module that it comes from, if the exporter recorded it.
         verdict: the runtime's verdict on what cleaning makes of the node, before it is legalized: a
@@ -42,7 +41,6 @@ class NodeDiagnosis:
         message: the runtime's message if it rejects the node; how numbers differ, or why the node cannot be probed.
         proof: what the verdict on its numbers rests on.
         unproven: why its numbers were not compared at real size; empty if they were, or if there are none.
-        action: the planned action.
         by: the passes that rewrite or remove it, or why it is on the host.
     """
 

@@ -24,10 +24,8 @@ class RawSession(JsonRecord):
 
     Attributes:
         claimed: the number of nodes that the provider claims; 0 without a session.
-        nodes: the number of nodes.
         problem: why there is no session, or how an output differs from ONNX Runtime's CPU; None if nothing is wrong.
         node: the first node with which it is so.
-        by: what has answered.
     """
 
     claimed: int
@@ -49,7 +47,6 @@ def raw_session(model: ir.Model, provider: Provider) -> RawSession:
 
     Args:
         model: the model, with named nodes and inferred types; open sizes become those of the sample.
-        provider: the provider.
     """
     nodes = [node for node in model.graph if not is_constant(node)]
     samples: list[Sample] = []

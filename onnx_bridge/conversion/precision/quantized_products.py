@@ -67,7 +67,6 @@ def quantize_products(
         model: the cleaned model, with fixed shapes; not modified.
         precision: ``int8`` or ``fp8``.
         keep: operators, and nodes by name (in this model, or of the original node that they come from).
-        calibration: the samples.
 
     Raises:
         InputError: ``keep`` names no product of the model, or all of them.

@@ -29,7 +29,6 @@ class Quantizer:
     Attributes:
         precision: ``int8`` or ``fp8``.
         target: the target that ranges are measured on.
-        calibration: the samples.
         model: the cleaned model, of which partitions are parts.
         used: the tensors that each partition was calibrated on, by its inputs.
     """

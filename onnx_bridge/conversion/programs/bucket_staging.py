@@ -23,7 +23,6 @@ def bucket_staging(out: Path, labels: Collection[str], weights: str) -> Iterator
     """Yield a folder that replaces the bundle in ``out`` when the block succeeds; ``out`` is locked meanwhile.
 
     Args:
-        out: the folder of the bundle.
         labels: the names of its buckets; finished ones, and those of the earlier bundle, are in the folder.
         weights: the name of the file of weights that they share.
 

@@ -38,7 +38,6 @@ class Instance:
 
     Attributes:
         dims: the sizes that distinguish it; its folder is named after them.
-        request: how it is converted.
         samples: the samples that it is proven on; default: a generated one.
         source: the model with these sizes, if it differs from the model with other sizes.
     """

@@ -85,9 +85,6 @@ def compare_with_reference(
 
     Args:
         bundle: its folder, or its program.
-        original: the model that it was converted from.
-        precision: the precision that the model computes in.
-        limits: the limits of each run.
         runtime: the MIGraphX that compiled the bundle.
 
     Returns:

@@ -36,7 +36,6 @@ def freezing(request: CleanRequest, *, defaults: bool = False) -> Pipeline:
     """Return the passes before the pipeline of a request; they may be empty.
 
     Args:
-        request: the request.
         defaults: whether inputs that have a default are constant.
     """
     passes = Pipeline()

@@ -27,12 +27,9 @@ class CleanedModel:
     """A cleaned model, in memory and in the staging folder.
 
     Attributes:
-        plan: the conversion.
         verdicts: MIGraphX's verdicts on its nodes.
-        model: the model.
         path: its file.
         files: its file and its external data, measured in the background.
-        results: the results of the passes.
         products: the quantized products; None unless products were quantized in the model.
     """
 

@@ -29,13 +29,10 @@ class Compiled:
     """A compiled model, whose files are in the staging folder.
 
     Attributes:
-        cleaned: the cleaned model.
-        partitioned: its partitions.
         programs: the files of the device partitions, in order.
         calibration: the samples that it was quantized on; None if it was not quantized.
         samples: the file of the samples, kept if MIGraphX cannot read back a program.
         tuning: the archive of tuning results.
-        notes: sentences for the user.
         session: how ONNX Runtime's provider runs the whole; None for programs of MIGraphX.
         gpu_programs: the programs for a GPU elsewhere; empty unless the request names its architecture.
     """

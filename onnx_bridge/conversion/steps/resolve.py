@@ -41,16 +41,12 @@ class Plan:
     """A conversion that is ready to run.
 
     Attributes:
-        request: the request as it was given.
-        source: the model.
         out: the folder of the bundle, or its program (``.mxr``).
         folder: the staging folder, whose files become the bundle.
-        runtime: the MIGraphX.
         target: ``ref`` or ``gpu``.
         rehearsal: a rehearsal of the gpu target in which nodes must be right as well.
         provider: ONNX Runtime's provider, if the model is for it.
         pipeline: the pipeline of the request, without the passes for shapes and precision.
-        precision: the precision of the request.
         options: compile options, with the variables of MIGraphX's process.
         tuning: the tuning results to start from and to keep.
         worker: MIGraphX's process.

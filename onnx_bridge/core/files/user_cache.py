@@ -42,7 +42,6 @@ class Cleared(JsonRecord):
     """The entries that `clear` removed, or would remove.
 
     Attributes:
-        folder: the cache.
         sizes: bytes on the disk by name within the folder.
         dry_run: whether nothing was removed.
     """

@@ -16,7 +16,6 @@ class RuntimeList:
     """Every runtime on this machine, with the reason why it is used or not.
 
     Attributes:
-        choices: the installations of MIGraphX.
         providers: the environments with ONNX Runtime's MIGraphX provider; the first is used.
     """
 

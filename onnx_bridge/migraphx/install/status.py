@@ -28,7 +28,6 @@ class Check:
     """One check.
 
     Attributes:
-        level: the result of the check.
         what: what was found.
         hint: what to do if the result is not ``ok``.
         details: what ``--verbose`` shows in addition.

@@ -67,7 +67,6 @@ def gpu_view(model: Path, program: Path, runtime: Runtime) -> GpuView:
     """Run the passes of the gpu target on a model, up to and including ``simplify_qdq``.
 
     Args:
-        model: an ONNX file.
         program: where to write the resulting program, as MessagePack.
         runtime: the runtime whose passes are run.
 

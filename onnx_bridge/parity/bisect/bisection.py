@@ -42,8 +42,6 @@ class Culprit:
     """A node that is at fault.
 
     Attributes:
-        name: the name of the node.
-        operator: the operator of the node.
         module: the PyTorch module that it comes from; empty if the model does not record it.
         made_by: the pass that made it; empty for a node of the original.
         origin: the nodes of the original that it was made from.

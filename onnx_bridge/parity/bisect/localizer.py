@@ -50,13 +50,11 @@ class FaultLocalizer:
     """A model, its samples, and the reference's outputs. Each component has a method that returns its fault, or None.
 
     Attributes:
-        name: the name of the model.
         rehearsal: the rehearsal of the gpu target that is asked for, if any.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
         applications: the cleaning.
         runs: the counts of runs by component.
-        notes: sentences for the user.
         undetermined: why outputs that differed are no fault (`onnx_bridge.reference.comparison.judge`).
     """
 
@@ -167,7 +165,6 @@ class FaultLocalizer:
 
         Args:
             host: whether nodes that MIGraphX cannot run are left out.
-            precision: what MIGraphX computes in.
             passes: a rehearsal of the gpu target.
         """
         component = Component.MIGRAPHX if precision is None else Component.PRECISION

@@ -19,7 +19,6 @@ class Application:
     """One application of a pass.
 
     Attributes:
-        name: the pass.
         number: the number of the application, from 1; 0 for a pass that cannot be stopped between its applications.
         count: how many applications of the pass there are.
         before: the nodes that it removed or changed, as the pass reports.

@@ -18,8 +18,6 @@ class Score(JsonRecord):
 
     Attributes:
         side: what computes it: the reference, or what is compared with it.
-        output: the name of the output.
-        metric: the name of the metric.
         value: NaN if one side is NaN.
         unit: the unit of the value; empty for a share.
         against: what it was computed against: ``labels`` or ``reference``.
@@ -126,9 +124,7 @@ class Scores:
         """Add the outputs of one sample.
 
         Args:
-            side: what computed them.
             actual: the outputs; paired with those expected by name, or by position if names differ.
-            expected: the reference's.
             label: the labels of the sample; they belong to the first output that has the metric.
 
         Raises:

@@ -57,17 +57,13 @@ class Baseline:
     """A model before and after cleaning, its samples, and the reference's outputs; collects the legs of the check.
 
     Attributes:
-        request: the check.
         original: the reference model.
         cleaned: the cleaned model; None if a bundle keeps none.
         samples: the inputs of the cleaned model.
         original_samples: the inputs of the original, frozen ones included.
         truth: the reference's outputs.
-        cleaning_tolerances: the tolerances of what passes compute.
-        device_tolerances: the tolerances of what MIGraphX computes.
         passes: what each pass did (`passes.rewriting.pipeline.Step.to_json`).
         device_name: the leg of the bundle.
-        notes: sentences for the user.
         legs: what was compared so far.
         inside: the values inside the bundle; None if none can be fetched.
         reference: the session of the original, if one is open.
@@ -185,7 +181,6 @@ class Baseline:
         Args:
             device: MIGraphX; None if all nodes are on the host.
             host: the reasons of the nodes on the host, by name.
-            tell: called with each step.
 
         Raises:
             InputError: a tolerance names no value.

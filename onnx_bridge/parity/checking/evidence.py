@@ -25,10 +25,8 @@ class NetworkNode:
     """A node without its weights and attributes.
 
     Attributes:
-        name: the name of the node.
         operator: the operator, with its domain unless that is ONNX's own.
         inputs: its operands, those that its subgraphs capture included; without constants.
-        outputs: its outputs.
         made_by: the pass that made it; empty if none did.
         origin: the nodes of the source model that it was made from.
     """

@@ -27,8 +27,6 @@ def run_until_failure(
     """Return the outputs of each sample until MIGraphX fails, and the failure.
 
     Args:
-        bundle: the bundle to run.
-        samples: the inputs.
         name: the name of the leg, for progress.
         tell: called with each sample, and the time that is left; before the first, as estimated.
 

@@ -53,13 +53,11 @@ def compare_layers(
     """Compare every value of a cleaned model.
 
     Args:
-        subject: the model and its inputs.
         device: MIGraphX; None if all nodes are on the host.
         tolerances: the tolerances by value, of all floats, and by precision; values behind a quantizer have at least
             those of ``int8`` or ``fp8``, except for the local error.
         memory_limit: bytes of values that this process holds at a time. A single node may take more, which a note says.
         observer: is given each tensor.
-        progress: called with each step.
 
     Raises:
         InputError: ONNX Runtime does not take the model or the sample.

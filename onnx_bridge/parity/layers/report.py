@@ -17,7 +17,6 @@ class Layer(JsonRecord):
         node: the node whose output it is.
         operator: the operator, with its domain unless that is ONNX's own.
         module: the PyTorch module that the node comes from, if the exporter recorded it.
-        tensor: the name of the value.
         inputs: the names of the node's inputs.
         runs_on: ``MIGraphX``, or ``ONNX Runtime`` for a host partition.
         cleaning: the cleaned model against the original, on ONNX Runtime; None if the original has no such value.
@@ -69,9 +68,7 @@ class LayerReport(JsonRecord):
     Attributes:
         rows: one a value.
         segments: how many segments it was run in.
-        notes: sentences for the user.
         together: the other nodes that make the first difference together with its own, if no single node does.
-        sample: the number of the sample that was run.
         undetermined: why outputs that differ are no fault (`onnx_bridge.reference.comparison.judge`); None if
             they are one.
     """

@@ -39,7 +39,6 @@ class OriginalModel:
 
     Attributes:
         values: the names of the values that its nodes compute.
-        modules: the PyTorch module of each node.
     """
 
     model: ir.Model

@@ -36,9 +36,7 @@ class Environment:
     """The circumstances in which a reproduction shows its symptom.
 
     Attributes:
-        target: what MIGraphX compiles for.
         precision: what MIGraphX is asked to compute in; None is the model's own dtypes.
-        version: the version of MIGraphX.
         checks_heap: whether the symptom shows only if glibc checks the heap.
         groups: the groups of passes of the gpu target that run before compiling for ``ref``; the last is at fault.
     """

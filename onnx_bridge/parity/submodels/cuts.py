@@ -47,7 +47,6 @@ def submodel(
         model: the model, which is not changed.
         inputs: the names of values of the main graph to compute from.
         outputs: the names of values of the main graph to compute.
-        values: the values of all inputs.
         constant: the names of the values that depend on shapes and constants alone.
     """
     part = extract(model, inputs, outputs)

@@ -45,9 +45,7 @@ class Submodel:
     """A model, its inputs and its expected outputs; the shapes of its inputs are fixed.
 
     Attributes:
-        model: the model.
         inputs: one sample or more.
-        expected: the outputs for each sample.
         numbers: the numbers of these samples among those of the whole model.
         quantized: the outputs that depend on a quantizer in it: rounding may move them by a step.
     """
@@ -64,7 +62,6 @@ class SubmodelExtractor:
     """Cuts submodels out of a model, which is not changed; the names of its nodes and values are unique.
 
     Args:
-        samples: the inputs of the model.
         runs: counts the runs of the reference.
         nodes: the nodes of its main graph that submodels are made of; default: all that its outputs depend on.
     """

@@ -64,12 +64,10 @@ class Symptom:
     """A defect of a model or a submodel on a runtime.
 
     Attributes:
-        kind: what is wrong.
         step: the step of MIGraphX in which it shows; None on ONNX Runtime.
         message: MIGraphX's or ONNX Runtime's message, or how outputs differ.
         sample: the number of the first sample that shows it; None if it shows before any is run.
         comparison: the comparison of that sample's outputs, if they are wrong.
-        outputs: that sample's outputs.
     """
 
     kind: SymptomKind

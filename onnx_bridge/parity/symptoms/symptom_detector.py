@@ -25,7 +25,6 @@ class SymptomDetector:
 
     Attributes:
         device: MIGraphX.
-        tolerances: the tolerances of what MIGraphX computes.
         runs: counts its runs.
         precision: what MIGraphX computes in; None is the model's own dtypes.
         undetermined: why outputs of tested submodels that differed are no symptom.

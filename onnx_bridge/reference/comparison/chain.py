@@ -27,7 +27,6 @@ class ChainJudge:
 
     Args:
         original: the reference.
-        cleaned: the cleaned model.
         epsilon: the unit in the last place of 1.0 of what is computed; 0 if it is that of the dtypes.
         session: the session of the original, if there is one.
     """
@@ -62,7 +61,6 @@ class ChainJudge:
             sample: the inputs of the bundle.
             cleaned: the outputs of the cleaned model, and their judgement.
             tested: the bundle; None if nothing of it can be looked into.
-            tolerances: the tolerances of the bundle.
         """
         compared = compare(actual, expected, tolerances)
         if compared.passed:

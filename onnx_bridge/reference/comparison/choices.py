@@ -39,7 +39,6 @@ class Tie:
 
     Attributes:
         node: its name.
-        operator: its operator.
         distance: how far apart the numbers are that it chooses between, or how far from the border; None if unknown.
         count: how many of its results differ.
     """
@@ -96,7 +95,6 @@ class Examination:
     """The values of both sides at the choices of a model.
 
     Args:
-        model: the model of the reference.
         nodes: its choices.
 
     Attributes:
@@ -153,7 +151,6 @@ class Examination:
         Args:
             tested: the other side's values.
             given: the reference's values, given the other side's choices.
-            inputs: the inputs of the model.
         """
         ties = []
         for node in self.nodes:

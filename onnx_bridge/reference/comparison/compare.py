@@ -141,7 +141,6 @@ def compare(
     """Compare outputs by name.
 
     Args:
-        actual: the outputs to compare.
         expected: the reference's outputs.
         tolerance: the tolerance of all floats (integers, bools and strings stay exact), or those of outputs and
             elements of sequences by name, or both; the others have their `default_tolerance`.
@@ -179,9 +178,7 @@ def compare_all(
     """Compare outputs sample by sample.
 
     Args:
-        actual: the outputs of each sample.
         expected: the reference's outputs of each sample.
-        tolerances: the tolerances for all samples.
         layers: whether tolerances may name values that are no outputs.
 
     Raises:

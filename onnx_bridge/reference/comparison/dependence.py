@@ -50,7 +50,6 @@ def changing(
         names: the outputs that are looked at; those that differ are removed.
         first: the outputs of the first sample.
         others: further samples, with their outputs; they are taken while ``names`` has any.
-        tolerances: those of the outputs.
     """
     remaining = iter(others)
     while names and (pair := next(remaining, None)) is not None:

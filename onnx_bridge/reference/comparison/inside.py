@@ -85,7 +85,6 @@ class InsideModel:
     Integers that a pass shifted with their zero point have their earlier name and value.
 
     Attributes:
-        model: the model.
         sample: its inputs, if they differ from the reference's: frozen ones are no inputs.
     """
 

@@ -42,7 +42,6 @@ class Judge:
 
     Args:
         model: the model of the reference, which is not changed.
-        tolerances: the tolerances of the outputs.
         epsilon: the unit in the last place of 1.0 (`onnx_bridge.reference.comparison.conditioning.nudged`).
         session: the model's session, if there is one.
 

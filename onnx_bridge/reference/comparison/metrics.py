@@ -36,7 +36,6 @@ class Tally:
     """The metrics of the chunks of one output so far; its dtype and shape are as expected.
 
     Attributes:
-        tolerance: the tolerance of its elements.
         measured: whether to compute more than what tells if they agree, and the largest error.
         nonfinite: the number of elements that are NaN, or the same Inf, on both sides.
         beyond: the number of errors beyond the tolerance.

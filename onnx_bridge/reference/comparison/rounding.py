@@ -37,8 +37,6 @@ def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, f
     """Return the error of float32 outputs that one rounding of what they are computed from causes, by name.
 
     Args:
-        model: the reference's model.
-        outputs: names of its outputs.
         fetch: returns values of the reference by name.
     """
     by_name = {str(value.name): value for value in model.graph.outputs}

@@ -20,7 +20,6 @@ class GivenChoices:
     """The reference given the choices of the other side.
 
     Attributes:
-        comparison: the comparison of the outputs.
         ties: the choices that differ, in the order of the nodes.
         problem: why ties do not explain the differences of outputs; None if they do.
     """

@@ -75,7 +75,6 @@ def default_tolerance(expected: Array, floor: float = 0.0, *, of_float32: bool =
     vocabulary would lie below atol, and zeros would pass. atol is never less than the dtype's floor of rounding noise.
 
     Args:
-        expected: the output.
         floor: the rounding noise of what it was computed from, if that is larger
             (`onnx_bridge.reference.comparison.rounding`).
         of_float32: whether doubles are made of float32, so that the tolerance of that holds.

@@ -63,11 +63,8 @@ def run_exporter(
     """Export a module by one exporter.
 
     Args:
-        exporter: the name of the exporter.
         flat: the module, in evaluation mode.
         tensors: its arguments by name. Sizes of open dimensions are at least 2, and different for different symbols.
-        outputs: the names of its outputs.
-        dynamic: the open dimensions.
         opset: the opset of the model; None leaves it to torch.
         folder: for temporary files; None is the system's default.
 

@@ -86,7 +86,6 @@ def correct_output_shapes(
     """Correct the shapes of outputs, in place, by observed ones, as TorchScript infers some wrongly.
 
     Args:
-        model: the model.
         sizes: the sizes of symbols, for each sample.
         shapes: the observed shapes of outputs by name, for each sample.
     """

@@ -106,7 +106,6 @@ class _Attempt:
     Attributes:
         given: the module's run on the given arguments.
         dims: the open dimensions.
-        notes: sentences for the user.
         branches_on_data: whether an exporter failed because Python branches on the elements of tensors.
     """
 

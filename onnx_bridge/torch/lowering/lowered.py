@@ -27,13 +27,10 @@ class Interface:
     """The signature of a lowered module.
 
     Attributes:
-        name: the name of its class.
         signature: the signature of its ``forward``, without annotations.
         call: the call of the sample, with defaults applied.
         result: how the returned value is built from the outputs.
         dtype: what it computes in; None for its own dtypes.
-        inputs: the dtype of each input tensor.
-        outputs: the dtype of each returned tensor.
     """
 
     name: str

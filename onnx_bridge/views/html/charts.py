@@ -65,11 +65,9 @@ class Chart:
 
     Attributes:
         id: its anchor.
-        title: its caption.
         note: a sentence on how to read it.
         horizontal: what the axis below says.
         vertical: what the axis on the left says; empty if there is none.
-        traces: the series.
         across: places and labels of the lines that rise from the axis below.
         up: places and labels of the lines from the axis on the left.
         height: pixels.

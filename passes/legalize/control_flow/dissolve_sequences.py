@@ -93,8 +93,6 @@ class _Walk:
     """One visit of all nodes.
 
     Attributes:
-        sequences: the elements of sequences.
-        optionals: the contents of optionals.
         changed: whether anything was rewritten.
         skips: the reasons for which nodes were left.
     """

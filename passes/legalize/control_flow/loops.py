@@ -47,7 +47,6 @@ class _Loop:
 
     Attributes:
         body: the subgraph; its inputs are the iteration number, the condition, and the loop-carried values.
-        initial: the initial loop-carried values.
         limit: the trip count; None if only the condition ends the loop.
         begins: whether there is a first iteration; None if that is known only at run time.
     """

@@ -32,13 +32,8 @@ class _Scan:
 
     Attributes:
         body: the subgraph; its inputs are the states, then an element of each scanned input.
-        states: the initial states.
-        scanned: the scanned inputs.
-        iterations: the number of iterations.
         axes: the scanned axis of each scanned input; non-negative.
         backward: whether each scanned input is scanned in reverse.
-        output_axes: the new axis of each scan output.
-        output_backward: whether each scan output is reversed.
     """
 
     body: ir.Graph

@@ -37,7 +37,6 @@ class Transform:
         length: N.
         samples: number of input elements used, at most N; the others are 0.
         parts: 1 for real input, 2 for complex.
-        inverse: whether it is the inverse transform.
         onesided: whether the spectrum (the input of an inverse, else the output) has its first half only.
     """
 

@@ -42,7 +42,6 @@ class Ensemble:
         members: the sets of the MEMBER nodes.
         roots: the root of each tree.
         weights: the (target, weight) pairs of leaves, in order.
-        targets: the number of targets.
         aggregate: SUM, AVERAGE, MIN or MAX of the trees.
         transform: the post transform.
         base: the base values: none, one, or one per target.
@@ -122,11 +121,7 @@ class Ensemble:
 
 
 def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
-    """Return the trees of a TreeEnsembleRegressor or TreeEnsembleClassifier.
-
-    Args:
-        dtype: the dtype of thresholds and weights.
-    """
+    """Return the trees of a TreeEnsembleRegressor or TreeEnsembleClassifier."""
     classifier = node.op_type == "TreeEnsembleClassifier"
     kind = "class" if classifier else "target"
     labels = len(node.attributes.get_strings("classlabels_strings", []) or ml.integers(node, "classlabels_int64s"))

@@ -67,7 +67,6 @@ class _RoiAlignAxis:
     """RoiAlign along one axis, 0 for height and 1 for width.
 
     Attributes:
-        bins: the number of bins along the axis.
         samples: the number of samples per bin along the axis; the maximum over the regions.
     """
 

@@ -20,7 +20,6 @@ class Operands:
     Attributes:
         shapes: the shapes of its inputs; None for omitted and unknown ones.
         results: the shapes of its outputs.
-        constants: the tensors of constant inputs, by index.
         kinds: whether sizes of different kinds are kept apart.
         sizes: the sizes of its probe, to which its own and their rules are added.
         axes: the size of each axis of an input, by index.

@@ -36,7 +36,6 @@ def infer(
     Args:
         model: not changed.
         nodes: the nodes of its graph (`Surroundings.nodes`).
-        run: ONNX's inference.
         propagates: whether that propagates the values of shapes.
     """
     opset = opset_of(model)
@@ -96,7 +95,6 @@ def infer_node(
     Args:
         node: not changed.
         types: known types of its operands.
-        constants: constants among its operands.
         run: ONNX's inference of a node, as it is in an opset.
         corrected: whether a node that has to be corrected is inferred at all.
     """

@@ -64,10 +64,7 @@ class EncoderDecoderConversion(GeneratingConversion):
 
     Attributes:
         source: the step, which the bundle is named after.
-        out: the folder.
         request: the request as it was given.
-        key: the content key.
-        files: the files of the model.
         parts: the models behind the encoder.
         length: the most tokens of a text.
     """

@@ -31,7 +31,6 @@ class Files:
 
     Attributes:
         given: the one that the user named.
-        encoder: the encoder.
         first: the decoder without a cache.
         step: the decoder with a cache; the same file, if it is merged.
         start: the tokens that a text begins with; empty if they are not known.
