@@ -136,7 +136,8 @@ class Program(Runnable):
     def _load(self, index: int, info: PartitionInfo, cleaned: CutModel) -> LoadedPartition:
         if info.session is not None:
             assert self.model_path is not None
-            return ProviderPartition(info, providers.shared().session(self.model_path), self.limits)
+            provider = providers.shared(runtime=runtimes.find(self.runtime_name))
+            return ProviderPartition(info, provider.session(self.model_path), self.limits)
         if info.program is None:
             if index not in self._hosts:
                 self._hosts[index] = HostPartition(info, Reference(cleaned.part(info)), self.limits)

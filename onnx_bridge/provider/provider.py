@@ -144,6 +144,7 @@ class Provider:
         self.runtime = (runtime or runtimes.find()).by_c_library()
         self._worker = Worker(command=self._command, environment=self._variables(), as_json=True)
         self._dropped: list[tuple[int, int]] = []
+        self._kept: weakref.WeakValueDictionary[Path, Session] = weakref.WeakValueDictionary()
 
     @property
     def identity(self) -> str:
@@ -166,8 +167,12 @@ class Provider:
             raise RuntimeNotFound("its ONNX Runtime has no MIGraphX provider", where=str(self.environment.path))
         return str(answer["version"])
 
+    def launch(self) -> None:
+        """Start the process unless it runs, without waiting for it."""
+        self._worker.launch(_SERVER)
+
     def session(self, model: Path | bytes, options: SessionOptions = SessionOptions()) -> Session:
-        """Open a session.
+        """Open a session; without options, the one that is kept for the file if there is one (`keep`).
 
         Args:
             model: a file, or a serialized model.
@@ -177,7 +182,13 @@ class Provider:
             ProviderError: it cannot be created.
             NativeFailure: the process has ended, or exceeded a limit.
         """
-        return Session(self, model, options)
+        kept = self._kept.get(model) if isinstance(model, Path) and options == SessionOptions() else None
+        return kept or Session(self, model, options)
+
+    def keep(self, session: Session, model: Path) -> None:
+        """Return a session to whoever asks for one with a file, to which its model was moved, as long as it is used."""
+        session.model, session.options = model, SessionOptions()  # as it is opened if the process ends
+        self._kept[model] = session
 
     def close(self) -> None:
         """End the process; the next request starts another."""
@@ -231,11 +242,15 @@ class Session:
         nodes: the nodes of the model, those of subgraphs included, with the providers that run them.
         calls: MIGraphX's calls so far.
         inputs, outputs: names, with ONNX Runtime's types and shapes.
+        model: the file, or the serialized model.
+        options: the options with which it is opened.
+        runs: samples with their outputs, which need not be computed again.
     """
 
     def __init__(self, provider: Provider, model: Path | bytes, options: SessionOptions) -> None:
-        self._provider, self._model, self._options = provider, model, options
+        self._provider, self.model, self.options = provider, model, options
         self.calls = Calls()
+        self.runs: list[tuple[Mapping[str, Value], dict[str, Value]]] = []
         self._open()
 
     @property
@@ -255,6 +270,9 @@ class Session:
             ProviderError: ONNX Runtime fails.
             NativeFailure: the process has ended, or exceeded a limit.
         """
+        for known, results in self.runs:
+            if known.keys() == sample.keys() and all(_equal(known[name], sample[name]) for name in known):
+                return dict(results)
         bits, kinds = dict(sample), {}
         for name, value in sample.items():
             if isinstance(value, np.ndarray) and (element := _unusual(value)) is not None:
@@ -278,7 +296,7 @@ class Session:
         return outputs
 
     def _open(self) -> None:
-        options = self._options
+        options = self.options
         providers = [] if options.on_cpu else [[MIGRAPHX, dict(options.provider)]]
         request: dict[str, Any] = {
             "do": "open",
@@ -289,10 +307,10 @@ class Session:
             "providers": [*providers, [CPU, {}]],
         }
         arrays: dict[str, Array] = {}
-        if isinstance(self._model, bytes):
-            arrays["model"] = value_messages.from_bytes(self._model)
+        if isinstance(self.model, bytes):
+            arrays["model"] = value_messages.from_bytes(self.model)
         else:
-            request["path"] = str(self._model.absolute())
+            request["path"] = str(self.model.absolute())
         answer, _, self._process = self._provider._request(request, arrays)
         self._number: int = answer["session"]
         weakref.finalize(self, self._provider._dropped.append, (self._process.pid, self._number))
@@ -306,13 +324,24 @@ class Session:
         self.outputs: list[Sequence[Any]] = answer["outputs"]
 
 
-@functools.cache
 def shared(environment: Environment | None = None, runtime: Runtime | None = None) -> Provider:
-    """Return the provider of this process for an environment and a runtime."""
+    """Return the provider of this process for an environment and a runtime; defaults are those of `Provider`."""
+    return _shared(environment or environments.find(), runtime or runtimes.find())
+
+
+@functools.cache
+def _shared(environment: Environment, runtime: Runtime) -> Provider:
     return Provider(environment, runtime)
 
 
-os.register_at_fork(after_in_child=shared.cache_clear)
+os.register_at_fork(after_in_child=_shared.cache_clear)
+
+
+def _equal(value: Value, other: Value) -> bool:
+    """Return whether both are arrays of the same bits."""
+    if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray) or value.dtype.hasobject:
+        return False
+    return (value.dtype, value.shape) == (other.dtype, other.shape) and value.tobytes() == other.tobytes()
 
 
 def _unusual(array: Array) -> ir.DataType | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,10 +15,11 @@ from onnx import numpy_helper, parser
 
 import onnx_bridge
 from onnx_bridge.bundle.files.verify import verify
+from onnx_bridge.conversion.serving import placing
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.provider.provider import CACHE_OPTION, ProviderError, SessionOptions, shared
+from onnx_bridge.provider.provider import CACHE_OPTION, Provider, ProviderError, Session, SessionOptions, shared
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from passes.isolation.failure import NativeFailure
@@ -112,6 +115,70 @@ def test_other_weights_have_another_name(runtime: Runtime, tmp_path: Path) -> No
         onnx_bridge.convert(model, out, application="onnxruntime", dims={"N": 1})
         names |= {path.name for path in out.glob("*.onnx")}
     assert len(names) == 2
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests to the provider's process: ``open``, ``run``."""
+    kinds, ask = [], Provider._request
+
+    def noted(self: Provider, request: Mapping[str, Any], *arguments: Any) -> Any:
+        kinds.append(request["do"])
+        return ask(self, request, *arguments)
+
+    monkeypatch.setattr(Provider, "_request", noted)
+    return kinds
+
+
+def test_a_warm_conversion_opens_two_sessions_and_runs_once(
+    runtime: Runtime, tmp_path: Path, requests: list[str]
+) -> None:
+    text = HEAD + "(float[N,4] x) => (float[N,4] y) { a = MatMul(x, v) b = Erf(a) y = Exp(b) }"
+    model = written(text, tmp_path / "net.onnx")
+    for _ in range(2):
+        requests.clear()
+        bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", dims={"N": 1}, reuse=False)
+    assert requests == ["open", "open", "run"] and bundle.proof.level is Proof.RUN
+
+
+def test_what_sessions_have_taught_is_known_for_the_same_content(
+    runtime: Runtime, tmp_path: Path, requests: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Trial.difference
+
+    def difference(self: Trial, session: Session, **options: Any) -> str | None:
+        planted = any(node.op_type == "Sigmoid" for node in session.on_provider)
+        return "planted" if planted else right(self, session, **options)
+
+    monkeypatch.setattr(Trial, "difference", difference)
+    monkeypatch.setattr(placing, "cache_dir", lambda: tmp_path / "cache")
+    text = HEAD + (
+        "(float[1,3,32,32] x) => (float[1,4,28,28] y) { a = Conv(x, w) b = Conv(a, u) c = Sigmoid(b) y = Exp(c) }"
+    )
+    model, opened = written(text, tmp_path / "net.onnx"), []
+    for change in ("", "", "weights", ""):
+        if change:
+            changed = onnx.load(model)
+            numbers = numpy_helper.to_array(changed.graph.initializer[0])
+            changed.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers * 2, "w"))
+            onnx.save(changed, model)
+        requests.clear()
+        bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", reuse=False)
+        opened.append(requests.count("open"))
+        session = bundle.program.info.partitions[0].session
+        assert bundle.proof.level is Proof.RUN and session is not None and session.nodes >= 4
+    assert opened[1] == opened[3] == 2 and min(opened[0], opened[2]) > 4
+
+
+def test_a_model_too_large_to_run_is_placed_and_has_a_witness_of_the_provider(
+    runtime: Runtime, tmp_path: Path, requests: list[str]
+) -> None:
+    model = written(HEAD + "(float[N,2,1024] x) => (float[N,2,1024] y) { y = Erf(x) }", tmp_path / "net.onnx")
+    options = {"dims": {"N": 4096}, "prove_budget": 0.5}
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", **options)
+    assert bundle.proof.level is Proof.WITNESS
+    assert requests.count("run") and requests[-5:].count("open") >= 2  # by the witness
+    assert bundle.program.info.partitions[0].session is not None
 
 
 @pytest.mark.parametrize("case", FAILING)

@@ -7,21 +7,29 @@ up to that node fails, and up to the one before it does not.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnx_bridge.conversion.compiling.partition import judge, with_inferred_types
-from onnx_bridge.conversion.serving.trial import Trial
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.conversion.serving.trial import Served, Trial
+from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.files.atomic_write import write_text
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.digest import json_digest
+from onnx_bridge.core.files.regular_file import read_regular
+from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.schema import JsonRecord, read_as
 from onnx_bridge.provider.hidden import HIDDEN, LEAST_OPSET, claim_nothing, hide, shape_scalars
-from onnx_bridge.provider.provider import MIGRAPHX, Provider, Session
+from onnx_bridge.provider.provider import MIGRAPHX
 from onnx_bridge.provider.runs import keep, runs
-from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.doubts import Doubts
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope
 from passes.probing.partition import Side, hosted, is_constant, plan
@@ -40,44 +48,77 @@ class Placed:
 
     Attributes:
         model: the model, with its hidden nodes.
+        served: its file, and a session.
         reasons: why nodes run on the CPU, by name; those between them are hidden, too.
         verdicts: the verdicts on the nodes that are not.
     """
 
     model: ir.Model
+    served: Served
     reasons: dict[str, str] = field(default_factory=dict)
     verdicts: Mapping[ir.Node, Verdict] = field(default_factory=dict)
 
 
-def place(model: ir.Model, verdicts: ProbedRuntime, provider: Provider, samples: Sequence[Sample]) -> Placed:
+def place(model: ir.Model, verdicts: ProbedRuntime, trial: Trial, content: Sequence[str]) -> Placed:
     """Hide the nodes of a cleaned model that the provider must not run, in a copy of it.
 
     Args:
         model: the model, with static sizes, inferred types and named nodes.
         verdicts: the verdicts on its nodes, the provider's included.
-        provider: the provider.
-        samples: inputs on which sessions must be right.
+        trial: its sessions, in whose folder the file is left.
+        content: the digests of the model's file and of its external data.
 
     Raises:
         InputError: ONNX Runtime does not take the model even if it runs all nodes on the CPU.
     """
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        return _Placing(model, verdicts, Trial.of(model, provider, samples, Path(folder))).run()
+    file = cache_dir() / "placements" / json_digest([*content, trial.provider.identity, code_digest(__name__)])
+    doubts, learned = Doubts(), _Learned.read(file)
+    placing = _Placing(model, verdicts, trial, copy.deepcopy(learned))
+    placed = placing.run()
+    if not doubts and placing.learned != learned:
+        with contextlib.suppress(OSError, InputError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, json.dumps(placing.learned.to_json()))
+    return placed
+
+
+@dataclass
+class _Learned(JsonRecord):
+    """The result of a search with the same model before: where to begin, since its sessions are run anyway.
+
+    Attributes:
+        reasons: why nodes failed in sessions, by name.
+        kept: the names of the last nodes of runs that are kept.
+    """
+
+    reasons: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> _Learned:
+        with contextlib.suppress(OSError, ValueError, BridgeError):
+            return read_as(cls, json.loads(read_regular(file)))
+        return cls()
 
 
 class _Placing:
-    def __init__(self, model: ir.Model, verdicts: ProbedRuntime, trial: Trial) -> None:
-        self.model, self.verdicts, self.trial = model, verdicts, trial
+    def __init__(self, model: ir.Model, verdicts: ProbedRuntime, trial: Trial, learned: _Learned) -> None:
+        self.model, self.verdicts, self.trial, self.learned = model, verdicts, trial, learned
         self.reasons: dict[str, str] = {}
 
     def run(self) -> Placed:
         judged = judge(self.model, self.verdicts)
         self.reasons = {str(node.name): why for node, why in hosted(self.model, judged.reasons).items()}
+        self.reasons |= self.learned.reasons
         while True:
             model, hidden = self._hidden()
-            session, problem = self.trial.open(model)
-            if problem is None:
+            self._keep_runs(model, lambda run: run[-1].name in self.learned.kept)
+            served, problem = self.trial.serve(model)
+            if served is not None and problem is None:
                 break
+            if self.learned.kept:
+                self.learned.kept = []
+                continue
             nodes = [node for node in model.graph if HIDDEN not in node.metadata_props and not is_constant(node)]
             if self._converted():
                 return self.run()
@@ -85,23 +126,25 @@ class _Placing:
             failing = [self.trial.first_failing(model, nodes)] if few and nodes else nodes
             names = {str(node.name) for node in failing}
             if names <= self.reasons.keys():  # no Scan can hold what fails
-                model, session = self._on_cpu()
+                model, served = self._on_cpu()
                 break
-            self.reasons |= dict.fromkeys(names, problem)
+            self.reasons |= dict.fromkeys(names, str(problem))
+            self.learned.reasons |= dict.fromkeys(names, str(problem))
         verdicts = {str(node.name): verdict for node, verdict in judged.verdicts.items()}
-        kept = model if session is None else self._with_kept_runs(model, session)
-        known = {node: verdicts[str(node.name)] for node in kept.graph if str(node.name) in verdicts}
-        return Placed(kept, {name: why for name, why in self.reasons.items() if name in hidden}, known)
+        if not self.learned.kept:
+            model, served = self._with_kept_runs(model, served)
+        known = {node: verdicts[str(node.name)] for node in model.graph if str(node.name) in verdicts}
+        return Placed(model, served, {name: why for name, why in self.reasons.items() if name in hidden}, known)
 
-    def _on_cpu(self) -> tuple[ir.Model, Session | None]:
+    def _on_cpu(self) -> tuple[ir.Model, Served]:
         """Return a copy of the model of which the provider claims nothing, and its session; raises InputError."""
         model = self.model.clone()
         claim_nothing(Scope(model, model.graph))
-        session, problem = self.trial.open(model)
-        if problem is not None:
+        served, problem = self.trial.serve(model)
+        if served is None or problem is not None:
             raise InputError(f"ONNX Runtime does not run the model even without its provider: {problem}")
         self.reasons |= {str(node.name): "the provider has to claim nothing" for node in model.graph}
-        return model, session
+        return model, served
 
     def _converted(self) -> bool:
         """Convert a model whose opset has no sequences; return whether that was needed. Raises InputError."""
@@ -126,22 +169,30 @@ class _Placing:
         shape_scalars({str(node.name) for node in model.graph}, scope)
         return model, names | self.reasons.keys()
 
-    def _with_kept_runs(self, model: ir.Model, session: Session) -> ir.Model:
+    def _with_kept_runs(self, model: ir.Model, served: Served) -> tuple[ir.Model, Served]:
         """Return a model whose runs are kept if the provider drops them, they are worth it, and they stay right."""
-        if session.whole:
-            return model
-        dropped = {node.name for node in session.nodes if node.provider != MIGRAPHX}
-        unclaimed = self.reasons.keys()
+        if served.session.whole:
+            return model, served
+        dropped = {node.name for node in served.session.nodes if node.provider != MIGRAPHX}
+
+        def is_dropped(run: Sequence[ir.Node]) -> bool:
+            return all(node.name in dropped for node in run) and sum(map(estimate, run)) >= _WORTH
+
         kept = model.clone()
-        scope, changed = Scope(kept, kept.graph), False
-        for run in list(runs(kept.graph, lambda node: node.name not in unclaimed and node.op_type != "Scan")):
-            on_cpu = all(node.name in dropped for node in run)
-            if on_cpu and sum(map(estimate, run)) >= _WORTH:
-                changed |= keep(run, scope)
-        with_runs, problem = self.trial.open(kept) if changed else (None, None)
-        if with_runs is None or problem is not None:
-            return model
-        return kept if len(with_runs.on_provider) > len(session.on_provider) else model
+        names = self._keep_runs(kept, is_dropped)
+        better, problem = self.trial.serve(kept) if names else (None, None)
+        if better is None or problem is not None:
+            return model, served
+        if len(better.session.on_provider) <= len(served.session.on_provider):
+            return model, served
+        self.learned.kept = names
+        return kept, better
+
+    def _keep_runs(self, model: ir.Model, is_kept: Callable[[Sequence[ir.Node]], bool]) -> list[str]:
+        """Let the provider keep some runs of a model, in place; return the names of their last nodes."""
+        scope, unclaimed = Scope(model, model.graph), self.reasons.keys()
+        claimed = runs(model.graph, lambda node: node.name not in unclaimed and node.op_type != "Scan")
+        return [str(run[-1].name) for run in list(claimed) if is_kept(run) and keep(run, scope)]
 
 
 def _is_scalar(value: ir.Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ import onnx_ir as ir
 
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
-from onnx_bridge.provider.provider import Provider, ProviderError, Session
+from onnx_bridge.provider.provider import CACHE_OPTION, Calls, Provider, ProviderError, Session, SessionOptions
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
@@ -21,6 +23,25 @@ from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized
 from passes.isolation.failure import NativeFailure
 from passes.probing.partition import extract
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is ready to be served.
+
+    Attributes:
+        path: its file, named after its content: the provider's names of programs hold neither weights nor operators.
+        session: the second session with it, after a first one has filled a cache.
+        calls: the calls of MIGraphX by which that session found its programs.
+        programs: the number of programs in the cache.
+    """
+
+    path: Path
+    session: Session
+    calls: Calls
+    programs: int
 
 
 @dataclass(frozen=True)
@@ -32,17 +53,36 @@ class Trial:
         samples: inputs on which sessions must be right.
         folder: a folder for temporary files.
         tolerances: how far outputs may be from the reference's.
+        name: the first part of the names of files that are kept.
     """
 
     provider: Provider
     samples: Sequence[Sample]
     folder: Path
     tolerances: Tolerances
+    name: str = "model"
 
     @classmethod
-    def of(cls, model: ir.Model, provider: Provider, samples: Sequence[Sample], folder: Path) -> Trial:
+    def of(
+        cls, model: ir.Model, provider: Provider, samples: Sequence[Sample], folder: Path, name: str = "model"
+    ) -> Trial:
         """Return the trial of a model; a quantized one may round otherwise next to a tie."""
-        return cls(provider, samples, folder, Tolerances("int8") if is_quantized(model) else Tolerances())
+        return cls(provider, samples, folder, Tolerances("int8") if is_quantized(model) else Tolerances(), name)
+
+    def serve(self, model: ir.Model) -> tuple[Served | None, str | None]:
+        """Write a model, let a first session fill a cache, and run a second one; return it and what is wrong, if so."""
+        served = None
+        path = self._written(model)
+        cache = path.with_suffix(".cache")
+        cache.mkdir(exist_ok=True)
+        options = SessionOptions(provider={CACHE_OPTION: str(cache)})
+        try:
+            self.provider.session(path, options)
+            session = self.provider.session(path, options)
+            served = Served(path, session, session.calls, len(list(cache.iterdir())))
+            return served, self.difference(session)
+        except (ProviderError, NativeFailure) as error:
+            return served, error.what
 
     def session(self, model: ir.Model) -> Session:
         """Open a session with a model; raises ProviderError, NativeFailure."""
@@ -70,7 +110,8 @@ class Trial:
 
     def difference(self, session: Session, *, scalars: bool = True) -> str | None:
         """Return how outputs of a session differ from the reference's on the samples that this takes."""
-        reference = Reference(self.folder / "model.onnx")
+        assert isinstance(session.model, Path)
+        reference = Reference(session.model)
         for sample in self.samples:
             given = {name: value for name, value in sample.items() if name in reference.input_names}
             try:
@@ -78,12 +119,27 @@ class Trial:
             except InputError:
                 continue
             outputs = session.run(given)
+            session.runs.append((given, outputs))
             if not scalars:
                 outputs = {name: _shaped_as(output, expected[name]) for name, output in outputs.items()}
             for output in compare(outputs, expected, self.tolerances).outputs:
                 if not output.passed:
                     return f"output {output.name}: {output.reason}"
         return None
+
+    def _written(self, model: ir.Model) -> Path:
+        """Write a model, and return its file, which is named after its content; external data are beside it."""
+        first = self.folder / f"{self.name}.onnx"
+        models.save(model, first)
+        files = sorted(self.folder.glob(f"{glob.escape(first.name)}*"))  # the model sorts before its data
+        digests = [file_digest(file)[: _DIGITS // len(files)] for file in files]
+        path = first.with_name(f"{self.name}-{''.join(digests)}.onnx")
+        if len(files) == 1:
+            return first.rename(path)
+        models.save(model, path)
+        for file in files:
+            file.unlink()
+        return path
 
     def first_failing(self, model: ir.Model, nodes: Sequence[ir.Node]) -> ir.Node:
         """Return the first of some nodes of a model that fails: up to it the model fails, and not before it."""

@@ -19,6 +19,8 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
+from onnx_bridge.verdicts.run_time import work_seconds
+from passes.graphs.cost import Work, work
 from passes.legalize.legalize import Legalize
 
 
@@ -40,6 +42,11 @@ class CleanedModel:
     files: tuple[Future[FileInfo], ...]
     results: PassResults
     products: QuantizedProducts | None
+
+    @property
+    def run_seconds(self) -> float:
+        """The estimated seconds of a run."""
+        return work_seconds(sum((work(node) for node in self.model.graph), Work()), self.plan.runtime)
 
     @property
     def notes(self) -> list[str]:

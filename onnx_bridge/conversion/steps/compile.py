@@ -20,6 +20,7 @@ from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeFailure
 from onnx_bridge.core.files.atomic_write import write_problem
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.gpu.stub import has_all_kernels, stub_version
+from onnx_bridge.provider.provider import Session
 from onnx_bridge.samples.calibration import Calibration
 from passes.probing.partition import Side
 
@@ -34,6 +35,7 @@ class Compiled:
         samples: the file of the samples, kept if MIGraphX cannot read back a program.
         tuning: the archive of tuning results.
         session: how ONNX Runtime's provider runs the whole; None for programs of MIGraphX.
+        served: the session itself.
         gpu_programs: the programs for a GPU elsewhere; empty unless the request names its architecture.
     """
 
@@ -45,6 +47,7 @@ class Compiled:
     tuning: FileInfo | None
     notes: tuple[str, ...]
     session: SessionInfo | None = None
+    served: Session | None = None
     gpu_programs: tuple[GpuProgramInfo, ...] = ()
 
 

@@ -6,6 +6,7 @@ operators. So the name of the file has a digest of its content: another model ne
 
 from __future__ import annotations
 
+import glob
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +16,12 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.entries import FileInfo, SessionInfo, TensorInfo
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.conversion.serving.placing import Placed, place
+from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.conversion.steps.clean import CleanedModel
-from onnx_bridge.conversion.steps.compile import Compiled
+from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.model import io as models
-from onnx_bridge.provider.provider import CACHE_OPTION, Provider, SessionOptions
+from onnx_bridge.provider.provider import Provider
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 from passes.graphs.cost import estimate
@@ -29,7 +29,11 @@ from passes.graphs.scopes import required_inputs
 from passes.graphs.traversal import with_nested
 from passes.probing.partition import Partition, Partitioning, Side, is_constant
 
-_DIGITS = 12
+
+def compile_or_place(cleaned: CleanedModel) -> Compiled:
+    """Compile a cleaned model, or place its nodes if it is for ONNX Runtime; errors are those of either."""
+    provider = cleaned.plan.provider
+    return partition_and_compile(cleaned) if provider is None else place_for(provider, cleaned)
 
 
 def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
@@ -40,15 +44,31 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
         ProviderError, NativeFailure: the sessions fail, though they were right before.
     """
     conversion = cleaned.plan
-    with conversion.stopwatch(Stage.COMPILE):
-        placed = place(cleaned.model, cleaned.verdicts, provider, _samples(cleaned))
-        model = placed.model
+    with (
+        conversion.stopwatch(Stage.COMPILE),
+        tempfile.TemporaryDirectory(prefix="placed-", dir=conversion.folder) as folder,
+    ):
+        trial = Trial.of(cleaned.model, provider, _samples(cleaned), Path(folder), conversion.source.name)
+        content = [file.result() for file in cleaned.files]
+        placed = place(cleaned.model, cleaned.verdicts, trial, [info.sha256 for info in content])
+        served, model = placed.served, placed.model
         cleaned = replace(cleaned, model=model)
-        for file in cleaned.files:
-            (conversion.folder / file.result().file).unlink()
-        path = _written(conversion.folder, conversion.source.name, cleaned)
-        files = [path, *sorted(file for file in conversion.folder.glob("*.onnx.data"))]
-        session = _session_info(provider, path)
+        for info in content:
+            (conversion.folder / info.file).unlink()
+        files = [
+            file.rename(conversion.folder / file.name)
+            for file in sorted(served.path.parent.glob(f"{glob.escape(served.path.name)}*"))
+        ]
+        path = files[0]
+        provider.keep(served.session, path)
+    whole_nodes = len(served.session.on_provider)
+    session = SessionInfo(
+        nodes=whole_nodes,
+        rest=len(served.session.nodes) - whole_nodes,
+        programs=served.programs,
+        calls={name: served.calls[name] for name in ("load", "parse", "compile")},
+        by=provider.note,
+    )
     nodes = tuple(node for node in model.graph if not is_constant(node))
     whole = Partition(Side.HOST, nodes, tuple(required_inputs(model)), tuple(model.graph.outputs))
     hidden = {node: why for node in nodes if (why := _why(node, placed))}
@@ -58,7 +78,8 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
     notes = [f"{session.by}: {session.nodes} nodes by the provider, {session.rest} by ONNX Runtime's CPU"]
     if provider.stubbed:
         notes.append("without a GPU there are no programs for it here: `python run.py` beside the card fills the cache")
-    return Compiled(replace(cleaned, path=path, files=infos), partitioned, (), None, None, None, tuple(notes), session)
+    cleaned = replace(cleaned, path=path, files=infos)
+    return Compiled(cleaned, partitioned, (), None, None, None, tuple(notes), session, served.session)
 
 
 def _why(node: ir.Node, placed: Placed) -> str:
@@ -68,31 +89,12 @@ def _why(node: ir.Node, placed: Placed) -> str:
 
 
 def _samples(cleaned: CleanedModel) -> list[Sample]:
+    """Return samples to run sessions on; none for a model whose run takes longer than a proof may."""
+    request = cleaned.plan.request
+    if cleaned.run_seconds > request.prove_budget and request.prove != "always":
+        return []
     infos = [TensorInfo.of(value) for value in required_inputs(cleaned.model)]
     try:
         return list(suitable(cleaned.plan.source.view(), {info.name: info.shape for info in infos}))
     except InputError:  # the proof says that nothing can be generated
         return []
-
-
-def _written(folder: Path, name: str, cleaned: CleanedModel) -> Path:
-    """Write the model into a folder, and return its file, which is named after its content."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix="placed-") as temporary:
-        first = Path(temporary) / f"{name}.onnx"
-        models.save(cleaned.model, first)
-        digests = [file_digest(file) for file in sorted(Path(temporary).iterdir())]
-    path = folder / f"{name}-{''.join(digest[: _DIGITS // len(digests)] for digest in digests)}.onnx"
-    models.save(cleaned.model, path)
-    return path
-
-
-def _session_info(provider: Provider, path: Path) -> SessionInfo:
-    """Open two sessions with the same cache: the first fills it, the second must find all programs there."""
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as cache:
-        options = SessionOptions(provider={CACHE_OPTION: cache})
-        first = provider.session(path, options)
-        second = provider.session(path, options)
-        calls = {name: second.calls[name] for name in ("load", "parse", "compile")}
-        programs = len(list(Path(cache).iterdir()))
-    nodes = len(first.on_provider)
-    return SessionInfo(nodes, len(first.nodes) - nodes, programs, calls, provider.note)

@@ -35,7 +35,7 @@ from onnx_bridge.conversion.proving.comparison import (
 from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.conversion.steps.describe import describe
 from onnx_bridge.conversion.steps.resolve import Plan
-from onnx_bridge.conversion.steps.witness import OutOfTime, Witnesses, run_seconds
+from onnx_bridge.conversion.steps.witness import OutOfTime, Witnesses
 from onnx_bridge.core.errors import ParityError
 from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
@@ -112,7 +112,7 @@ class _Prover:
             return BundleProof(unproven=f"{real}; {why}", comparable=not refused and load_error(self._model) is None)
 
     def _at_real_size(self) -> BundleProof:
-        seconds = run_seconds(self.compiled) * (len(self.samples) or SAMPLES)
+        seconds = self.compiled.cleaned.run_seconds * (len(self.samples) or SAMPLES)
         budget = self.request.prove_budget
         unlimited = self.request.prove == "always" or self.plan.target == "gpu"
         if seconds > budget and not unlimited:

@@ -116,6 +116,8 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
     tuning = TuningResults(options.tuning, origin)
     worker = workers.shared(runtime, {**options.environment, **tuning.environment})
     worker.launch()  # it starts while the model is cleaned
+    if provider is not None:
+        provider.launch()
     if request.prove != "never":
         evaluations.launch()
     limits = request.limits

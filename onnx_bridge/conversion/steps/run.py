@@ -8,9 +8,8 @@ from pathlib import Path
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.source import ModelSource, Source
 from onnx_bridge.conversion.steps.clean import clean
-from onnx_bridge.conversion.steps.compile import partition_and_compile
 from onnx_bridge.conversion.steps.describe import describe
-from onnx_bridge.conversion.steps.place import place_for
+from onnx_bridge.conversion.steps.place import compile_or_place
 from onnx_bridge.conversion.steps.prove import prove
 from onnx_bridge.conversion.steps.publish import publish
 from onnx_bridge.conversion.steps.resolve import resolve
@@ -29,6 +28,6 @@ def run(
     """Convert a model as a request says, proven on ``samples`` (default: a generated one); errors as `convert`."""
     with resolve(Source.of(model), out, request, progress) as plan:
         cleaned = clean(plan)
-        compiled = partition_and_compile(cleaned) if plan.provider is None else place_for(plan.provider, cleaned)
+        compiled = compile_or_place(cleaned)
         manifest = prove(compiled, describe(compiled), samples)
         return publish(manifest, plan)

@@ -18,13 +18,12 @@ from onnx_bridge.conversion.proving.decisions import different_decision
 from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import clean
-from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
+from onnx_bridge.conversion.steps.compile import Compiled
+from onnx_bridge.conversion.steps.place import compile_or_place
 from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.errors import BridgeError, ParityError
 from onnx_bridge.model.resized import resize
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.verdicts.run_time import work_seconds
-from passes.graphs.cost import Work, work
 from passes.isolation.limits import Limits
 
 _SHARE = 6
@@ -48,12 +47,6 @@ class Witness:
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
-
-
-def run_seconds(compiled: Compiled) -> float:
-    """Return the estimated seconds of a run."""
-    total = sum((work(node) for node in compiled.cleaned.model.graph), Work())
-    return work_seconds(total, compiled.cleaned.plan.runtime)
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,7 @@ class Witnesses:
         real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}
         free = open_axes(self.original.model, real)
         axes = free or fixed_axes(real, self._runs)
-        seconds, budget = run_seconds(self.compiled), self.compiled.cleaned.plan.request.prove_budget
+        seconds, budget = self.compiled.cleaned.run_seconds, self.compiled.cleaned.plan.request.prove_budget
         estimates = [(seconds * share(small, real), small) for small in smaller_shapes(real, axes)]
         fitting = sorted((pair for pair in estimates if pair[0] <= budget), key=lambda pair: -pair[0])
         quick = [pair for pair in fitting if pair[0] <= budget / _SHARE]
@@ -104,11 +97,11 @@ class Witnesses:
 
         try:
             with resolve(self._source(witness), self.folder / "witness", self._request(witness), progress) as small:
-                compiled = partition_and_compile(clean(small))
+                compiled = compile_or_place(clean(small))
                 conversions = ((whole.cleaned.model, whole.partitioned) for whole in (self.compiled, compiled))
                 if (difference := different_decision(*conversions)) is not None:
                     raise Unprovable(f"the witness is not converted by the same decisions: {difference}")
-                if (seconds := run_seconds(compiled)) > plan.request.prove_budget:
+                if (seconds := compiled.cleaned.run_seconds) > plan.request.prove_budget:
                     raise Unprovable(f"a run would take about {seconds:.3g} s")
                 yield compiled, replace(self.original, shapes={} if witness.open else witness.shapes)
         except ParityError:
