@@ -17,6 +17,7 @@ from onnx_bridge.emulation.comgr import Line
 from onnx_bridge.emulation.errors import KernelFault, NotEmulated
 from onnx_bridge.emulation.library import library
 from onnx_bridge.emulation.translate import INSTRUCTION, Translation, translate
+from onnx_bridge.emulation.translations import kept
 
 Disassemble = Callable[[bytes, int, str], list[Line]]
 """`comgr.Comgr.disassemble`, or a process that has it."""
@@ -115,7 +116,11 @@ class Program:
         self._machine.emulator_load.restype = self._machine.emulator_image.restype = ctypes.c_void_p
         table = [tuple(line.split(" ")) for line in self._machine.emulator_table().decode().splitlines()]
         code = self.code_object.image[begin:end]
-        self.translation: Translation = translate(disassemble(code, begin, isa), code, table, wave, self._old)
+
+        def made() -> Translation:
+            return translate(disassemble(code, begin, isa), code, table, wave, self._old)
+
+        self.translation = kept(self.code_object.digest, wave, made)
         self._handle = self._load()
         weakref.finalize(self, self._machine.emulator_unload, self._handle)
 

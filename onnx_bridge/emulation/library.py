@@ -47,7 +47,12 @@ def build(wave: int) -> Path:
         for made in objects:
             made.unlink()
 
-    return kept_folder("emulation", f"machine{wave}-{_digest()[:16]}", fill) / _LIBRARY
+    return kept_folder("emulation", machine_name(wave), fill) / _LIBRARY
+
+
+def machine_name(wave: int) -> str:
+    """Return a name that changes with the sources of the machine, and with what it is built by and for."""
+    return f"machine{wave}-{_digest()[:16]}"
 
 
 @functools.cache

@@ -35,7 +35,7 @@ _SELECTS = {"DWORD": 0, **{f"BYTE_{k}": 1 + k for k in range(4)}, "WORD_0": 5, "
 _UNUSED = {"UNUSED_PAD": 0, "UNUSED_SEXT": 1, "UNUSED_PRESERVE": 2}
 _SCALES = {"mul:2": 1, "mul:4": 2, "div:2": 3}
 _IGNORED = re.compile(r"glc|slc|dlc|nv|sc0|sc1|nt|off|th:\w+|scope:\w+|done|offen|idxen|fi:1|clamp|mul:\d|div:2")
-_KEPT_BELOW_GFX10 = re.compile(r"v_(fma|mad|div_fixup)_f16|v_mad_[ui]16|v_fma_mix.*")
+_KEPT_BELOW_GFX10 = re.compile(r"v_(fma|mad|div_fixup)_f16|v_mad_[ui]16|v_fma_mix.*|v_cvt_pk_(fp8|bf8)_f32")
 _HALVES = {"h", "w", "s"}
 _WIDE = {"d", "U", "I", "P"}
 _SIGNED_IMMEDIATE = re.compile(r"s_(movk|cmovk|addk|mulk|cmpk)_.*i32")
@@ -314,7 +314,7 @@ class _Translator:
         self._only(
             modifiers,
             *("op_sel", "op_sel_hi", "neg_lo", "neg_hi", "dst_sel", "dst_unused", "src0_sel", "src1_sel"),
-            *("row_mask", "bank_mask", "bound_ctrl", *_MOVES),
+            *("row_mask", "bank_mask", "bound_ctrl", "byte_sel", *_MOVES),
         )
 
     def _select(self, n: int, operand: Operand, letter: str, modifiers: dict[str, str], count: int) -> tuple[int, int]:
@@ -333,6 +333,8 @@ class _Translator:
             return 0, 0
         if letter == "m":
             return bit("op_sel", 0) | bit("op_sel_hi", 0) << 1, 0
+        if "byte_sel" in modifiers:
+            return _SELECTS[f"BYTE_{modifiers['byte_sel']}"], 0
         if f"src{n}_sel" in modifiers:
             return _SELECTS[modifiers[f"src{n}_sel"]], 0
         if operand.half:
