@@ -3,7 +3,8 @@
 Two conversions have the same key if and only if nothing that matters differs: the bytes of the model and of its
 weights, shapes, frozen values, the pipeline, the code that decides (of users' passes, of the project, and the versions
 of the libraries that it computes with), the version of MIGraphX, the variables that MIGraphX reads, the target and the
-GPU's architecture. Names, dates and limits do not matter.
+GPU's architecture, and, for a GPU elsewhere, the packages of the compiler and the stub. Names, dates and limits do not
+matter.
 
 Keys are a chain: the key of a comparison includes that of the conversion, which includes that of the cleaning. A change
 of an outer one leaves the inner ones as they are, so that only the stages behind it are repeated.
@@ -22,6 +23,7 @@ from onnx_bridge.conversion.precision.precision import BY_PASS, samples_digest
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import file_digest, json_digest
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import resolve_target
@@ -63,6 +65,7 @@ def cleaning_key(
             "precision": _precision(request) if request.precision in BY_PASS else None,
             "probe budget": request.probe_budget,
             "rehearse": request.rehearsed,
+            **({"compiler": machine.compiler} if named_architecture(request.target) else {}),
             **({"for": request.application, "layout": request.layout} if request.application else {}),
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,

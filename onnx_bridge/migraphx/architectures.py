@@ -31,6 +31,11 @@ class Architecture:
     lds: int = 65536
 
     @property
+    def options(self) -> dict[str, str | int]:
+        """The options of the target ``gpu`` with which MIGraphX, if it has them, compiles for it without such a GPU."""
+        return {"gpu_arch": self.name, "gpu_num_cu": self.units}
+
+    @property
     def described(self) -> str:
         """The text that `hip.cpp` reads."""
         numbers = (self.mach, *self.version, self.units, self.wavefront, self.memory, self.lds)

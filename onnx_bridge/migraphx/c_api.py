@@ -7,6 +7,7 @@ which captures standard error, adds the message.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import weakref
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.program import COMPILE_OPTIONS, STORAGE, TYPES, DynamicDimension, OnnxOptions, Shape, Tensor
 
 LIBRARY = "libmigraphx_c.so.3"
@@ -92,8 +94,8 @@ class CLibrary:
 
     def has_target(self, name: str) -> bool:
         try:
-            self.create("target", "target_create", name.encode())
-        except StatusError:
+            _target(self, name)
+        except (StatusError, MissingFeature):
             return False
         return True
 
@@ -178,7 +180,11 @@ class CProgram:
 
 
 def _target(library: CLibrary, name: str) -> Handle:
-    return library.create("target", "target_create", name.encode())
+    """Return a target; of ``gpu:ARCHITECTURE``, which not each version can, the GPU need not be there."""
+    architecture = named_architecture(name)
+    if architecture is None:
+        return library.create("target", "target_create", name.encode())
+    return library.create("target", "target_create_with_options", b"gpu", json.dumps(architecture.options).encode())
 
 
 def _onnx_options(library: CLibrary, options: OnnxOptions) -> Handle:

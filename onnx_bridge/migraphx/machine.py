@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onnx_bridge.migraphx.gpu.compiler import compiler_identity
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import gpu_architecture
 
@@ -22,17 +23,20 @@ class Machine:
         architecture: the architecture of its GPU ("gfx942"); None without one.
         environment: the environment variables that change the program which MIGraphX compiles.
         targets: the targets that its MIGraphX has libraries for.
+        compiler: the identity of what compiles for GPUs elsewhere; empty without it.
     """
 
     identity: str
     architecture: str | None
     environment: Mapping[str, str]
     targets: tuple[str, ...]
+    compiler: str = ""
 
     @classmethod
     def here(cls, runtime: Runtime) -> Machine:
         """Describe this machine with one of its runtimes."""
-        return cls(runtime.identity, gpu_architecture(), compile_environment(os.environ), tuple(runtime.targets))
+        environment, compiler = compile_environment(os.environ), compiler_identity(runtime)
+        return cls(runtime.identity, gpu_architecture(), environment, tuple(runtime.targets), compiler)
 
     @classmethod
     def of(cls, runtime: Runtime | Machine) -> Machine:

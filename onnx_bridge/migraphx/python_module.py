@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.c_api import LIBRARY, CLibrary, MissingFeature, read_tensor
 from onnx_bridge.migraphx.program import (
     COMPILE_OPTIONS,
@@ -95,10 +96,17 @@ class ModuleLibrary:
 
     def has_target(self, name: str) -> bool:
         try:
-            self.module.get_target(name)
-        except RuntimeError:
+            self.target(name)
+        except (RuntimeError, TypeError):  # there is no such library, or no such option
             return False
         return True
+
+    def target(self, name: str) -> Any:
+        """Return a target; of ``gpu:ARCHITECTURE``, which not each version can, the GPU need not be there."""
+        architecture = named_architecture(name)
+        if architecture is None:
+            return self.module.get_target(name)
+        return self.module.get_target("gpu", **architecture.options)
 
     def _onnx_options(self, options: OnnxOptions) -> dict[str, Any]:
         """Return the options that are set, as the module's arguments."""
@@ -138,7 +146,7 @@ class ModuleProgram:
         return [shape_of(shape) for shape in self._program.get_output_shapes()]
 
     def compile(self, target: str, **options: bool) -> None:
-        self._program.compile(self._library.module.get_target(target), **COMPILE_OPTIONS | options)
+        self._program.compile(self._library.target(target), **COMPILE_OPTIONS | options)
 
     def run(self, parameters: Mapping[str, Tensor], *, copy: bool = True) -> list[Tensor]:
         for name, tensor in parameters.items():

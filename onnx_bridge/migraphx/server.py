@@ -70,8 +70,12 @@ class Server:
 
     def _do_compile(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         program = self._programs[request["program"]]
-        program.compile(request["target"], **request["options"])
+        self._programs[request["program"]] = program = self._compiled(program, request["target"], request["options"])
         return _describe(program), {}
+
+    def _compiled(self, program: Program, target: str, options: Mapping[str, bool]) -> Program:
+        program.compile(target, **options)
+        return program
 
     def _do_pass_groups(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         return {"groups": pass_library.load(Path(request["library"])).groups}, {}
@@ -147,7 +151,7 @@ class Server:
             shapes = _describe(program)["outputs"]
             if passes is not None:
                 _run_gpu_passes(program, passes)
-            program.compile(target)
+            program = self._compiled(program, target, {})
             if probe["reload"]:
                 program = reloaded(program, self._library)
             outputs = {

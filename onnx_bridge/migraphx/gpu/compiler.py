@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +30,17 @@ class GpuCompiler(Rehearsal):
 
     Attributes:
         architecture: the architecture.
+        by_itself: whether MIGraphX has options for an architecture, so that it needs no stub to compile.
     """
 
     architecture: Architecture
+    by_itself: bool = False
 
-    target = "gpu"
     slower = 20.0
+
+    @property
+    def target(self) -> str:
+        return f"gpu:{self.architecture.name}" if self.by_itself else "gpu"
 
     @property
     def computes(self) -> bool:
@@ -64,8 +69,7 @@ class GpuCompiler(Rehearsal):
 
     @property
     def key(self) -> str:
-        record = InstallRecord.read(self.runtime.path)
-        return f"{record.identity if record else self.runtime.identity} {stub_version()} {self.architecture.described}"
+        return f"{_identity(self.runtime)} {self.architecture.described} {self.target}"
 
     def first(self, count: int) -> GpuCompiler:
         return self
@@ -91,17 +95,37 @@ class GpuCompiler(Rehearsal):
 def gpu_compiler(runtime: Runtime, architecture: Architecture) -> GpuCompiler:
     """Return the compiler for an architecture: the runtime itself, or another one here of its version.
 
+    Whether MIGraphX compiles for an architecture by itself is not known by its version: it is asked for such a target.
+
     Raises:
         RuntimeNotFound: no runtime here compiles kernels, or there is no C++ compiler.
         RuntimeFailure: the stub cannot be built.
     """
+    candidate = next(_compilers(runtime), None)
+    if candidate is None:
+        raise RuntimeNotFound(
+            f"no MIGraphX {runtime.version} on this machine can compile for a GPU that is not there",
+            where=f"target gpu:{architecture.name}",
+            hint="onnx-bridge runtime install --gpu-compiler",
+        )
+    folders = (stub_libraries(candidate.gpu_libraries), *candidate.library_path)
+    stubbed = replace(candidate, library_path=folders)
+    by_itself = workers.shared(candidate).has_target(f"gpu:{architecture.name}")
+    return GpuCompiler(stubbed, (f"compiling for {architecture.name}",), architecture, by_itself)
+
+
+def compiler_identity(runtime: Runtime) -> str:
+    """Return a text that changes with what `gpu_compiler` compiles with: packages and stub; empty without them."""
+    return next(map(_identity, _compilers(runtime)), "")
+
+
+def _identity(runtime: Runtime) -> str:
+    record = InstallRecord.read(runtime.path)
+    return f"{record.identity if record else runtime.identity} {stub_version()}"
+
+
+def _compilers(runtime: Runtime) -> Iterator[Runtime]:
+    """Yield the runtimes here of the same version that compile kernels, the runtime itself first."""
     for candidate in (runtime, *installed()):
         if candidate.compiles_kernels and candidate.version == runtime.version:
-            folders = (stub_libraries(candidate.gpu_libraries), *candidate.library_path)
-            stubbed = replace(candidate, library_path=folders)
-            return GpuCompiler(stubbed, (f"compiling for {architecture.name}",), architecture)
-    raise RuntimeNotFound(
-        f"no MIGraphX {runtime.version} on this machine can compile for a GPU that is not there",
-        where=f"target gpu:{architecture.name}",
-        hint="onnx-bridge runtime install --gpu-compiler",
-    )
+            yield candidate

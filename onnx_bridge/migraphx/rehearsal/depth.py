@@ -24,10 +24,13 @@ class Rehearsal(ABC):
     runtime: Runtime
     groups: tuple[str, ...]
 
-    target: ClassVar[str] = "ref"
-    """The target that programs are compiled for."""
     slower: ClassVar[float] = 3.0
     """The factor by which a probe may take longer than on ``ref``."""
+
+    @property
+    def target(self) -> str:
+        """The target that programs are compiled for."""
+        return "ref"
 
     @property
     def computes(self) -> bool:

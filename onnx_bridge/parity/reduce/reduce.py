@@ -135,7 +135,7 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
     )
     notes = list(localizer.notes)
     if isinstance(passes, GpuCompiler):
-        environment = replace(environment, target=passes.target)
+        environment = replace(environment, target="gpu")
         notes = [passes.note, *notes]
     elif passes is not None:
         whole = Submodel(minimal.model, [{**minimal.sample}], [{**minimal.expected}], [0])

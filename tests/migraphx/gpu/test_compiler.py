@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import onnx
 import pytest
 
+from onnx_bridge.conversion.keys import cleaning_key
 from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeNotFound
+from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.architectures import ARCHITECTURES, named_architecture
+from onnx_bridge.migraphx.c_api import CLibrary
 from onnx_bridge.migraphx.gpu import compiler
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler, gpu_compiler
 from onnx_bridge.migraphx.install.debian_packages import GPU_LIBRARIES
 from onnx_bridge.migraphx.install_record import InstallRecord
+from onnx_bridge.migraphx.python_module import ModuleLibrary, ModuleProgram
 from onnx_bridge.migraphx.runtime import Runtime, find
+from onnx_bridge.requests.conversion import ConvertRequest
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +83,74 @@ def test_what_only_the_gpu_target_refuses(gfx942: GpuCompiler) -> None:
 def test_architectures_are_validated() -> None:
     with pytest.raises(InputError, match="gfx942"):
         named_architecture("gpu:gfx924")
+
+
+_MODULE = """
+__version__ = "2.99.0"
+class Program:
+    def compile(self, target, **options): self.compiled = target
+def get_target(name, {options}): return {{"name": name, **options}}
+"""
+
+
+@pytest.mark.parametrize(("options", "expected"), [("**options", True), ("options={}", False)])
+def test_a_module_that_compiles_for_another_gpu_is_told_which(options: str, expected: bool, tmp_path: Path) -> None:
+    """It is known by asking: a module without the options has no such target."""
+    (tmp_path / "migraphx.py").write_text(_MODULE.format(options=options))
+    library = ModuleLibrary(tmp_path / "migraphx.py")
+    assert (library.has_target("gpu"), library.has_target("gpu:gfx942")) == (True, expected)
+    if expected:
+        program = ModuleProgram(library, library.module.Program())
+        program.compile("gpu:gfx1100")
+        assert program._program.compiled == {"name": "gpu", "gpu_arch": "gfx1100", "gpu_num_cu": 48}
+
+
+def test_the_options_of_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+
+    def create(_: Any, name: bytes, options: bytes) -> int:
+        given.append(name + options)
+        return 0
+
+    library = CLibrary.__new__(CLibrary)
+    library.version = "2.99.0"
+    functions = {"migraphx_target_create": lambda *_: 0, "migraphx_target_destroy": lambda *_: 0}
+    library._dll = SimpleNamespace(**functions)
+    assert not library.has_target("gpu:gfx942")
+    library._dll = SimpleNamespace(migraphx_target_create_with_options=create, **functions)
+    assert library.has_target("gpu:gfx942")
+    assert given == [b'gpu{"gpu_arch": "gfx942", "gpu_num_cu": 304}']
+
+
+def test_options_for_an_architecture_are_preferred_to_the_stub(
+    monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
+    architecture = ARCHITECTURES["gfx942"]
+    plain = gpu_compiler(find("private"), architecture)
+    monkeypatch.setattr(workers.Worker, "has_target", lambda _, name: name == "gpu:gfx942")
+    chosen = gpu_compiler(find("private"), architecture)
+    assert (plain.target, chosen.target) == ("gpu", "gpu:gfx942")
+    assert plain.key != chosen.key
+
+
+def test_what_compiles_is_part_of_the_key_of_a_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages that compile kernels, and the stub, but only of a conversion for a GPU elsewhere."""
+    found = find("private")
+
+    def keys() -> list[str | None]:
+        requests = (ConvertRequest(target="gpu:gfx942"), ConvertRequest(target="ref"))
+        return [cleaning_key("source", request, found) for request in requests]
+
+    before, record = keys(), InstallRecord.read(found.path)
+    assert record is not None
+    for name, changed in (("stub_version", lambda: "other"), ("InstallRecord", None)):
+        value = changed or SimpleNamespace(read=lambda _: replace(record, identity="other packages"))
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler, name, value)
+            (elsewhere, here) = keys()
+        assert elsewhere != before[0]
+        assert here == before[1]
+    assert keys() == before
 
 
 def test_a_machine_without_the_compiler(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> None:
