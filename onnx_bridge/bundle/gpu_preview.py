@@ -58,6 +58,7 @@ class GpuPreview:
         self.programs = [_Rehearsed(program, bundle.path, self) for program in bundle.programs]
         self.bundle = copy.copy(bundle)
         self.bundle.programs = [*self.programs]
+        self.bundle.__dict__.pop("decoder", None)  # which has the programs of the original
 
     @cached_property
     def rehearsal(self) -> Rehearsal:

@@ -67,6 +67,10 @@ class RemoteProgram:
         self.coverage = Counter(answer["coverage"])
         return [outputs[str(index)] for index in range(len(outputs))]
 
+    def trace(self, parameters: Mapping[str, Tensor], wanted: Sequence[tuple[str, int]]) -> TensorMessage:
+        """Run an emulated program, and return what kernels write (`onnx_bridge.migraphx.gpu.kernels`)."""
+        return self._request("trace", parameters, wanted=wanted)
+
     def save(self, path: Path) -> None:
         self._request("save", path=str(path.absolute()))
 

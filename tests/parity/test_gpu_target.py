@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from fixtures.suites.gpu import planted
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 
@@ -64,6 +66,63 @@ def test_wrong_numbers_of_a_kernel_are_found(tmp_path: Path) -> None:
     assert report.fault is not None
     assert (report.fault.component.value, report.fault.kind.value) == ("rehearsal", "wrong")
     assert [node.operator for node in report.fault.nodes] == ["Max"]
+    kernel = report.fault.kernel
+    assert kernel is not None
+    assert (kernel.symbol, kernel.value, kernel.index, kernel.actual) == ("max_kernel", "m", (0,), 2)
+    assert np.isnan(kernel.expected)
+    assert any(text.startswith("v_max") for text in kernel.instructions)
+    assert "confirm on hardware" in report.summary
+
+
+def test_an_edited_instruction_is_found_in_its_kernel(tmp_path: Path) -> None:
+    """An addition becomes a subtraction in one of three kernels of a bundle's program."""
+    text = "(float[2,4] x, float[4,2] w) => (float[2,2] y, float[2,4] t) "
+    text += "{ e = Exp(x) t = Softmax(e) p = MatMul(t, w) a = Add(p, p) y = Sin(a) }"
+    bundle = onnx_bridge.convert(model(text), tmp_path / "bundle", target=TARGET)
+    assert onnx_bridge.check(bundle, target=TARGET).passed
+    edits = [edit for edit in planted.edits(bundle.path) if edit.kernel == "add_sin_kernel"]
+    assert edits
+    for edit in edits:
+        with planted.edited(bundle.path, edit):
+            report = onnx_bridge.check(onnx_bridge.load(bundle.path), target=TARGET)
+        if any(leg.differs for leg in report.legs):
+            break
+    assert any("kernel add_sin_kernel" in note and "y[" in note for note in report.notes)
+
+
+def test_buckets_are_emulated(tmp_path: Path) -> None:
+    text = "(float[N,4] x) => (float[N,4] y) { e = Exp(x) y = Softmax(e) }"
+    bundle = onnx_bridge.convert(model(text), tmp_path / "bundle", target=TARGET, buckets={"N": [2, 4]})
+    report = onnx_bridge.check(bundle, target=TARGET)
+    assert report.passed
+    assert [leg.name for leg in report.legs if "emulated gfx942" in leg.name and leg.comparisons] == [
+        f"bucket N={size}, emulated gfx942" for size in (2, 4)
+    ]
+    assert any("kernels" in note for note in report.notes)
+
+
+SUMS = """(int64[batch, tokens] input_ids, float[batch, 1, 8] past_state)
+    => (float[batch, tokens, 16] logits, float[batch, 1, 8] present_state) <int64 axis = {1}, int64[1] last = {-1}> {
+        x = Gather(table, input_ids) c = CumSum(x, axis) s = Add(c, past_state) t = Tanh(s) logits = MatMul(t, o)
+        present_state = Gather<axis = 1>(s, last) }"""
+
+
+def test_decoders_are_emulated(tmp_path: Path) -> None:
+    proto, random = (
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {SUMS}'),
+        np.random.default_rng(0),
+    )
+    for name, shape in {"table": (16, 8), "o": (8, 16)}.items():
+        weights = random.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    onnx.save(proto, tmp_path / "model.onnx")
+    sizes: dict[str, Any] = {"decoder": True, "max_length": 16, "prefill": [4]}
+    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "bundle", target="ref", **sizes)
+    report = onnx_bridge.check(bundle, target=TARGET)
+    assert report.passed
+    emulated = [leg for leg in report.legs if "emulated gfx942" in leg.name]
+    assert len(emulated) * 2 == len(report.legs)
+    assert all(leg.comparisons for leg in emulated)
 
 
 def test_a_program_alone_is_not_proven(tmp_path: Path) -> None:

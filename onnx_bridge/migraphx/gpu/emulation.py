@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ _ConvolutionHook = CFUNCTYPE(c_int, POINTER(Convolution))
 _PoolingHook = CFUNCTYPE(c_int, POINTER(Pooling))
 
 
+@dataclass
+class Trace:
+    """The bytes that kernels wrote, and the instructions that they executed, as text, each once.
+
+    A kernel's last argument is the address that it writes to.
+    """
+
+    wanted: Sequence[tuple[str, int]]
+    written: list[bytes] = field(default_factory=list)
+    executed: list[list[str]] = field(default_factory=list)
+
+    def add(self, kernel: str, arguments: bytes, executed: Counter[str]) -> None:
+        """Add a launch, if it is the next one that is wanted."""
+        name, size = self.wanted[len(self.written)] if len(self.written) < len(self.wanted) else ("", 0)
+        if kernel == name:
+            self.written.append(ctypes.string_at(int.from_bytes(arguments[-8:], "little"), size))
+            self.executed.append(list(executed))
+
+
 class Emulation:
     """What carries out launches and products; `coverage` counts them since it was last read.
 
@@ -52,6 +72,7 @@ class Emulation:
         self._counts: Counter[str] = Counter()
         self._running = False
         self._error: Exception | None = None
+        self._trace: Trace | None = None
         self._hooks = {
             "launch": _LaunchHook(lambda call: self._computed("kernels", self._launch, call)),
             "product": _ProductHook(lambda call: self._computed("products", multiply, call)),
@@ -79,6 +100,20 @@ class Emulation:
         counts, self._counts = self._counts, Counter()
         return dict(counts)
 
+    def traced(self, wanted: Sequence[tuple[str, int]], run: Callable[[], object]) -> Trace:
+        """Return what the launches of a run write, of those that are wanted, in order.
+
+        Args:
+            wanted: the name of each kernel, and the bytes that it writes.
+            run: runs a program.
+        """
+        trace = self._trace = Trace(wanted)
+        try:
+            run()
+        finally:
+            self._trace = None
+        return trace
+
     def _launch(self, launched: _Launched) -> None:
         data = ctypes.string_at(launched.code, launched.code_size)
         key = hashlib.sha256(data).digest()
@@ -91,7 +126,10 @@ class Emulation:
             arguments = ctypes.string_at(launched.arguments, launched.arguments_size)
         grid, size = ((axes[0], axes[1], axes[2]) for axes in (launched.threads, launched.workgroup))
         launch = Launch(grid, size, arguments, launched.lds, self._allocations())
+        before = program.counts() if self._trace is not None else Counter[str]()
         self._counts["instructions"] += program.launch(name, launch)
+        if self._trace is not None:
+            self._trace.add(name, arguments, program.counts() - before)
 
     def _computed(self, what: str, work: Callable[[Any], None], call: Any) -> int:
         """Carry out a call, unless MIGraphX only compiles, and count it; returns 0, or another number if it failed."""

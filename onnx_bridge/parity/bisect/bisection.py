@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import NOT_DETERMINED, Step
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.model.provenance import module, operator
+from onnx_bridge.parity.bisect.kernel_fault import KernelFault
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
 from onnx_bridge.requests.parity import LowPrecision
@@ -87,6 +88,7 @@ class Fault(JsonRecord):
         before: the nodes that this application removed or changed.
         after: the nodes that it added.
         group: the first group of the gpu target's passes after which it shows, in a rehearsal.
+        kernel: the kernel at fault, if programs are emulated and it is one.
     """
 
     component: Component
@@ -104,11 +106,13 @@ class Fault(JsonRecord):
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     group: str = ""
+    kernel: KernelFault | None = None
 
     @property
     def sentence(self) -> str:
         """The component and nodes at fault, and the message, in one sentence."""
-        return f"{self._blame()}: {' '.join(self.message.split())}"
+        kernel = "" if self.kernel is None else f"; {self.kernel}"
+        return f"{self._blame()}: {' '.join(self.message.split())}{kernel}"
 
     def _blame(self) -> str:
         nodes = listed([str(node) for node in self.nodes])

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.padding import bucket_samples
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.migraphx import runtime as runtimes
-from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.checking.baseline import original_of, rehearsed, tolerances_of_bundle
+from onnx_bridge.parity.checking.baseline import original_of, tolerances_of_bundle
+from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.reference_runs import versions
-from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
@@ -44,32 +43,34 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     reference = Reference(original)
     buckets = [program.dims for program in bundle.manifest.programs]
     tolerances, _ = tolerances_of_bundle(request, bundle)
-    sides: list[tuple[str, Bundle | GpuPreview, Tolerances]] = [("", bundle, tolerances)]
-    passes = rehearsal(request.rehearsed, runtimes.find(bundle.programs[0].runtime_name))
-    if passes is not None and passes.computes:
-        preview = GpuPreview(bundle, passes)
-        sides.append((", as a GPU computes quantization", preview, rehearsed(tolerances, bundle)))
-    legs = []
-    for info, (how, side, allowed) in itertools.product(bundle.manifest.programs, sides):
-        name = f"bucket {label(info.dims)}{how}"
-        tell(name)
-        sizes = {
-            tuple(dims.items()): dims for dims in (info.dims, inside(info.dims, buckets, bundle.manifest.exact))
-        }.values()
-        comparisons = (
-            compare(side(sample), reference.run({**sample, **frozen}), allowed)
-            for dims in sizes
-            for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
-        )
-        legs.append(Leg.of_bundle(name, comparisons))
+    gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
+    legs: list[Leg] = []
+    gpu_legs: list[Leg] = []
+    for info in bundle.manifest.programs:
+        every = (info.dims, inside(info.dims, buckets, bundle.manifest.exact))
+        sizes = {tuple(dims.items()): dims for dims in every}.values()
+
+        def comparisons(
+            side: Bundle, allowed: Tolerances, sizes: Iterable[Mapping[str, int]] = sizes
+        ) -> Iterator[Comparison]:
+            for dims in sizes:
+                for sample in bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1):
+                    yield compare(side(sample), reference.run({**sample, **frozen}), allowed)
+
+        tell(name := f"bucket {label(info.dims)}")
+        legs.append(Leg.of_bundle(name, comparisons(bundle, tolerances)))
+        if gpu is not None:
+            tell(name := f"{name}, {gpu.passes.leg}")
+            gpu_legs += gpu.compared(name, partial(comparisons, allowed=gpu.tolerances), tell)
     return CheckReport(
         model=bundle.manifest.name,
-        legs=tuple(legs),
+        legs=(*legs, *gpu_legs),
         seed=request.seed,
         versions=versions(bundle.manifest.versions["migraphx"]),
         notes=(
             *bundle.manifest.notes,
             *notes,
+            *(() if gpu is None else gpu.conclude(gpu_legs)),
             "each bucket is compared at its edge, and inside, where inputs are padded",
         ),
     )

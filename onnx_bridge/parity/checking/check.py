@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.device import Device
-from onnx_bridge.bundle.gpu_preview import GpuPreview
-from onnx_bridge.core.errors import InputError, NotEmulated, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.gpu.rehearse import rehearsal
-from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.parity.bisect.bisection import Bisection
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
-from onnx_bridge.parity.checking.baseline import Baseline, converted, rehearsed
+from onnx_bridge.parity.checking.baseline import Baseline, converted
 from onnx_bridge.parity.checking.bucket_check import check_buckets
 from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.parity.checking.decoder_check import check_decoder
+from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
@@ -106,8 +104,8 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     baseline.compare_cleaned(tell)
     outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell)
     baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
-    passes = rehearsal(request.rehearsed, runtimes.find(bundle.program.runtime_name))
-    gpu_notes = () if passes is None else _compare_as_gpu(bundle, passes, baseline, tell)
+    gpu = GpuLegs.of(bundle, request.rehearsed, baseline.device_tolerances)
+    gpu_notes = () if gpu is None else _compare_as_gpu(gpu, baseline, tell)
     layers = _compare_layers(bundle, baseline, tell) if request.layers else None
     bisection = None if failure is None else bisect_failure(bundle, failure, baseline.samples[failure.sample or 0])
     manifest = bundle.manifest
@@ -152,37 +150,18 @@ def _check_unconverted(
     return baseline.report(localizer.name, localizer.runtime.version, notes, layers, bisection)
 
 
-def _compare_as_gpu(bundle: Bundle, passes: Rehearsal, baseline: Baseline, tell: Progress) -> Sequence[str]:
+def _compare_as_gpu(gpu: GpuLegs, baseline: Baseline, tell: Progress) -> Sequence[str]:
     """Compare what a bundle computes in a rehearsal of the gpu target; returns notes on that and its kernels."""
-    preview = GpuPreview(bundle, passes)
-    if not passes.computes:
-        tell(passes.groups[0])
-        try:
-            preview.open()
-        except RuntimeFailure as error:
-            baseline.legs.append(Leg(passes.groups[0], failure=Failure.of(error)))
-            return (f"`onnx-bridge bisect {passes.option} --no-host` names the nodes",)
-        return () if bundle.manifest.program.gpu_programs else (passes.note,)
-    outputs, failure = run_until_failure(preview.bundle, baseline.samples, passes.leg, tell)
-    if failure is not None and isinstance(failure.error, NotEmulated):
-        return passes.note, f"{passes.leg}: {failure.error.what}"
-    baseline.compare(passes.leg, outputs, rehearsed(baseline.device_tolerances, bundle), failure)
-    advice = f"`onnx-bridge bisect {passes.option}` names the nodes; what differs is to be confirmed on a GPU"
-    notes = () if baseline.legs[-1].passed else (advice,)
-    note = () if bundle.manifest.program.gpu_programs else (passes.note,)
-    return *note, *preview.kernel_notes, *_coverage(preview), *notes
-
-
-def _coverage(preview: GpuPreview) -> Sequence[str]:
-    """Return a note on what was emulated."""
-    counts = preview.coverage
-    if not counts:
-        return ()
-    kernels = f"{counts['kernels']:,} kernels, {counts['instructions']:,} instructions"
-    host = ", ".join(f"{counts[name]:,} {name}" for name in ("products", "convolutions", "pools") if counts[name])
-    by_host = f"; by the host instead of AMD's libraries: {host}" if host else ""
-    limits = "not the rounding of transcendental instructions, races, or speed"
-    return (f"{preview.rehearsal.leg}: {kernels}{by_host}; {limits}",)
+    name, before = gpu.passes.leg, len(baseline.legs)
+    if not gpu.passes.computes:
+        baseline.legs += gpu.compiled(tell)
+    else:
+        outputs, failure = run_until_failure(gpu.bundle, baseline.samples, name, tell)
+        if not gpu.leaves_out(failure):
+            baseline.compare(name, outputs, gpu.tolerances, failure)
+    legs = baseline.legs[before:]
+    wrong = (n for leg in legs for n, comparison in enumerate(leg.comparisons) if comparison.differs)
+    return gpu.conclude(legs, next((baseline.samples[number] for number in wrong), None))
 
 
 def _compare_layers(bundle: Bundle, baseline: Baseline, tell: Progress) -> LayerReport:

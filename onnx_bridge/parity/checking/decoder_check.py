@@ -14,11 +14,14 @@ from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDeco
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
-from onnx_bridge.core.values import as_array
+from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import original_of
+from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.reference_runs import versions
+from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.parity import CheckRequest
 
 STEPS = 8
@@ -32,8 +35,8 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         InputError: the request has inputs or layers, or the original is gone or was changed.
         RuntimeNotFound: no MIGraphX here runs the bundle.
     """
-    if request.inputs is not None or request.layers or request.rehearsed is not None:
-        what = "decoders are compared on generated prompts, without their layers, and as they are"
+    if request.inputs is not None or request.layers:
+        what = "decoders are compared on generated prompts, and without their layers"
         raise InputError(what, where=str(bundle.path), hint="name the folder of one program")
     path, notes = original_of(bundle, request.reference)
     manifest = bundle.manifest
@@ -43,30 +46,47 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     if preset is not None:
         tolerances = tolerances.at_least(preset)
     widths = list(bundle.decoder.widths)
-    legs = []
+    gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
+    legs: list[Leg] = []
+    gpu_legs: list[Leg] = []
     for name, caches, original in _subjects(bundle, path, request.seed):
         for length in dict.fromkeys((*edges(widths), *inside(widths))):
+
+            def comparisons(
+                side: Bundle,
+                allowed: Tolerances,
+                caches: Callable[[Bundle], StaticCache] = caches,
+                original: Generating = original,
+                length: int = length,
+            ) -> Iterator[Comparison]:
+                runs = trials(partial(caches, side), original, [length], allowed, steps=STEPS, seed=request.seed)
+                return (comparison for trial in runs for comparison in trial.comparisons)
+
             tell(f"{name}prompt of {length} tokens")
-            runs = trials(caches, original, [length], tolerances, steps=STEPS, seed=request.seed)
-            comparisons = (comparison for trial in runs for comparison in trial.comparisons)
-            leg = Leg.of_bundle(f"{name}prompt of {length}, then {STEPS} more", comparisons)
-            if leg.comparisons or leg.failure is not None:
-                legs.append(leg)
+            leg = Leg.of_bundle(f"{name}prompt of {length}, then {STEPS} more", comparisons(bundle, tolerances))
+            if not leg.comparisons and leg.failure is None:
+                continue
+            legs.append(leg)
+            if gpu is not None:
+                called = f"{leg.name}, {gpu.passes.leg}"
+                gpu_legs += gpu.compared(called, partial(comparisons, allowed=gpu.tolerances), tell)
     return CheckReport(
         model=manifest.name,
-        legs=tuple(legs),
+        legs=(*legs, *gpu_legs),
         seed=request.seed,
         versions=versions(manifest.versions["migraphx"]),
-        notes=(*manifest.notes, *notes),
+        notes=(*manifest.notes, *notes, *(() if gpu is None else gpu.conclude(gpu_legs))),
     )
 
 
-def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Callable[[], StaticCache], Generating]]:
-    """Yield what generates tokens, by name: behind an encoder, once for each size of its source."""
+def _subjects(
+    bundle: Bundle, path: Path, seed: int
+) -> Iterator[tuple[str, Callable[[Bundle], StaticCache], Generating]]:
+    """Yield caches of a bundle and the original that generates beside it, by name; one for each size of a source."""
     manifest, decoder = bundle.manifest, bundle.decoder
     encoder = decoder.layout.encoder
     if encoder is None:
-        yield "", decoder.cache, Original(path, manifest.request.freeze)
+        yield "", lambda side: side.decoder.cache(), Original(path, manifest.request.freeze)
         return
     files = Files.beside(path)
     changed = [name for name, digest in files.digests().items() if digest != manifest.source.get(f"sha256 of {name}")]
@@ -78,4 +98,9 @@ def _subjects(bundle: Bundle, path: Path, seed: int) -> Iterator[tuple[str, Call
     for count in (size, size // 2) if encoder.pads else (size,):
         source = original.source(encoder, count, seed)
         tokens = as_array(source[encoder.source])
-        yield f"source of {count}, ", partial(decoder.cache, tokens), original.of(decoder.layout, source)
+        caches = partial(_cache, tokens=tokens)
+        yield f"source of {count}, ", caches, original.of(decoder.layout, source)
+
+
+def _cache(bundle: Bundle, tokens: Array) -> StaticCache:
+    return bundle.decoder.cache(tokens)

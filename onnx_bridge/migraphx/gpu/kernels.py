@@ -1,0 +1,105 @@
+"""The kernels of a program for a GPU, and what each computes when the program is emulated.
+
+A saved program says which instruction of MIGraphX launches a kernel, what it takes, and the form of what it writes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from onnx_bridge.core.values import Array
+from onnx_bridge.migraphx.program import Shape, Tensor
+from onnx_bridge.migraphx.remote_program import RemoteProgram
+
+_KERNEL = "gpu::code_object"
+
+
+class _Launch(msgspec.Struct):
+    """The operator that launches a kernel."""
+
+    symbol_name: str
+    output: Shape
+
+
+class _Instruction(msgspec.Struct):
+    name: str
+    output: str
+    inputs: list[str]
+    operator: Any = None
+
+
+class _Module(msgspec.Struct):
+    nodes: list[_Instruction]
+
+
+class _Program(msgspec.Struct):
+    modules: dict[str, _Module]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in a run of a program.
+
+    Attributes:
+        symbol: its name, which MIGraphX makes of the operators in it.
+        output: what it computed.
+        operands: the kernels that computed what it takes, by their place.
+        instructions: the machine instructions that it executed, each once.
+    """
+
+    symbol: str
+    output: Array
+    operands: frozenset[int]
+    instructions: tuple[str, ...]
+
+
+def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Kernel]:
+    """Run an emulated program, and return the kernels of its main module, in order, up to one that is not launched.
+
+    Raises:
+        RuntimeFailure: the run fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        program.save(path := Path(folder) / "program.mxr")
+        nodes = msgspec.msgpack.decode(path.read_bytes(), type=_Program).modules["main"].nodes
+    named = [(node.output, msgspec.convert(node.operator, _Launch)) for node in nodes if node.name == _KERNEL]
+    launches = {name: launch for name, launch in named if launch.output.type != "tuple_type"}
+    wanted = [(launch.symbol_name, _extent(launch.output)) for launch in launches.values()]
+    answer, written = program.trace(parameters, wanted)
+    operands = _operands(nodes, {name: place for place, name in enumerate(launches)})
+    return [
+        Kernel(launch.symbol_name, _elements(written[str(place)].data, launch.output), operands[name], tuple(executed))
+        for place, ((name, launch), executed) in enumerate(zip(launches.items(), answer["executed"], strict=False))
+    ]
+
+
+def _operands(nodes: list[_Instruction], places: Mapping[str, int]) -> dict[str, frozenset[int]]:
+    """Return the places of the kernels whose results each instruction takes, directly or through other instructions."""
+    taken: dict[str, frozenset[int]] = {}
+    for node in nodes:
+        sources = (({places[name]} if name in places else taken.get(name, frozenset())) for name in node.inputs)
+        taken[node.output] = frozenset().union(*sources)
+    return taken
+
+
+def _extent(shape: Shape) -> int:
+    """Return the bytes from the first to the last element."""
+    if 0 in shape.lens:
+        return 0
+    last = sum((length - 1) * stride for length, stride in zip(shape.lens, shape.strides, strict=True))
+    return (last + 1) * shape.dtype.itemsize
+
+
+def _elements(data: np.ndarray[Any, Any], shape: Shape) -> Array:
+    dtype = shape.dtype
+    if 0 in shape.lens:
+        return np.zeros(shape.lens, dtype)
+    strides = [stride * dtype.itemsize for stride in shape.strides]
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(data.view(dtype), shape.lens, strides, writeable=False))
