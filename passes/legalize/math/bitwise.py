@@ -1,12 +1,15 @@
-"""Rewrite bitwise operators as arithmetic and BitwiseAnd.
+"""Rewrite bitwise operators as arithmetic.
 
+    BitwiseAnd(x, y)   →  Σᵢ 2ⁱ · xᵢ · yᵢ,  xᵢ = x / 2ⁱ − 2 · (x / 2ⁱ⁺¹), rounded down;  the sign bit apart
     BitwiseNot(x)      →  −1 − x
     BitwiseOr(x, y)    →  (x − (x & y)) + y
     BitwiseXor(x, y)   →  (x − (x & y)) + (y − (x & y))
     BitShift(x, n)     →  x · 2ⁿ, or x / 2ⁿ rounded down; 0 if n is at least the number of bits
 
-The bits of ``x & y`` are set in both operands, so no difference borrows and no sum carries. The results stay in range,
-signed or not, and unsigned integers may be computed as signed ones of at least their width and cast back.
+Bits are taken of int64, from which the lowest number is subtracted if it is negative: then all quotients are of numbers
+that are not, and no sum overflows. The bits of ``x & y`` are set in both operands, so no difference borrows and no sum
+carries. The results stay in range, signed or not, and unsigned integers may be computed as signed ones of at least
+their width and cast back.
 
 Shifts are computed in uint64. A shift of 64-bit integers takes two steps, each by half the amount.
 
@@ -37,6 +40,32 @@ def bitwise_by_arithmetic(node: ir.Node, edit: Edit) -> Replacement:
     only = a("Sub", x, both)
     rest = a("Sub", y, both) if node.op_type == "BitwiseXor" else y
     return a.cast(a("Add", only, rest), dtype)
+
+
+@rewrite("BitwiseAnd")
+def and_by_bits(node: ir.Node, edit: Edit) -> Replacement:
+    """Add the bits that are set in both operands of BitwiseAnd."""
+    dtype = _integer_dtype(node, edit)
+    a = Arithmetic(edit, ir.DataType.INT64)
+    signed = dtype.is_signed() or dtype.bitwidth == 64
+    count = dtype.bitwidth - signed
+    powers = np.array([2**bit for bit in range(count)])
+    lowest = -(2**count)
+    signs, bits = [], []
+    for operand in range(2):
+        x = a.cast(edit.input(node, operand))
+        if signed:
+            signs.append(a("Less", x, 0))
+            x = a("Where", signs[-1], a("Sub", x, lowest), x)
+        quotients = a("Div", a.unsqueeze(x, [-1]), powers)
+        bits.append(a("Sub", quotients, a("Mul", a("Div", quotients, 2), 2)))
+    terms = a("Mul", a("Mul", *bits), powers)
+    parts = [terms] if count < 53 else [a.slice(terms, -1, 0, 32), a.slice(terms, -1, 32, count)]
+    sums = [a.reduce("Sum", part, [-1], keepdims=False) for part in parts]  # of doubles in some runtimes
+    result = sums[0] if len(sums) == 1 else a("Add", *sums)
+    if signed:
+        result = a("Add", result, a("Where", a("And", *signs), lowest, 0))
+    return a.cast(result, dtype)
 
 
 @rewrite("BitShift")

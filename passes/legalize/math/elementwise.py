@@ -1,10 +1,13 @@
-"""Decompose elementwise operators whose forms the runtime misinterprets.
+"""Decompose elementwise operators whose forms the runtime misinterprets, or leaves alone.
 
     Clip<min>(x)            →  Max(x, min)       likewise max; both: Min(Max(x, min), max), where max takes precedence
     Mod(a, b), integers     →  r = a − (a / b) · b, with truncating division
     Mod(a, b), floats       →  r = Mod<fmod=1>(a, b)
       without fmod             r + b if r ≠ 0 and the signs of r and b differ, else r
+    IsNaN(x)                →  ¬(x < 1 ∨ x > 0)
+    IsInf(x)                →  (x > 0 ∧ ¬(x / 2 < x)) ∨ (x < 0 ∧ ¬(x / 2 > x)), or the side that it detects
 
+These comparisons need no constant that another precision could not hold, and hold for every number.
 Integer division and multiplication are exact; a remainder computed in floats loses the low bits of int64.
 
 Skips: Clip with a dynamic shape before opset 8, which has no broadcasting for Max and Min.
@@ -57,3 +60,34 @@ def decompose_mod(node: ir.Node, edit: Edit) -> Replacement:
         must_move = a("And", signs_differ, a("Not", a("Equal", rest, 0)))
         rest = a("Where", must_move, a("Add", rest, y), rest)
     return a.cast(rest, dtype)
+
+
+@rewrite("IsNaN", needs_dtype=(0,))
+def decompose_is_nan(node: ir.Node, edit: Edit) -> Replacement:
+    """Decompose IsNaN into comparisons, of which every number passes one."""
+    a = _comparing(edit, edit.dtype(node))
+    x = a.cast(edit.input(node))
+    return a("Not", a("Or", a("Less", x, 1), a("Greater", x, 0)))
+
+
+@rewrite("IsInf", needs_dtype=(0,))
+def decompose_is_inf(node: ir.Node, edit: Edit) -> Replacement:
+    """Decompose IsInf into comparisons: half of a number is closer to 0, except of an infinite one."""
+    a = _comparing(edit, edit.dtype(node))
+    x = a.cast(edit.input(node))
+    half = a("Mul", x, 0.5)
+    positive = a("And", a("Greater", x, 0), a("Not", a("Less", half, x)))
+    negative = a("And", a("Less", x, 0), a("Not", a("Greater", half, x)))
+    sides = [
+        side
+        for name, side in (("detect_positive", positive), ("detect_negative", negative))
+        if node.attributes.get_int(name, 1)
+    ]
+    if not sides:
+        return a("And", positive, negative)
+    return sides[0] if len(sides) == 1 else a("Or", *sides)
+
+
+def _comparing(edit: Edit, dtype: ir.DataType) -> Arithmetic:
+    """Return a builder of comparisons of floats, which those of 8 bits do not have."""
+    return Arithmetic(edit, ir.DataType.FLOAT if dtype.bitwidth < 16 else dtype)

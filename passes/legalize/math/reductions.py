@@ -1,11 +1,13 @@
-"""Rewrite reductions that the runtime does not support, or that overflow in it.
+"""Rewrite reductions that the runtime does not support or leaves alone, or that overflow in it.
 
     ReduceSum(x), x without elements      →  0      likewise others: the neutral element of the reduction, −∞ for Max, …
     ReduceLogSumExp(x)                    →  m + log(Σ exp(x − m)),  m = max x clamped to the finite numbers
+    ArgMax<select_last_index>(x)          →  n − 1 − ArgMax(x in reverse order)      likewise ArgMin
+    Hardmax<axis>(x)                      →  ArgMax(x) = [0, 1, …, n − 1]
 
 A tensor with an axis of length 0 has no elements; a reduction over that axis still has results, which are constant. The
 mean of no elements is undefined, and 0 in ONNX Runtime. ReduceLogSumExp of integers is not rewritten: ONNX Runtime
-rounds every exponential, which nothing else does.
+rounds every exponential, which nothing else does. Before opset 13, Hardmax has one 1 for all axes from ``axis`` on.
 
 Skips: axes that are not constant; dynamic shapes; results without elements.
 """
@@ -90,3 +92,32 @@ def stabilize_log_sum_exp(node: ir.Node, edit: Edit) -> Replacement:
     if not node.attributes.get_int("keepdims", 1):
         result = a.squeeze(result, axes)
     return a.cast(result, dtype)
+
+
+@rewrite("ArgMax", "ArgMin", needs_shape=(0,))
+def reverse_last_index(node: ir.Node, edit: Edit) -> Replacement:
+    """Take the first index in reverse order instead of the last one."""
+    shape, axis = edit.shape(node), node.attributes.get_int("axis", 0)
+    if not node.attributes.get_int("select_last_index", 0) or not shape:
+        return None
+    last = shape[axis] - 1
+    reverse = edit.op("Gather", [edit.input(node), edit.index(range(last, -1, -1))], {"axis": axis})
+    attributes = {name: value for name, value in node.attributes.items() if name != "select_last_index"}
+    index = Arithmetic(edit, ir.DataType.INT64)
+    return index("Sub", last, edit.op(node.op_type, [reverse], attributes))
+
+
+@rewrite("Hardmax", needs_shape=(0,), needs_dtype=(0,))
+def compare_hardmax(node: ir.Node, edit: Edit) -> Replacement:
+    """Compare the index of the maximum with all indices."""
+    shape, coerces = edit.shape(node), edit.scope.opset() < 13
+    axis = node.attributes.get_int("axis", 1 if coerces else -1)
+    axis = axis + len(shape) if axis < 0 else axis
+    if not shape or 0 in shape:
+        return None
+    rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if coerces else list(shape)
+    axis = 1 if coerces else axis
+    most = edit.op("ArgMax", [edit.reshape(edit.input(node), rows) if coerces else edit.input(node)], {"axis": axis})
+    indices = edit.index(np.arange(rows[axis]).reshape([-1, *[1] * (len(rows) - 1 - axis)]))
+    result = edit.cast(edit.op("Equal", [most, indices]), edit.dtype(node))
+    return edit.reshape(result, shape) if coerces else result

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.helper import make_node
 
-from passes.legalize.math.bitwise import bitwise_by_arithmetic, shift_by_arithmetic
+from passes.legalize.math.bitwise import and_by_bits, bitwise_by_arithmetic, shift_by_arithmetic
 from tests.passes.device import Device
 from tests.passes.dtypes import T, chain, on_onnx, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
@@ -24,6 +24,7 @@ INTEGERS = {
     "int64": T.INT64,
     "uint64": T.UINT64,
 }
+RULES = {"BitwiseAnd": and_by_bits}
 UNSIGNED = [name for name in INTEGERS if name.startswith("u")]
 SHAPES = [((3, 4), (3, 4)), ((2, 3, 4), (4,)), ((), (2, 3)), ((2, 1, 3), (4, 1)), ((5,), ())]
 
@@ -39,13 +40,15 @@ def numbers(name: str, shape: tuple[int, ...], seed: int = 0) -> Array:
 
 
 class TestBitwise:
-    @pytest.mark.parametrize(("op_type", "count"), [("BitwiseNot", 1), ("BitwiseOr", 2), ("BitwiseXor", 2)])
+    @pytest.mark.parametrize(
+        ("op_type", "count"), [("BitwiseAnd", 2), ("BitwiseNot", 1), ("BitwiseOr", 2), ("BitwiseXor", 2)]
+    )
     def test_all_dtypes(self, op_type: str, count: int, device: Device) -> None:
         for name in INTEGERS:
             arrays = [numbers(name, (4, 5), seed) for seed in range(count)]
             m, inputs = single(op_type, arrays, [INTEGERS[name]], opset=18)
             expected = on_ort(ir.to_proto(m), inputs)
-            proto = rewritten(bitwise_by_arithmetic, m)
+            proto = rewritten(RULES.get(op_type, bitwise_by_arithmetic), m)
             same(device.run(proto, inputs), expected)
             same(on_ort(proto, inputs), expected)
 
@@ -62,7 +65,7 @@ class TestBitwise:
 
     @settings(max_examples=60, deadline=None)
     @given(
-        op_type=st.sampled_from(["BitwiseOr", "BitwiseXor"]),
+        op_type=st.sampled_from(["BitwiseAnd", "BitwiseOr", "BitwiseXor"]),
         name=st.sampled_from(list(INTEGERS)),
         shapes=st.sampled_from(SHAPES),
         swapped=st.booleans(),
@@ -74,7 +77,7 @@ class TestBitwise:
         arrays = [numbers(name, shape, seed + index) for index, shape in enumerate(shapes[:: -1 if swapped else 1])]
         m, inputs = single(op_type, arrays, [INTEGERS[name]], opset=18)
         expected = on_onnx(ir.to_proto(m), inputs)
-        same(on_ort(rewritten(bitwise_by_arithmetic, m), inputs), expected)
+        same(on_ort(rewritten(RULES.get(op_type, bitwise_by_arithmetic), m), inputs), expected)
 
     def test_the_dtype_is_unknown(self) -> None:
         node = make_node("BitwiseNot", ["i0"], ["y0"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.math.elementwise import decompose_clip, decompose_mod
+from passes.legalize.math.elementwise import decompose_clip, decompose_is_inf, decompose_is_nan, decompose_mod
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import agree, case, legalized, normal, skipped
@@ -69,6 +69,18 @@ class TestMod:
 
     def test_truncated_remainders_are_unchanged(self) -> None:
         assert skipped(decompose_mod, case("Mod", [normal(3), normal(3, seed=1)], {"fmod": 1})) == []
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_that_are_none_or_infinite(dtype: type, device: Device) -> None:
+    limits = np.finfo(dtype)
+    numbers = [0, -0.0, 1, -1, 0.5, np.nan, np.inf, -np.inf, limits.max, limits.min, limits.smallest_subnormal]
+    x = np.array([numbers, [-number for number in numbers]], dtype)
+    assert legalized(decompose_is_nan, case("IsNaN", [x], opset=13), device=device) == ["Less", "Greater", "Or", "Not"]
+    for sides in ({}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_negative": 0, "detect_positive": 0}):
+        if dtype is np.float32:  # ONNX Runtime has no more before opset 20
+            legalized(decompose_is_inf, case("IsInf", [x], sides, opset=10), device=device)
+        legalized(decompose_is_inf, case("IsInf", [x], sides, opset=20), device=device)
 
 
 @settings(max_examples=25, deadline=None)

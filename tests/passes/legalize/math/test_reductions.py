@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.math.reductions import fold_empty_reduction, stabilize_log_sum_exp
+from passes.legalize.math.reductions import (
+    compare_hardmax,
+    fold_empty_reduction,
+    reverse_last_index,
+    stabilize_log_sum_exp,
+)
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import case, legalized, normal, skipped
@@ -122,3 +127,23 @@ def test_any_axes(data: st.DataObject) -> None:
     legalized(
         fold_empty_reduction, case(operator, [np.zeros(shape, np.float32), given], attributes, constants=[1], opset=20)
     )
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("attributes", [{}, {"axis": 1}, {"axis": -1, "keepdims": 0}])
+def test_the_last_of_equal_numbers(op_type: str, attributes: dict[str, int], device: Device) -> None:
+    x = normal(3, 4, 5, dtype=np.int32) // 4
+    for array in (x, x.astype(np.float32)):
+        source = case(op_type, [array], {**attributes, "select_last_index": 1}, opset=13)
+        assert legalized(reverse_last_index, source, device=device) == ["Gather", op_type, "Sub"]
+    assert skipped(reverse_last_index, case(op_type, [x], attributes, opset=13)) == []
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("opset", [9, 11, 13])
+def test_hardmax(axis: int | None, opset: int, device: Device) -> None:
+    if opset == 9 and axis == -1:
+        return  # negative axes came with opset 11
+    x = np.round(normal(3, 4, 5))
+    source = case("Hardmax", [x], {} if axis is None else {"axis": axis}, opset=opset)
+    assert "ArgMax" in legalized(compare_hardmax, source, device=device)
