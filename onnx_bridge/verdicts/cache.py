@@ -44,10 +44,10 @@ class CachedVerdict:
 def _parse(line: bytes) -> tuple[str, CachedVerdict] | None:
     """Return the signature and verdict of a line; None if it is damaged."""
     try:
-        signature, status, message, error, proof, obstacle, detail, group, budget, by_constants = parse_json(line)
+        signature, status, message, error, proof, obstacle, detail, group, by, budget, by_constants = parse_json(line)
         error = None if error is None else float(error)
         unproven = None if obstacle is None else Unproven(Obstacle(obstacle), str(detail))
-        verdict = Verdict(Status(status), str(message), error, Proof(proof), unproven, str(group))
+        verdict = Verdict(Status(status), str(message), error, Proof(proof), unproven, str(group), str(by))
         return str(signature), CachedVerdict(verdict, float(budget), by_constants is True)
     except (ValueError, TypeError):
         return None
@@ -57,7 +57,7 @@ def _line(signature: str, known: CachedVerdict) -> str:
     verdict = known.verdict
     why = (None, "") if verdict.unproven is None else (verdict.unproven.obstacle.value, verdict.unproven.detail)
     fields = verdict.status.value, verdict.message, verdict.error, verdict.proof.value, *why
-    return json.dumps([signature, *fields, verdict.group, known.budget, known.by_constants])
+    return json.dumps([signature, *fields, verdict.group, verdict.by, known.budget, known.by_constants])
 
 
 class VerdictCache:

@@ -282,11 +282,12 @@ def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
 
 def _describe(verdict: Verdict) -> str:
     """Return a failing verdict for the user."""
+    judge = verdict.by or "the runtime"
     match verdict.status:
         case Status.WRONG:
-            return f"the runtime computes it wrongly ({verdict.message})"
+            return f"{judge} computes it wrongly ({verdict.message})"
         case Status.CRASHES:
-            return f"the runtime crashes on it ({verdict.message})"
+            return f"{judge} crashes on it ({verdict.message})"
         case Status.HANGS:
-            return "the runtime timed out on it"
-    return verdict.message
+            return f"{judge} timed out on it"
+    return f"{judge}: {verdict.message}" if verdict.by else verdict.message

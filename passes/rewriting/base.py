@@ -137,6 +137,7 @@ class Verdict:
         error: the largest absolute difference from the reference, if the probe was run and has one.
         unproven: why numbers were not compared at real size; None if they were, or if the probe has no numbers.
         group: the first group of GPU passes after which a rehearsed probe fails; empty for the runtime's answer.
+        by: the judge, if that is not the runtime itself, in words.
     """
 
     status: Status
@@ -145,6 +146,7 @@ class Verdict:
     proof: Proof = Proof.NONE
     unproven: Unproven | None = None
     group: str = ""
+    by: str = ""
 
 
 class Target(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,10 +38,10 @@ from passes.probing.probe import Probe
 from passes.rewriting.base import Context, Obstacle, Status, Unproven, Verdict
 
 _DOES = {
-    Status.REJECTED: "MIGraphX rejects it",
-    Status.CRASHES: "MIGraphX crashes on it",
-    Status.HANGS: "MIGraphX times out on it",
-    Status.WRONG: "MIGraphX computes wrong numbers",
+    Status.REJECTED: "rejects it",
+    Status.CRASHES: "crashes on it",
+    Status.HANGS: "times out on it",
+    Status.WRONG: "computes wrong numbers",
 }
 _ON_HOST = "without --no-host they run on ONNX Runtime, in host partitions"
 _LISTED = 3
@@ -239,7 +239,8 @@ def _why(finding: Finding) -> str:
     together = f" together with {finding.nodes[-1].name}" if len(finding.nodes) > 1 else ""
     rules = finding.nodes[-1].metadata_props.get(UNSOLVED)
     unsolved = "" if rules is None else f"; {rules}"
-    return f"{_DOES[finding.verdict.status]}{together}: {finding.verdict.message}{unsolved}"
+    judge = finding.verdict.by or "MIGraphX"
+    return f"{judge} {_DOES[finding.verdict.status]}{together}: {finding.verdict.message}{unsolved}"
 
 
 def _may_try(probe: Probe) -> bool:
@@ -280,15 +281,20 @@ def _host_forbidden(partitioning: Partitioning, hint: str | None) -> RuntimeFail
 
 def _summary(partitioned: Partitioned) -> str:
     reasons, causes = partitioned.plan.reasons, partitioned.plan.causes
-    first = sorted(reasons, key=lambda node: node not in causes)  # what only follows from them comes last
-    listed = "; ".join(f"{node.op_type} {node.name} ({reasons[node]})" for node in first[:_LISTED])
-    more = f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else ""
+    listed = listed_reasons(reasons, causes)
     if not reasons:
         return "outputs that are constants or inputs, which MIGraphX cannot take, go through ONNX Runtime"
     if len(reasons) == len(partitioned.plan.work):
-        return f"the whole model runs on ONNX Runtime, and nothing on MIGraphX: {listed}{more}"
+        return f"the whole model runs on ONNX Runtime, and nothing on MIGraphX: {listed}"
     share = f"{partitioned.share.rest:.2%} of the estimated work"
-    return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}{more}"
+    return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}"
+
+
+def listed_reasons(reasons: Mapping[ir.Node, str], causes: Collection[ir.Node]) -> str:
+    """Return the first nodes with their reasons, the causes of the others first, and how many more there are."""
+    first = sorted(reasons, key=lambda node: node not in causes)[:_LISTED]
+    listed = "; ".join(f"{node.op_type} {node.name} ({reasons[node]})" for node in first)
+    return listed + (f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else "")
 
 
 def _inputs_to_freeze(model: ir.Model) -> list[str]:

@@ -20,6 +20,10 @@ NOT_NEEDED = "not needed"
 """The verdict on a node that cleaning removes, so that no runtime gets it."""
 
 
+MIGRAPHX = "MIGraphX"
+"""The judge of most verdicts."""
+
+
 class PlannedAction(StrEnum):
     """The action of a conversion on a node."""
 
@@ -41,6 +45,7 @@ class NodeDiagnosis:
         message: the runtime's message if it rejects the node; how numbers differ, or why the node cannot be probed.
         proof: what the verdict on its numbers rests on.
         unproven: why its numbers were not compared at real size; empty if they were, or if there are none.
+        judge: the speaker of the message.
         by: the passes that rewrite or remove it, or why it is on the host.
     """
 
@@ -51,6 +56,7 @@ class NodeDiagnosis:
     message: str
     proof: Proof
     unproven: str
+    judge: str
     action: PlannedAction
     by: str = ""
 
@@ -61,9 +67,9 @@ class NodeDiagnosis:
 
     @property
     def reason(self) -> str:
-        """The message, with its speaker if that is MIGraphX, or why numbers are not proven."""
-        if self.verdict == Status.REJECTED.value:
-            return f"MIGraphX: {self.message}"
+        """The message, with its speaker if a runtime says it, or why numbers are not proven."""
+        if self.verdict == Status.REJECTED.value or (self.message and self.judge != MIGRAPHX):
+            return f"{self.judge}: {self.message}"
         return self.message or (self.unproven if self.proof is Proof.NONE else "")
 
 

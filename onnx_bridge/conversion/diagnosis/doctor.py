@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_bridge.conversion.cleaning import check_ranks, rewrite
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.diagnosis.diagnosis import (
+    MIGRAPHX,
     NOT_NEEDED,
     UNKNOWN,
     Diagnosis,
@@ -177,8 +178,8 @@ def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[st
     return passes, [] if passes is None else [passes.note]
 
 
-_Told = tuple[str, str, Proof, str]
-"""A verdict as a diagnosis shows it: its status, its message, its proof, and why it is not proven at real size."""
+_Told = tuple[str, str, Proof, str, str]
+"""A verdict as a diagnosis shows it: its status, message and proof, why it is not proven at real size, its judge."""
 
 
 class _Verdicts:
@@ -201,19 +202,19 @@ class _Verdicts:
         action, by = actions.of(name)
         if not told and (action is not PlannedAction.REMOVED or by == Legalize.name):
             told = self._told.get(name, [])
-        return max(told, key=_badness, default=(NOT_NEEDED, "", Proof.NONE, ""))
+        return max(told, key=_badness, default=(NOT_NEEDED, "", Proof.NONE, "", MIGRAPHX))
 
 
 def _badness(told: _Told) -> tuple[int, int]:
-    status, _, proof, _ = told
+    status, _, proof, *_ = told
     return (status != Status.OK.value) + (status not in (Status.OK.value, UNKNOWN)), list(Proof).index(proof)
 
 
 def _told(probe: Probe | None, verdict: Verdict | None) -> _Told:
     if verdict is None:  # the node cannot be probed
         assert probe is not None
-        return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, ""
-    return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or "")
+        return UNKNOWN if probe.randomness is None else Status.WRONG.value, str(probe.problem), Proof.NONE, "", MIGRAPHX
+    return verdict.status.value, verdict.message, verdict.proof, str(verdict.unproven or ""), verdict.by or MIGRAPHX
 
 
 class _Actions:
