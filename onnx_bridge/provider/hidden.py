@@ -171,8 +171,11 @@ class _Made:
         return nodes, value
 
     def unsqueezed(self, value: ir.Value) -> ir.Value:
-        """Return a value with a first dimension of 1."""
+        """Return a value with a first dimension of 1; a scalar may be of the shape (1,) already."""
         longer = self.value(value.type, None if value.shape is None else ir.Shape([1, *value.shape]))
+        if value.shape is not None and not len(value.shape):
+            self.before.append(self.node("Reshape", [value, self.constant(np.ones(1, np.int64))], [], [longer]))
+            return longer
         self.before.append(self._first_axis("Unsqueeze", value, longer))
         return longer
 

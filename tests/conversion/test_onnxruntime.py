@@ -19,7 +19,15 @@ from onnx_bridge.conversion.serving import placing
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.provider.provider import CACHE_OPTION, Provider, ProviderError, Session, SessionOptions, shared
+from onnx_bridge.provider.provider import (
+    CACHE_OPTION,
+    MIGRAPHX,
+    Provider,
+    ProviderError,
+    Session,
+    SessionOptions,
+    shared,
+)
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from passes.isolation.failure import NativeFailure
@@ -179,6 +187,34 @@ def test_a_model_too_large_to_run_is_placed_and_has_a_witness_of_the_provider(
     assert bundle.proof.level is Proof.WITNESS
     assert requests.count("run") and requests[-5:].count("open") >= 2  # by the witness
     assert bundle.program.info.partitions[0].session is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(float[3,5] x) => (float[3,5] y, float s) { y = Shrink(x) s = ReduceSum<keepdims = 0>(y) }", "(1,)"),
+        ("(float[3,5] x, int64[3] t) => (float l) { l = NegativeLogLikelihoodLoss(x, t) }", "(1,)"),
+        ("(float[3,5] x) => (int64[2,N] y) { z = Exp(x) y = NonZero(z) }", "NonZero"),
+        ("(float[3,5] x) => (float[K] y) { z = Exp(x) y = Unique(z) }", "Unique"),
+    ],
+)
+def test_what_stays_on_the_cpu_has_a_reason(runtime: Runtime, tmp_path: Path, text: str, reason: str) -> None:
+    model = written(HEAD + text, tmp_path / "model.onnx")
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime")
+    (file,) = bundle.path.glob("*.onnx")
+    session, names = shared(runtime=runtime).session(file), {node.name for node in onnx.load(file).graph.node}
+    on_cpu = {node.name for node in session.nodes if node.provider != MIGRAPHX} & names
+    assert on_cpu == {node.node for node in bundle.program.info.partitions[0].host}
+    assert reason in bundle.manifest.host_reasons() and bundle.proof.level is Proof.RUN
+
+
+def test_the_provider_is_named_if_it_is_the_judge(runtime: Runtime, tmp_path: Path) -> None:
+    model = written(HEAD + "(float[3] x) => (bool[3] y) { y = IsNaN(x) }", tmp_path / "model.onnx")
+    (node,) = onnx_bridge.doctor(model, application="onnxruntime").nodes
+    assert node.judge in node.reason and "provider" in node.judge and node.action == "rewritten"
+    assert onnx_bridge.convert(model, tmp_path / "whole", application="onnxruntime").manifest.host_reasons() == ""
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", pipeline="none")
+    assert f"{node.judge} rejects it" in bundle.manifest.host_reasons()
 
 
 @pytest.mark.parametrize("case", FAILING)

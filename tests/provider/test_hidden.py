@@ -14,7 +14,7 @@ from passes.graphs.byte_strings import from_proto
 from passes.graphs.scopes import Scope, name_nodes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
-AROUND = {"MatMul", "Unsqueeze", "Squeeze", "ReduceSum", "Greater"}
+AROUND = {"MatMul", "Unsqueeze", "Squeeze", "ReduceSum", "Greater", "Reshape"}
 CASES = {
     "light": "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) [h] b = Sigmoid(a) y = MatMul(b, a) }",
     "heavy": "(float[3,3] x) => (float[3,3] y) { a = MatMul(x, x) [h] b = MatMul(a, x) y = MatMul(b, a) }",

@@ -161,7 +161,7 @@ class SessionInfo:
 
     Attributes:
         nodes: the number of nodes that it claims.
-        rest: the number of nodes that the CPU provider runs.
+        rest: the number of nodes that the CPU provider runs, without those that hide others or shape scalars.
         programs: the number of programs that its cache has then.
         calls: the calls of MIGraphX by a second session, which finds the programs in the cache.
         by: what has answered: the version of the provider and of MIGraphX, and whether there was a GPU.

@@ -128,8 +128,9 @@ class _Placing:
             if names <= self.reasons.keys():  # no Scan can hold what fails
                 model, served = self._on_cpu()
                 break
-            self.reasons |= dict.fromkeys(names, str(problem))
-            self.learned.reasons |= dict.fromkeys(names, str(problem))
+            failures = dict.fromkeys(names, f"a session in which the provider runs it is not right: {problem}")
+            self.reasons |= failures
+            self.learned.reasons |= failures
         verdicts = {str(node.name): verdict for node, verdict in judged.verdicts.items()}
         if not self.learned.kept:
             model, served = self._with_kept_runs(model, served)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import glob
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.entries import FileInfo, SessionInfo, TensorInfo
-from onnx_bridge.conversion.compiling.partition import Partitioned
+from onnx_bridge.conversion.compiling.partition import Partitioned, listed_reasons
 from onnx_bridge.conversion.serving.placing import Placed, place
 from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.compile import Compiled, partition_and_compile
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.provider.hidden import HIDDEN
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
@@ -28,6 +30,10 @@ from passes.graphs.cost import estimate
 from passes.graphs.scopes import required_inputs
 from passes.graphs.traversal import with_nested
 from passes.probing.partition import Partition, Partitioning, Side, is_constant
+
+_LEFT = "beside nodes that the provider does not claim, it leaves those without a product of matrices alone, too"
+_SCALARS = "it shapes scalars, which the provider returns as (1,)"
+_CROSSING = "it hands values to nodes, or takes values from them, that are hidden from the provider"
 
 
 def compile_or_place(cleaned: CleanedModel) -> Compiled:
@@ -61,31 +67,52 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
         ]
         path = files[0]
         provider.keep(served.session, path)
-    whole_nodes = len(served.session.on_provider)
+    on_cpu = _on_cpu(placed)
+    hidden = {node: _why(node, placed) for node in on_cpu}
     session = SessionInfo(
-        nodes=whole_nodes,
-        rest=len(served.session.nodes) - whole_nodes,
+        nodes=len(served.session.on_provider),
+        rest=_count(on_cpu, placed),
         programs=served.programs,
         calls={name: served.calls[name] for name in ("load", "parse", "compile")},
         by=provider.note,
     )
     nodes = tuple(node for node in model.graph if not is_constant(node))
     whole = Partition(Side.HOST, nodes, tuple(required_inputs(model)), tuple(model.graph.outputs))
-    hidden = {node: why for node in nodes if (why := _why(node, placed))}
     work = {node: estimate(node) for node in nodes}
     partitioned = Partitioned(Partitioning((whole,), hidden, work), [None], verdicts=placed.verdicts)
     infos = tuple(conversion.background.submit(FileInfo.of, file) for file in files)
     notes = [f"{session.by}: {session.nodes} nodes by the provider, {session.rest} by ONNX Runtime's CPU"]
+    if told := {node: why for node, why in hidden.items() if why != _CROSSING}:
+        causes = [node for node, why in told.items() if why != _LEFT]
+        notes.append(f"on ONNX Runtime's CPU: {listed_reasons(told, causes)}")
     if provider.stubbed:
         notes.append("without a GPU there are no programs for it here: `python run.py` beside the card fills the cache")
     cleaned = replace(cleaned, path=path, files=infos)
     return Compiled(cleaned, partitioned, (), None, None, None, tuple(notes), session, served.session)
 
 
+def _on_cpu(placed: Placed) -> list[ir.Node]:
+    """Return the nodes that the session leaves to the CPU."""
+    claimed = {node.name for node in placed.served.session.on_provider}
+    return [node for node in placed.model.graph if node.name not in claimed and not is_constant(node)]
+
+
+def _count(on_cpu: Sequence[ir.Node], placed: Placed) -> int:
+    """Count the nodes on the CPU, and those hidden within them, without those that only hide them."""
+    hidden = sum(str(inner.name) in placed.reasons for inner in with_nested(on_cpu))
+    return hidden + sum(HIDDEN not in node.metadata_props and str(node.name) not in placed.reasons for node in on_cpu)
+
+
 def _why(node: ir.Node, placed: Placed) -> str:
-    """Return why a node, or those hidden within it, run on the CPU; empty for others."""
-    inner = (inner for inner in with_nested([node]) if str(inner.name) in placed.reasons)
-    return "; ".join(f"{inner.op_type} {inner.name}: {placed.reasons[str(inner.name)]}" for inner in inner)
+    """Return why a node, or those hidden within it, run on the CPU."""
+    named = [inner for inner in with_nested([node]) if str(inner.name) in placed.reasons]
+    if named == [node]:
+        return placed.reasons[str(node.name)]
+    if named:
+        return "; ".join(f"{inner.op_type} {inner.name}: {placed.reasons[str(inner.name)]}" for inner in named)
+    if HIDDEN not in node.metadata_props:
+        return _LEFT
+    return _SCALARS if node.op_type == "Scan" else _CROSSING
 
 
 def _samples(cleaned: CleanedModel) -> list[Sample]:
