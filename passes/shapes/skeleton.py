@@ -100,6 +100,8 @@ class Skeleton:
             if value.const_value is None or (value.is_graph_input() and value.name in self.variable):
                 continue
             _constant(value, value.const_value, proto, most=-1 if value.name in self.variable else SMALL)
+        for value, constant in self._captured(graph):
+            _constant(value, constant, proto)
         for node in graph:
             tensor = constant_of(node)
             if tensor is not None:
@@ -112,6 +114,15 @@ class Skeleton:
                     ir.serde.serialize_value_into(proto.value_info.add(), value)
         for value in graph.outputs:
             self._write_output(value, graph, proto.output.add())
+
+    def _captured(self, graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+        """Yield the small constants that a subgraph takes from outside, of which ONNX sees only the types there."""
+        taken = (value for node in graph for value in node.inputs if value is not None and value.graph is not graph)
+        for value in dict.fromkeys(taken) if self.for_onnx else ():
+            producer = value.producer()
+            tensor = constant_of(producer) if producer is not None else value.const_value
+            if tensor is not None and value.name not in self.variable and tensor.nbytes <= SMALL:
+                yield value, tensor
 
     def _write_output(self, value: ir.Value, graph: ir.Graph, info: onnx.ValueInfoProto) -> None:
         write_info(value, info)

@@ -133,17 +133,21 @@ def test_values_that_are_compared() -> None:
     assert max(first["c"]) < 8  # type: ignore[arg-type,type-var]
 
 
-def test_a_window_in_a_branch_that_is_larger_than_its_input(runtime: Runtime, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("padded", ["tx = Identity(x)", "tx = Pad <mode = \"reflect\"> (x, pads)"])
+def test_a_window_in_a_branch_that_is_larger_than_its_input(
+    padded: str, batch: int, runtime: Runtime, tmp_path: Path
+) -> None:
     """ONNX Runtime loads it, since inference rounds the size of the result up, and fails if the branch is taken."""
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, n] x, int64 sr) => (float[1, 1, l] y) <
-        float[1, 1, 9] wide = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1, 1, 3] narrow = {1, 2, 3}, int64 k = {16000}> {
-        c = Equal (sr, k) y = If (c) <
-            then_branch = a () => (float[1, 1, o] t) { t = Conv <strides = [8]> (x, wide) },
-            else_branch = b () => (float[1, 1, p] e) { e = Conv <strides = [8]> (x, narrow) }> }"""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[b, 1, n] x, int64 sr) => (float[b, 1, l] y) <
+        float[1, 1, 9] wide = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}, float[1, 1, 3] narrow = {{1, 2, 3}}, int64 k = {{16000}},
+        int64[6] pads = {{0, 0, 1, 0, 0, 1}}> {{ c = Equal (sr, k) y = If (c) <
+            then_branch = a () => (float[b, 1, o] t) {{ {padded} t = Conv <strides = [8]> (tx, wide) }},
+            else_branch = f () => (float[b, 1, p] e) {{ e = Conv <strides = [8]> (x, narrow) }}> }}"""
     onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
-    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref", shapes={"x": (1, 1, 6)})
+    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref", shapes={"x": (batch, 1, 6)})
     assert any("then_branch" in note for note in bundle.manifest.notes)
-    x = np.arange(6, dtype=np.float32).reshape(1, 1, 6)
-    np.testing.assert_allclose(bundle({"x": x, "sr": np.array(8000)})["y"], [[[8]]])
+    x = np.tile(np.arange(6, dtype=np.float32), (batch, 1, 1))
+    np.testing.assert_allclose(bundle({"x": x, "sr": np.array(8000)})["y"], np.full((batch, 1, 1), 8))
     cleaned = onnx.load(str(bundle.model_path))
     assert [node.op_type for node in cleaned.graph.node].count("Conv") == 1
