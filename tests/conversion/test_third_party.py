@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+from unittest import mock
 
 import onnx
 import pytest
@@ -95,10 +97,25 @@ def test_the_last_line_counts_what_onnx_runtime_runs() -> None:
 
 def test_the_newest_exporters_have_a_line_of_their_own() -> None:
     rows = [run.Row("model", Outcome("wholly"))] * 19 + [run.Row("model", Outcome("with host"))]
-    assert newest.SUITE.counts(rows).startswith("third-party-newest: wholly 19, with host 1,")
+    assert newest.SUITE.counts(rows).startswith("third-party newest: wholly 19, with host 1,")
     assert not newest.SUITE.failed(rows)
     assert newest.SUITE.failed(rows[1:])
-    assert {*newest.NEEDS} == {*run.FAMILIES}
+    assert {*run.FAMILIES} - {*newest.NEEDS} == {"packaged"}  # of which it has all, as they are
+    exporters = Path(run.__file__).parent / "exporters"
+    assert all((exporters / f"{family.replace('.', '/')}.py").exists() for family in newest.NEEDS)
+
+
+def test_an_exporter_that_cannot_be_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = subprocess.CalledProcessError(1, "pip", stderr="WARNING: w\nERROR: No matching distribution\nnotice")
+    monkeypatch.setattr(newest, "environment", mock.Mock(side_effect=error))
+    (model,) = newest.SUITE.models("newest.quark")
+    assert model.path is None
+    assert model.refusal.endswith("No matching distribution")
+
+
+def test_advice_is_followed_though_a_dimension_has_no_name(runtime: Runtime, tmp_path: Path) -> None:
+    path = saved(TOO_SMALL.replace("float[1,1,size,size]", "float[?,1,?,?]"), tmp_path)
+    assert judge(path).verdict == "wholly"
 
 
 def failed(outcomes: list[Outcome]) -> bool:

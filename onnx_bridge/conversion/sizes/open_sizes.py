@@ -32,17 +32,26 @@ class OpenSizesError(InputError):
         too_small: the names of the dimensions to change.
         node: the node that they do not fit; None if it is unknown.
         enough: a size of these dimensions with which the reference runs the model; None if it is unknown.
+        shapes: the shapes, with these sizes, of the inputs whose dimensions have no names.
     """
 
     page = "start/first-model.md#several-sizes"
 
     def __init__(
-        self, what: str, sizes: Mapping[str, int], changed: Mapping[str, int], *, node: str | None, hint: str
+        self,
+        what: str,
+        sizes: Mapping[str, int],
+        changed: Mapping[str, int],
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        node: str | None,
+        hint: str,
     ) -> None:
         super().__init__(what, hint=hint)
         self.sizes, self.too_small, self.node = dict(sizes), tuple(changed), node
-        self.enough = next(iter(changed.values()), None)
+        self.enough, self.shapes = next(iter(changed.values()), None), dict(shapes)
         self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": self.enough}
+        self.details |= {"shapes": self.shapes}
 
 
 @dataclass(frozen=True)
@@ -102,10 +111,11 @@ class ChosenSizes:
         if self.sizes.default:
             what += f"; nobody chose {_text(self.sizes.default)}"
         hint = f"choose the sizes that it was made for, as {_options(dict.fromkeys(sizes, 'N'), {})}"
+        shapes: Mapping[str, Sequence[int]] = {}
         if changed:
             shapes = self._free.shapes_of_unnamed(self._resized(changed).all)
             hint = f"choose {_options(changed, shapes)}, with which the reference runs it"
-        return OpenSizesError(what, sizes, changed or {}, node=node, hint=hint)
+        return OpenSizesError(what, sizes, changed or {}, shapes, node=node, hint=hint)
 
     def _search(self) -> dict[str, int] | None:
         """Return sizes with which the reference runs the model: of dimensions that nobody chose, otherwise of any."""

@@ -134,7 +134,7 @@ def test_values_that_are_compared() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("padded", ["tx = Identity(x)", "tx = Pad <mode = \"reflect\"> (x, pads)"])
+@pytest.mark.parametrize("padded", ["tx = Identity(x)", 'tx = Pad <mode = "reflect"> (x, pads)'])
 def test_a_window_in_a_branch_that_is_larger_than_its_input(
     padded: str, batch: int, runtime: Runtime, tmp_path: Path
 ) -> None:
