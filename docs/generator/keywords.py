@@ -23,9 +23,10 @@ _IMPORTS = {
     "os": ("PathLike",),
     "typing": ("Literal", "Required", "TypedDict"),
     "torch": ("nn",),
+    "onnx_bridge.core.tolerance": ("PartialTolerance", "Tolerance"),
     "onnx_bridge.core.values": ("Array",),
-    "onnx_bridge.reference.comparison.tolerances": ("PartialTolerance", "Tolerance"),
-    "onnx_bridge.requests.parity": ("ExpectedOutputs", "ModelSource"),
+    "onnx_bridge.requests.parity": ("ExpectedOutputs",),
+    "onnx_bridge.requests.request": ("ModelSource",),
     "onnx_bridge.samples.dataset": ("DataSource",),
     "onnx_bridge.samples.files": ("SampleSource",),
 }

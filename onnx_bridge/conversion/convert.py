@@ -13,12 +13,13 @@ from onnx_bridge.conversion.buckets import run_buckets
 from onnx_bridge.conversion.decoders.decoder import run_decoder, with_defaults
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.serving.session import write_session
-from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.run import run as run_steps
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model.folder import decoder_file, is_model_folder
 from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.request import ModelSource
 from passes.isolation.limits import limited
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,8 +12,7 @@ import onnx_ir as ir
 from onnx_bridge.core.background import Background
 from onnx_bridge.model import io as models
 from onnx_bridge.model.file import ModelFile
-
-ModelSource = str | os.PathLike[str] | ir.Model
+from onnx_bridge.requests.request import ModelSource
 
 
 class Source:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.tolerance import EXACT, Tolerance
 from onnx_bridge.core.values import Array, flat
 from onnx_bridge.reference.comparison.compare import Comparison, compare
-from onnx_bridge.reference.comparison.tolerances import EXACT, Tolerance, default_tolerance
+from onnx_bridge.reference.comparison.tolerances import default_tolerance
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from passes.rewriting.base import Exactness

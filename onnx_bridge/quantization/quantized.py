@@ -13,10 +13,11 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.tolerance import EXACT
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
-from onnx_bridge.reference.comparison.tolerances import EXACT, is_float, largest
+from onnx_bridge.reference.comparison.tolerances import is_float, largest
 from onnx_bridge.requests.schemes import Scheme
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized

@@ -6,9 +6,10 @@ from typing import Literal, Required, TypedDict
 
 from torch import nn
 
+from onnx_bridge.core.tolerance import PartialTolerance, Tolerance
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
-from onnx_bridge.requests.parity import ExpectedOutputs, ModelSource
+from onnx_bridge.requests.parity import ExpectedOutputs
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples.dataset import DataSource
 from onnx_bridge.samples.files import SampleSource
 

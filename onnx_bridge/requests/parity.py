@@ -6,22 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.values import Value
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances, parse_tolerance
+from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.requests.request import Data, Needs, Option, Part, Request, fields_of
-from onnx_bridge.samples.dataset import DataSource
+from onnx_bridge.requests.request import Data, ModelSource, Needs, Option, Part, Request, fields_of
 
-ModelSource = str | os.PathLike[str] | ir.Model
+if TYPE_CHECKING:  # the command line shows the help of a verb without numpy and onnx
+    from onnx_bridge.core.values import Value
+    from onnx_bridge.reference.comparison.tolerances import Tolerances
+    from onnx_bridge.samples.dataset import DataSource
+
 LowPrecision = Literal["fp16", "bf16", "int8", "fp8"]
 """The precisions in which MIGraphX can compute, instead of the model's own dtypes."""
-ExpectedOutputs = str | os.PathLike[str] | Sequence[Mapping[str, Value]]
+ExpectedOutputs: TypeAlias = "str | os.PathLike[str] | Sequence[Mapping[str, Value]]"
 """An ``.npz``, or a mapping of arrays for each sample."""
 if TYPE_CHECKING:
     Reference = ModelSource
@@ -37,7 +37,7 @@ NAMED_TOLERANCES = Option(
     "Tolerance of one output (with layers: of any value); repeatable.",
     "--tol",
     "NAME:rtol=R,atol=A",
-    lambda texts: dict(map(parse_tolerance, texts)),
+    lambda given: dict(map(texts.parse_tolerance, given)),
     many=True,
     api="Mapping[str, Tolerance | PartialTolerance]",
 )
@@ -83,6 +83,8 @@ class ComparisonRequest(Request):
     @property
     def error_tolerances(self) -> Tolerances:
         """The tolerances of what MIGraphX computes."""
+        from onnx_bridge.reference.comparison.tolerances import Tolerances
+
         return Tolerances(self.tolerance, PartialTolerance(self.rtol, self.atol))
 
 
@@ -137,7 +139,8 @@ class CheckRequest(ParityRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.error_tolerances  # noqa: B018 — validates them
+        if any(part is not None for part in (self.tolerance, self.rtol, self.atol, *self.tolerances)):
+            self.error_tolerances  # noqa: B018 — validates them
 
     @property
     def error_tolerances(self) -> Tolerances:

@@ -17,20 +17,23 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.schema import from_text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command line shows the help of a verb without numpy and onnx
+    import onnx_ir as ir
+
     from onnx_bridge.samples.files import SampleSource
 
     Data = SampleSource
 else:
     Data = Annotated[Path, "SampleSource"]
 """Samples, or the place to read them from. JSON has a path: samples in memory have no form there."""
+ModelSource: TypeAlias = "str | os.PathLike[str] | ir.Model"
 
 
 @dataclass(frozen=True)

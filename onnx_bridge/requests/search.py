@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance
+from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import PRECISIONS, ConvertRequest, check_precision
 from onnx_bridge.requests.parity import NAMED_TOLERANCES, ComparisonRequest

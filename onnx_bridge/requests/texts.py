@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +11,7 @@ from pathlib import Path
 import passes
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.files.regular_file import open_regular
-from passes.graphs.limits import MAX_ELEMENTS
-from passes.isolation.numpy_files import read_npz
+from onnx_bridge.core.tolerance import PartialTolerance
 from passes.pipelines import PIPELINES
 
 _EXPRESSION = re.compile(r"(?=.*[A-Za-z_])[\w\s+*/()-]+")
@@ -39,6 +39,8 @@ def all_names(texts: Sequence[str]) -> tuple[str, ...]:
 
 def is_size(text: str) -> bool:
     """Return whether a text is a size: a number of at most as many elements as a tensor may have."""
+    from passes.graphs.limits import MAX_ELEMENTS  # deferred, since it waits for onnx
+
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ELEMENTS
 
 
@@ -129,6 +131,8 @@ def values_of(option: str, example: str) -> Callable[[Sequence[str]], dict[str, 
 
 def _from_sample(name: str, path: Path) -> str:
     """Return the array of a name in an .npz, as JSON."""
+    from passes.isolation.numpy_files import read_npz  # deferred, since it waits for numpy
+
     members = []
 
     def expected(member: str) -> int | None:
@@ -195,3 +199,20 @@ def share(text: str) -> float:
     if number is None:
         raise InputError(f"{text!r} is not a share", where="--max-slowdown", hint="for example --max-slowdown 5%")
     return float(number[1]) / (100 if number[2] else 1)
+
+
+def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
+    """Parse ``NAME:rtol=1e-3,atol=1e-4``, of which one part may be left out; raises InputError for another form."""
+    name, colon, parts = text.rpartition(":")  # names may have colons of their own
+    given: dict[str, float] = {}
+    for part in parts.split(","):
+        key, _, number = part.strip().partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not colon or not name or key not in ("rtol", "atol") or key in given or not 0 <= value < math.inf:
+            what = f"{text!r} is not NAME:rtol=NUMBER,atol=NUMBER"
+            raise InputError(what, where="--tol", hint="for example --tol logits:rtol=1e-3,atol=1e-4")
+        given[key] = value
+    return name, PartialTolerance(**given)

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnx_bridge.core.tolerance import EXACT, ONE_STEP, Tolerance
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.reference.comparison.tolerances import EXACT, ONE_STEP, Tolerance, default_tolerance, is_float, largest
+from onnx_bridge.reference.comparison.tolerances import default_tolerance, is_float, largest
 from passes.operators import operators
 from passes.probing.probe import Probe
 

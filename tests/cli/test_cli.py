@@ -22,6 +22,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from onnx_bridge.cli import main
+from onnx_bridge.cli.main import VERBS
 from onnx_bridge.conversion.staging import staging_folder
 from onnx_bridge.migraphx.kinds import VARIABLE
 from onnx_bridge.migraphx.runtime import Runtime
@@ -198,9 +199,10 @@ class TestVerbs:
             assert verb in bridge("--help").out
             assert bridge(verb, "--help").code == 0
 
-    def test_help_loads_nothing_heavy(self) -> None:
+    @pytest.mark.parametrize("verb", [(), *((verb,) for verb in VERBS if verb != "runtime")])
+    def test_help_loads_nothing_heavy(self, verb: tuple[str, ...]) -> None:
         code = (
-            "import sys; sys.argv = ['onnx-bridge', '--help']\n"
+            f"import sys; sys.argv = ['onnx-bridge', *{verb!r}, '--help']\n"
             "from onnx_bridge.cli.main import main\n"
             "try: main()\n"
             "except SystemExit: pass\n"

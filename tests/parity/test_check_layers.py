@@ -14,12 +14,12 @@ import pytest
 import onnx_bridge
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.tolerance import PartialTolerance, Tolerance
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.parity.checking.check import _fusion_note
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerance
 from tests.passes.harness import model
 
 RNG = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import onnx_bridge
 from onnx_bridge.bundle.device import Device
+from onnx_bridge.core.tolerance import Tolerance
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
@@ -24,7 +25,6 @@ from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
-from onnx_bridge.reference.comparison.tolerances import Tolerance
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.views.terminal.view import render
 from passes.graphs import lineage

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle import difference
 from onnx_bridge.cli.terminal import Json, progress, show
 
 
@@ -24,6 +23,8 @@ def diff(
 
     A bundle means its cleaned model.
     """
+    from onnx_bridge.bundle import difference
+
     with progress(as_json, "compare"):
         differences = difference.diff(first, second)
     show(differences, as_json)

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle import generate as generation
 from onnx_bridge.cli.options import takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.conversion import RuntimeRequest
@@ -49,6 +48,8 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Generate the most probable tokens that follow a prompt, or the text that an encoder's input leads to."""
+    from onnx_bridge.bundle import generate as generation
+
     with progress(as_json, "generate"):
         result = generation.generate(
             bundle,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from onnx_bridge.bundle import inspect as inspection
 from onnx_bridge.cli.options import HtmlReport, ModelOrBundle
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.views.html.bundle import page_of
 
 
 def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False) -> None:
@@ -17,6 +15,9 @@ def inspect(model: ModelOrBundle, html: HtmlReport = None, as_json: Json = False
     For a bundle, -v lists the passes that rewrote something, and --report writes a model card: where it came
     from, what was rewritten, how far it is proven.
     """
+    from onnx_bridge.bundle import inspect as inspection
+    from onnx_bridge.views.html.bundle import page_of
+
     with progress(as_json, "read"):
         view = inspection.inspect(model)
     if html is not None:

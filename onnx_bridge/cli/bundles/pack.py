@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle.files import pack as packing
 from onnx_bridge.cli.options import OutputFile
 from onnx_bridge.cli.terminal import Json, progress, show
 
@@ -24,6 +23,8 @@ def pack(
 
     Example: onnx-bridge pack bert
     """
+    from onnx_bridge.bundle.files import pack as packing
+
     with progress(as_json, "pack") as tell:
         packed = packing.pack(bundle, out or bundle.with_name(f"{bundle.resolve().name}.onnxbridge"), progress=tell)
     show(packed, as_json)

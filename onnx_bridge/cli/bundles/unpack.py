@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle.files import pack as packing
 from onnx_bridge.cli.terminal import Json, progress, show
 
 
@@ -20,6 +19,8 @@ def unpack(
 
     Example: onnx-bridge unpack bert.onnxbridge -o bert
     """
+    from onnx_bridge.bundle.files import pack as packing
+
     with progress(as_json, "unpack") as tell:
         unpacked = packing.unpack(packed, out, progress=tell)
     show(unpacked, as_json)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle.files import verify as verification
 from onnx_bridge.cli.options import takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.conversion import VerifyRequest
@@ -27,6 +26,8 @@ def verify(
 
     Exit code 0 if so, 1 if it is damaged or cannot run here, 2 if there is no bundle.
     """
+    from onnx_bridge.bundle.files import verify as verification
+
     with progress(as_json, "read every file") as tell:
         verified = verification.verify(bundle, here=request.here, progress=tell)
     show(verified, as_json, code=int(not verified.passed))

@@ -11,12 +11,7 @@ import typer
 from onnx_bridge.cli.options import HtmlReport, ModelOrBundle, OutputFile, again, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.parity.checking import check as checking
-from onnx_bridge.parity.checking.check_data import measure
 from onnx_bridge.requests.parity import DataRequest
-from onnx_bridge.views.html.accuracy import accuracy_page
-from onnx_bridge.views.html.check import page_of
-from onnx_bridge.views.junit import write_accuracy_junit, write_junit
 
 JUnit = Annotated[Path | None, OutputFile(metavar="OUT.xml", help="Write the results as JUnit's XML.")]
 Results = Annotated[
@@ -44,6 +39,10 @@ def check(
     MIGraphX fails, 4 if the reference does not determine an output that differs (a tie, chaos); files are written in
     any case. With --data, metrics over a dataset are measured instead; exit code 1 if one is below its --min.
     """
+    from onnx_bridge.parity.checking import check as checking
+    from onnx_bridge.views.html.check import page_of
+    from onnx_bridge.views.junit import write_junit
+
     if request.data is not None:
         if strict or save_results is not None:
             option = "--strict" if strict else "--save-results"
@@ -70,6 +69,10 @@ def check(
 
 def _measure(model: Path, request: DataRequest, html: Path | None, junit: Path | None, as_json: bool) -> None:
     """Measure metrics over the dataset, and show them."""
+    from onnx_bridge.parity.checking.check_data import measure
+    from onnx_bridge.views.html.accuracy import accuracy_page
+    from onnx_bridge.views.junit import write_accuracy_junit
+
     with progress(as_json) as tell:
         report = measure(model, request, tell)
     if html is not None:

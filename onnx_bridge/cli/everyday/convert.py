@@ -13,11 +13,9 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.batch.jobs import is_batch
 from onnx_bridge.cli.options import again, takes
 from onnx_bridge.cli.terminal import Json, show, volume
-from onnx_bridge.conversion.launch import launch
-from onnx_bridge.core.files.locations import Location, parse_location
+from onnx_bridge.core.files.locations import Location
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
 from passes.core.errors import InputError, nearest
 
@@ -75,6 +73,9 @@ def convert(
     one failed, or if --prove or --check finds a difference; 4 if ONNX Runtime refuses the inputs that a model would be
     compared on, so that the bundle is not proven (--prove never is content with that).
     """
+    from onnx_bridge.batch.jobs import is_batch
+    from onnx_bridge.core.files.locations import parse_location
+
     _check_engine(engine, address)
     places = tuple(parse_location(source) for source in sources)
     target = parse_location(out) if out is not None else _beside(places)
@@ -92,6 +93,8 @@ def convert(
 
 def _beside(sources: Sequence[Location]) -> Path:
     """Return the folder of a model's name beside it; raises InputError if there are many, or if it is not here."""
+    from onnx_bridge.batch.jobs import is_batch
+
     source = sources[0]
     if is_batch(sources) or not isinstance(source, Path) or source.suffix != ".onnx":
         raise InputError("the place of the bundles is missing", where="-o", hint="give -o a folder")
@@ -107,6 +110,8 @@ def _check_engine(engine: str, address: str | None) -> None:
 
 
 def _convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> None:
+    from onnx_bridge.conversion.launch import launch
+
     launch(request.conversion)
     from onnx_bridge.cli.everyday.convert_one import convert_one
 

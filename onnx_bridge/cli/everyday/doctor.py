@@ -9,9 +9,7 @@ import typer
 
 from onnx_bridge.cli.options import HtmlReport, Model, OutputFile, again, takes
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion.diagnosis import doctor as diagnosis
 from onnx_bridge.requests.conversion import DoctorRequest
-from onnx_bridge.views.html.diagnosis import page_of
 from passes.core.errors import InputError
 
 Fix = Annotated[bool, typer.Option("--fix", help="Write the rewritten model to -o.")]
@@ -36,6 +34,9 @@ def doctor(
     everything will run, which is said only after MIGraphX has parsed the whole; 1 if not; 4 if a node is unproven, as
     ONNX Runtime does not run it on any generated inputs.
     """
+    from onnx_bridge.conversion.diagnosis import doctor as diagnosis
+    from onnx_bridge.views.html.diagnosis import page_of
+
     if fix != (out is not None):
         raise InputError("say where the rewritten model goes with --fix -o OUT.onnx")
     with progress(as_json) as tell:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.bundle.bundle import is_bundle
-from onnx_bridge.bundle.run import run_files
 from onnx_bridge.cli.options import ModelOrBundle, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
@@ -32,6 +30,9 @@ def run(
 
     Example: onnx-bridge run bert --inputs tokens.npz -o outputs.npz
     """
+    from onnx_bridge.bundle.bundle import is_bundle
+    from onnx_bridge.bundle.run import run_files
+
     if sample is not None and inputs is not None:
         raise InputError("there are two files of inputs", where=f"--inputs {inputs}", hint=f"leave out {sample}")
     given = sample or inputs

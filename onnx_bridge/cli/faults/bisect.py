@@ -9,7 +9,6 @@ import typer
 
 from onnx_bridge.cli.options import takes
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.parity.bisect import bisect as bisection
 from onnx_bridge.requests.parity import BisectRequest
 
 Subject = Annotated[
@@ -31,6 +30,8 @@ def bisect(model: Subject, request: BisectRequest, as_json: Json = False) -> Non
     The first line of output names it in one sentence. Exit code 1 if something diverges, crashes or times
     out, 4 if outputs differ that the reference does not determine (a tie, chaos).
     """
+    from onnx_bridge.parity.bisect import bisect as bisection
+
     with progress(as_json) as tell:
         bisected = bisection.run(model, request, tell)
     show(bisected, as_json, code=bisected.exit_code)

@@ -9,7 +9,6 @@ import typer
 
 from onnx_bridge.cli.options import ModelOrBundle, takes
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.parity.reduce import reduce as reduction
 from onnx_bridge.requests.parity import ReduceRequest
 
 Out = Annotated[
@@ -26,6 +25,8 @@ def reduce(model: ModelOrBundle, request: ReduceRequest, out: Out = None, as_jso
 
     With `--pipeline none` the model is not cleaned first. Exit code 1 if there is nothing to reduce.
     """
+    from onnx_bridge.parity.reduce import reduce as reduction
+
     with progress(as_json) as tell:
         reduced = reduction.run(model, out or Path(f"{model.stem}-reduced"), request, tell)
     show(reduced, as_json, code=int(reduced.path is None))

@@ -9,7 +9,6 @@ import typer
 
 from onnx_bridge.cli.options import Model, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show, volume
-from onnx_bridge.conversion import cleaning
 from onnx_bridge.requests.conversion import CleanRequest
 from passes.core.errors import InputError
 
@@ -31,6 +30,8 @@ def clean(
 
     Example: onnx-bridge clean bert.onnx -o clean.onnx
     """
+    from onnx_bridge.conversion import cleaning
+
     if (out is None) != dry_run:
         raise InputError("say where the cleaned model goes with -o OUT.onnx, or only look with --dry-run (not both)")
     with progress(as_json) as tell:

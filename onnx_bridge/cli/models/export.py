@@ -10,8 +10,6 @@ import typer
 from onnx_bridge.cli.options import OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.export import ExportRequest
-from onnx_bridge.torch.export import export as torch_export
-from onnx_bridge.torch.modules import factories
 
 Factory = Annotated[
     str,
@@ -32,6 +30,9 @@ def export(factory: Factory, out: Out, request: ExportRequest, args: Arguments =
 
     The factory returns the module, or the module and its arguments: (module, args) or (module, kwargs).
     """
+    from onnx_bridge.torch.export import export as torch_export
+    from onnx_bridge.torch.modules import factories
+
     with progress(as_json) as tell:
         if tell is not None:
             tell("make the module")

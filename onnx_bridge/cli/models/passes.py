@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.conversion.diagnosis.explain import catalogue, explain
 from onnx_bridge.requests.texts import complete_passes
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -17,6 +16,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 @app.command("list")
 def passes_list(as_json: Json = False) -> None:
     """Show all passes with their options, and the named pipelines."""
+    from onnx_bridge.conversion.diagnosis.explain import catalogue
+
     show(catalogue(), as_json)
 
 
@@ -33,6 +34,8 @@ def passes_explain(
     as_json: Json = False,
 ) -> None:
     """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written."""
+    from onnx_bridge.conversion.diagnosis.explain import explain
+
     with progress(as_json, "explain"):
         explanation = explain(name, model, node=node)
     show(explanation, as_json)

@@ -9,9 +9,7 @@ import typer
 
 from onnx_bridge.cli.options import OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.quantization import quantize as quantization
 from onnx_bridge.requests.quantization import QuantizeRequest
-from onnx_bridge.torch.modules import factories
 
 Subject = Annotated[
     str,
@@ -32,6 +30,9 @@ def quantize(src: Subject, out: Out, request: QuantizeRequest, args: Arguments =
 
     Example: onnx-bridge quantize resnet.onnx -o int8.onnx --calibration images
     """
+    from onnx_bridge.quantization import quantize as quantization
+    from onnx_bridge.torch.modules import factories
+
     with progress(as_json) as tell:
         model: Any = src
         call: dict[str, Any] = {}

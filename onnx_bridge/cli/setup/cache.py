@@ -8,7 +8,6 @@ import typer
 
 from onnx_bridge.cli.terminal import Json, show
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.files.user_cache import CacheFolder, cache_dir, clear
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -16,6 +15,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 @app.command("dir")
 def cache_folder(as_json: Json = False) -> None:
     """Print the path of the cache folder; the environment variable ONNX_BRIDGE_CACHE moves it."""
+    from onnx_bridge.core.files.user_cache import CacheFolder, cache_dir
+
     show(CacheFolder(cache_dir()), as_json)
 
 
@@ -25,6 +26,8 @@ def cache_clear(
     as_json: Json = False,
 ) -> None:
     """Remove everything that is made again when it is needed; private runtimes stay."""
+    from onnx_bridge.core.files.user_cache import clear
+
     try:
         cleared = clear(dry_run=dry_run)
     except OSError as error:

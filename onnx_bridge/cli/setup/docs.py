@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, show
-from onnx_bridge.core import pages
 
 
 def docs(
@@ -18,6 +17,8 @@ def docs(
     as_json: Json = False,
 ) -> None:
     """Show a page of the documentation, which is installed with the package."""
+    from onnx_bridge.core import pages
+
     if topic is None:
         show(pages.listed(), as_json)
         return

@@ -8,13 +8,8 @@ from typing import Annotated
 import typer
 
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.migraphx.install.install import download, install, remove
-from onnx_bridge.migraphx.install.results import Paths, RuntimeList
-from onnx_bridge.migraphx.install.status import RuntimeStatus, runtime_status
 from onnx_bridge.migraphx.install_record import InstallTarget
-from onnx_bridge.migraphx.runtime import choices
 from onnx_bridge.provider import environment as providers
-from onnx_bridge.provider.status import provider_checks
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
@@ -47,6 +42,10 @@ def runtime_install(
     as_json: Json = False,
 ) -> None:
     """Unpack Debian's MIGraphX into a private folder, or make an environment with ONNX Runtime's provider; no root."""
+    from onnx_bridge.migraphx.install.install import install
+    from onnx_bridge.migraphx.install.results import RuntimeList
+    from onnx_bridge.migraphx.runtime import choices
+
     with progress(as_json) as tell:
         if onnxruntime:
             providers.install(version, progress=tell)
@@ -64,6 +63,9 @@ def runtime_download(
     as_json: Json = False,
 ) -> None:
     """Download the packages for `install --from`, for a machine without network."""
+    from onnx_bridge.migraphx.install.install import download
+    from onnx_bridge.migraphx.install.results import Paths
+
     with progress(as_json) as tell:
         paths = download(folder, target=_target(gpu, gpu_compiler), suite=suite, progress=tell)
     show(Paths("downloaded", paths), as_json)
@@ -72,6 +74,9 @@ def runtime_download(
 @app.command("list")
 def runtime_list(as_json: Json = False) -> None:
     """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none."""
+    from onnx_bridge.migraphx.install.results import RuntimeList
+    from onnx_bridge.migraphx.runtime import choices
+
     with progress(as_json, "look for MIGraphX"):
         runtimes = RuntimeList(choices(), providers.installed())
     show(runtimes, as_json, code=int(runtimes.used is None))
@@ -83,6 +88,9 @@ def runtime_remove(
     as_json: Json = False,
 ) -> None:
     """Remove the private runtimes, or one of them."""
+    from onnx_bridge.migraphx.install.install import remove
+    from onnx_bridge.migraphx.install.results import Paths
+
     with progress(as_json) as tell:
         paths = remove(name, progress=tell)
     show(Paths("removed", paths), as_json)
@@ -91,6 +99,9 @@ def runtime_remove(
 @app.command("status")
 def status(as_json: Json = False) -> None:
     """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works."""
+    from onnx_bridge.migraphx.install.status import RuntimeStatus, runtime_status
+    from onnx_bridge.provider.status import provider_checks
+
     with progress(as_json, "check"):
         checked = RuntimeStatus((*runtime_status().checks, *provider_checks()))
     show(checked, as_json, code=int(not checked.passed))

@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
-from onnx_bridge.benchmark import bench as benchmark
 from onnx_bridge.cli.options import HtmlReport, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
-from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.requests.search import BenchRequest
-from onnx_bridge.views.html.benchmark import page_of
 
 Subject = Annotated[
     str,
@@ -44,6 +41,10 @@ def bench(
 
     Exit code 1 if something is significantly slower than the baseline allows.
     """
+    from onnx_bridge.benchmark import bench as benchmark
+    from onnx_bridge.core.files.atomic_write import write_text
+    from onnx_bridge.views.html.benchmark import page_of
+
     with progress(as_json) as tell:
         measured = benchmark.run(model, request, tell)
     if out is not None:

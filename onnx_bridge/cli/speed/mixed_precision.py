@@ -5,12 +5,13 @@ from __future__ import annotations
 from onnx_bridge.cli.options import Model, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.search import MixedPrecisionRequest
-from onnx_bridge.search import mixed_precision as search
 
 
 @takes(MixedPrecisionRequest)
 def mixed_precision(model: Model, request: MixedPrecisionRequest, as_json: Json = False) -> None:
     """Find the nodes that must stay in float32 for a model in lower precision to agree with its reference."""
+    from onnx_bridge.search import mixed_precision as search
+
     with progress(as_json) as tell:
         mixed = search.run(model, request, tell)
     show(mixed, as_json)

@@ -8,7 +8,6 @@ from typing import Annotated
 from onnx_bridge.cli.options import Model, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.search import TuneRequest
-from onnx_bridge.search import tune as tuning
 
 Out = Annotated[
     Path,
@@ -24,6 +23,8 @@ def tune(model: Model, out: Out, request: TuneRequest, as_json: Json = False) ->
 
     Exit code 1 if no trial agrees.
     """
+    from onnx_bridge.search import tune as tuning
+
     with progress(as_json) as tell:
         tuned = tuning.run(model, out, request, tell)
     show(tuned, as_json, code=int(not tuned.passed))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.conversion.source import ModelSource, Source
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import clean
 from onnx_bridge.conversion.steps.describe import describe
 from onnx_bridge.conversion.steps.place import compile_or_place
@@ -15,6 +15,7 @@ from onnx_bridge.conversion.steps.publish import publish
 from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import ConvertRequest
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples.inputs import Sample
 
 

@@ -29,7 +29,8 @@ from onnx_bridge.parity.bisect.expected_outputs import read_expected_outputs
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.parity.symptoms.symptom import SymptomKind
-from onnx_bridge.requests.parity import BisectRequest, ModelSource
+from onnx_bridge.requests.parity import BisectRequest
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.torch.export.export import export
 from onnx_bridge.torch.export.exported import ExportFailed
 from onnx_bridge.torch.modules import factories

@@ -35,7 +35,8 @@ from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import LowPrecision, ModelSource, ParityRequest
+from onnx_bridge.requests.parity import LowPrecision, ParityRequest
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample

@@ -39,7 +39,8 @@ from onnx_bridge.reference.comparison.computed_precision import computed_precisi
 from onnx_bridge.reference.comparison.dependence import alike, changing, dependent
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import CheckRequest, ModelSource
+from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values, livelier

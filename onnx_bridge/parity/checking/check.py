@@ -25,7 +25,8 @@ from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.checking.runtime_failure import bisect_advice, bisect_failure, run_until_failure, time_note
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
-from onnx_bridge.requests.parity import CheckRequest, DataRequest, ModelSource
+from onnx_bridge.requests.parity import CheckRequest, DataRequest
+from onnx_bridge.requests.request import ModelSource
 from passes.isolation.limits import limited
 
 if TYPE_CHECKING:

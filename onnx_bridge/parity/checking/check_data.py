@@ -20,7 +20,8 @@ from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import failed_on, versions
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.parity import CheckRequest, DataRequest, ModelSource
+from onnx_bridge.requests.parity import CheckRequest, DataRequest
+from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples.dataset import Dataset, DataSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values

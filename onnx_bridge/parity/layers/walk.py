@@ -11,13 +11,14 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.device import Device, can_feed
 from onnx_bridge.core.errors import InputError, RuntimeFailure, RuntimeNotFound
+from onnx_bridge.core.tolerance import ONE_STEP, PartialTolerance
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import provenance
 from onnx_bridge.parity.layers.report import Layer, LayerReport
 from onnx_bridge.parity.layers.segments import Segment, SegmentedModel
 from onnx_bridge.parity.layers.subject import OriginalModel
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
-from onnx_bridge.reference.comparison.tolerances import ONE_STEP, PartialTolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.graphs import lineage
 from passes.graphs.scopes import required_names

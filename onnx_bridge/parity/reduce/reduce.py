@@ -27,7 +27,8 @@ from onnx_bridge.parity.reduce.reproduction import Environment, title, write
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom
 from onnx_bridge.parity.symptoms.symptom_detector import first_group
-from onnx_bridge.requests.parity import ModelSource, ReduceRequest
+from onnx_bridge.requests.parity import ReduceRequest
+from onnx_bridge.requests.request import ModelSource
 from passes.isolation.limits import limited
 
 if TYPE_CHECKING:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from onnx_bridge.bundle.device import Device, InsideDevice, run_program, to_tensors
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import NotEmulated, Step
+from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import KIND_OF, Symptom, SymptomKind, worse
 from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.judge import Judge
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.parity import LowPrecision
 from onnx_bridge.samples.inputs import Sample
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.inside import InsideModel, Tested, Values
 from onnx_bridge.reference.comparison.judge import Judge
-from onnx_bridge.reference.comparison.tolerances import PartialTolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.scopes import Scope, name_nodes
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.schema import JsonRecord
+from onnx_bridge.core.tolerance import EXACT, PartialTolerance, Tolerance
 from onnx_bridge.core.values import Array, Value, dtype_name, flat
 from onnx_bridge.reference.comparison.metrics import Tally, chunks, top_k_agreement
-from onnx_bridge.reference.comparison.tolerances import EXACT, PartialTolerance, Tolerance, Tolerances
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 
 Number = float | int | bool | str
 

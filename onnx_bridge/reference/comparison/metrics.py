@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
+from onnx_bridge.core.tolerance import Tolerance
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.comparison.tolerances import Tolerance, is_float
+from onnx_bridge.reference.comparison.tolerances import is_float
 
 _TINY = 1e-30
 """Replaces a limit of 0 if an error is divided by its limit."""

@@ -7,7 +7,6 @@ that MIGraphX runs in float16 still returns float32.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,32 +15,12 @@ import ml_dtypes
 import numpy as np
 
 from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.tolerance import EXACT, PartialTolerance, Tolerance
 from onnx_bridge.core.values import Array
 
 _CHUNK = 1 << 20
 """Elements converted to float64 at a time."""
 
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The largest error of an element: |actual − expected| ≤ atol + rtol·|expected|.
-
-    Raises:
-        InputError: ``rtol`` or ``atol`` is negative or not finite.
-    """
-
-    rtol: float
-    atol: float
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.rtol < math.inf and 0 <= self.atol < math.inf):
-            what = f"a tolerance cannot be rtol {self.rtol}, atol {self.atol}"
-            raise InputError(what, hint="use finite numbers, zero or more")
-
-
-EXACT = Tolerance(0.0, 0.0)
-ONE_STEP = Tolerance(0.0, 1.0)
-"""For outputs of a quantizer: halfway between two steps, either is correct."""
 
 DEFAULTS: dict[str, tuple[Tolerance, float]] = {
     "float64": (Tolerance(1e-9, 1e-10), 1e-14),
@@ -111,19 +90,6 @@ def preset_tolerance(expected: Array, preset: str, floor: float = 0.0, *, of_flo
 
 
 @dataclass(frozen=True)
-class PartialTolerance:
-    """A tolerance of which only one part may be given; None keeps the default."""
-
-    rtol: float | None = None
-    atol: float | None = None
-
-    def of(self, tolerance: Tolerance) -> Tolerance:
-        """Return a tolerance with the given parts replaced."""
-        rtol = tolerance.rtol if self.rtol is None else self.rtol
-        return Tolerance(rtol, tolerance.atol if self.atol is None else self.atol)
-
-
-@dataclass(frozen=True)
 class Tolerances:
     """The tolerances of outputs, by precedence: by name, of all floats, by precision, by dtype.
 
@@ -139,7 +105,7 @@ class Tolerances:
     """
 
     preset: str | None = None
-    general: PartialTolerance = PartialTolerance()
+    general: PartialTolerance = field(default_factory=PartialTolerance)
     named: Mapping[str, PartialTolerance] = field(default_factory=dict)
     inside: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
@@ -173,23 +139,6 @@ class Tolerances:
                 hint = nearest(name, known) or f"the outputs are {', '.join(known) or 'none'}"
                 what = "a tolerance is given, but there is no such output"
                 raise InputError(what, where=f"output {name!r}", hint=hint)
-
-
-def parse_tolerance(text: str) -> tuple[str, PartialTolerance]:
-    """Parse ``NAME:rtol=1e-3,atol=1e-4``, of which one part may be left out; raises InputError for another form."""
-    name, colon, parts = text.rpartition(":")  # names may have colons of their own
-    given: dict[str, float] = {}
-    for part in parts.split(","):
-        key, _, number = part.strip().partition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not colon or not name or key not in ("rtol", "atol") or key in given or not 0 <= value < math.inf:
-            what = f"{text!r} is not NAME:rtol=NUMBER,atol=NUMBER"
-            raise InputError(what, where="--tol", hint="for example --tol logits:rtol=1e-3,atol=1e-4")
-        given[key] = value
-    return name, PartialTolerance(**given)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

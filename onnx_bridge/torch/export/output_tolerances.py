@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from onnx_bridge.core.tolerance import Tolerance
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.comparison.tolerances import Tolerance, preset_tolerance
+from onnx_bridge.reference.comparison.tolerances import preset_tolerance
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.traversal import operands_of, with_nested
 from passes.operators import is_quantizer

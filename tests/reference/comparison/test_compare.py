@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.tolerance import Tolerance
 from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison import metrics as measures
 from onnx_bridge.reference.comparison.compare import OutputComparison, compare
-from onnx_bridge.reference.comparison.tolerances import Tolerance, default_tolerance
+from onnx_bridge.reference.comparison.tolerances import default_tolerance
 
 NUMPY = [
     "bool",

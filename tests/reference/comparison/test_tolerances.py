@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.tolerance import EXACT, PartialTolerance, Tolerance
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.reference.comparison.tolerances import (
-    EXACT,
-    PRESETS,
-    PartialTolerance,
-    Tolerance,
-    Tolerances,
-    default_tolerance,
-    parse_tolerance,
-    preset_tolerance,
-)
+from onnx_bridge.reference.comparison.tolerances import PRESETS, Tolerances, default_tolerance, preset_tolerance
+from onnx_bridge.requests.texts import parse_tolerance
 
 X = np.linspace(-10, 10, 101, dtype=np.float32)
 
