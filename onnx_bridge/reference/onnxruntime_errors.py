@@ -160,7 +160,10 @@ _REASONS = {
         "invalid dimensions for input|Invalid rank|input data type|Required inputs|Invalid input name",
         "see its inputs",
     ),
-    Reason.DECLARED_SHAPE: ("attempting to re-use buffer", "a declared shape of an intermediate value is wrong"),
+    Reason.DECLARED_SHAPE: (
+        "attempting to re-use buffer|OrtValue provided for output",
+        "a declared shape of an intermediate value is wrong",
+    ),
     Reason.RUN_FAILED: ("while running", "pass representative inputs with --inputs"),
 }
 """By reason, the pattern of its messages and a hint; the first that matches holds."""

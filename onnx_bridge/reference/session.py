@@ -26,7 +26,7 @@ from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
 from passes.evaluation.constant_session import unreleased_opsets
 from passes.graphs.byte_strings import from_proto
-from passes.graphs.scopes import name_nodes, scopes, shares_names
+from passes.graphs.scopes import name_nodes, scopes
 
 _SILENT = 4
 """ONNX Runtime's severity "fatal": errors are raised as exceptions, the log adds nothing."""
@@ -127,8 +127,9 @@ class Session:
     def _computed(self, feeds: dict[str, Any]) -> Any:
         """Return the outputs as ONNX Runtime gives them.
 
-        It plans which tensors may share memory by the shapes that the model declares for intermediate values. If one
-        is wrong, as in decoders of onnxruntime-genai's builder, each tensor gets memory of its own.
+        It plans which tensors may share memory by the shapes that it infers, or that the model declares, for
+        intermediate values. If one is wrong, as in decoders of onnxruntime-genai's builder, each tensor gets memory of
+        its own, and what is declared is forgotten.
         """
         try:
             run = self._session.run if self._plain else self._session.run_with_ort_values
@@ -137,7 +138,7 @@ class Session:
             # no local variable for it: with its traceback it would keep this session until garbage is collected
             if not self._reuses_memory or OnnxRuntimeError(str(error), where=None).reason is not Reason.DECLARED_SHAPE:
                 raise OnnxRuntimeError(str(error), where=self._where) from error
-        self._reuses_memory = False
+        self._reuses_memory, self._model = False, _loosened(_in_memory(self._model))
         self._session = self._open(self._model, self._libraries)
         return self._computed(feeds)
 
@@ -154,11 +155,8 @@ class Session:
                 return self._open(model, (*custom_op_libraries, *installed))
             if isinstance(model, bytes):
                 raise
-            if error.reason is Reason.OTHER and shares_names(named := _in_memory(model)):
-                named = models.owned(named)
-                for scope in scopes(named):
-                    name_nodes(scope)
-                return self._load(named, custom_op_libraries)
+            if error.reason is Reason.OTHER:
+                return self._load(_loosened(_in_memory(model)), custom_op_libraries)
             if error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
             loaded = models.owned(model if isinstance(model, ir.Model) else _in_memory(model))
@@ -213,6 +211,18 @@ def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
         model.ir_version = error.newest_ir_version
         return model
     return emulate_bfloat16(model) if has_bfloat16(model) else downgrade_random_operators(model)
+
+
+def _loosened(model: ir.Model) -> ir.Model:
+    """Return a model with distinct names of nodes, without what is declared of results and constants: hints."""
+    model = models.owned(model)
+    for scope in scopes(model):
+        for value in name_nodes(scope).values():
+            if value.const_value is not None:
+                value.shape = ir.Shape(value.const_value.shape.numpy())
+            elif value.producer() is not None:
+                value.type, value.shape = value.type if value.is_graph_output() else None, None
+    return model
 
 
 def _options(libraries: Sequence[Path]) -> Any:

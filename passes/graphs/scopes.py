@@ -230,13 +230,3 @@ def name_nodes(scope: Scope) -> Scope:
             node.name = scope.names.node(name or node.op_type)
         taken.add((node.graph, name))
     return scope
-
-
-def shares_names(model: ir.Model) -> bool:
-    """Return whether two nodes of one graph have the same name, which ONNX Runtime refuses."""
-    for scope in scopes(model):
-        for graph in scope.graphs():
-            names = [node.name for node in graph if node.name]
-            if len(names) > len(set(names)):
-                return True
-    return False

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
 
@@ -363,6 +364,27 @@ def test_a_false_shape_of_an_intermediate_value_does_not_stop_the_reference() ->
     for _ in range(2):
         found = reference.run({"x": x, "past": past})["y"]
         np.testing.assert_allclose(found, np.exp(np.concatenate([x, past])), rtol=1e-6)
+
+
+def test_a_false_shape_that_a_branch_sees_does_not_stop_the_reference() -> None:
+    """ONNX Runtime gives the result of a branch memory of the size that follows from what is declared."""
+    text = """g (bool c, float[2, 3] x) => (y) <float[2, 5] s, float[2, 5] u> {
+        t = Transpose(x) s = MatMul(x, t) u = Relu(s)
+        y = If(c) <then_branch = a () => (p) { p = Relu(u) }, else_branch = b () => (q) { q = Neg(u) }> }"""
+    found = Reference(proto(text)).run({"c": np.array(True), "x": np.ones((2, 3), np.float32)})["y"]
+    assert found.tolist() == [[3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("hints", ["float[7] h, float[7] r", "int64[2, 3] h", "float[9] w"])
+def test_false_hints_for_which_the_model_is_refused(hints: str, tmp_path: Path) -> None:
+    shown, hidden = (f", {hints}", "") if hints.endswith("w") else ("", f"{hints}, ")
+    text = f"""g (float[2, 3] x{shown}) => (float[2, 3] y) <{hidden}float[3] w = {{1, 2, 3}}> {{
+        h = Neg(x) r = Add(h, w) y = Mul(r, w) }}"""
+    (tmp_path / "m.onnx").write_bytes(proto(text))
+    with pytest.raises(onnxruntime_pybind11_state.Fail):
+        onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    found = Reference(tmp_path / "m.onnx").run({"x": np.ones((2, 3), np.float32)})["y"]
+    assert found.tolist() == [[0, 2, 6], [0, 2, 6]]
 
 
 def test_a_session_that_failed_is_freed_at_once() -> None:
