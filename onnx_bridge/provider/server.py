@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from passes.isolation import value_messages
+from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Array, Message
 
 _PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
@@ -61,6 +62,8 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     try:
         message, results = actions[request["do"]](request, arrays)
     except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
+        if lacks_memory(error):
+            raise MemoryError from error
         message, results = {"error": str(error)}, {}
     return {**message, "calls": _calls.new()}, results
 

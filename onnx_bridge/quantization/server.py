@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arra
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.requests.schemes import scheme_of
 from passes.isolation import value_messages
-from passes.isolation.failure import NO_MEMORY
+from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Message
 
 _QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark.quantize}
@@ -28,6 +27,6 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
         return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}
     except InputError as error:
         cause = error.__cause__
-        if isinstance(cause, MemoryError) or re.search(NO_MEMORY, str(cause)):
+        if lacks_memory(cause):
             raise MemoryError from None
         return {"error": {"what": error.what, "where": error.where, "hint": error.hint}}, {}

@@ -16,7 +16,7 @@ from passes.core.text import first_line
 from passes.evaluation.saturation import without_saturation
 from passes.graphs.limits import MAX_RANK
 from passes.isolation import value_messages
-from passes.isolation.failure import NO_MEMORY
+from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Array, Message
 
 _RELEASED_ONLY = "ALLOW_RELEASED_ONNX_OPSET_ONLY"
@@ -85,7 +85,7 @@ def compute(model: bytes, outputs: Sequence[str], feeds: Mapping[str, Array]) ->
         }
         computed = session.run_with_ort_values(list(outputs), given)
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        if re.search(NO_MEMORY, str(error)):
+        if lacks_memory(error):
             raise MemoryError from None
         raise EvaluationError(_clean(error), unsupported=isinstance(error, NotImplementedByRuntime)) from None
     return [_array(output) for output in computed]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from passes.evaluation.constant_session import open_session
-from passes.isolation.failure import NO_MEMORY
+from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Array, Message
 
 
@@ -15,7 +14,7 @@ def answer(_request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     try:
         session = open_session(arrays["model"].tobytes())
     except Exception as error:  # ONNX Runtime's exceptions have no common base class
-        if re.search(NO_MEMORY, str(error)):
+        if lacks_memory(error):
             raise MemoryError from None
         return {"outputs": []}, {}
     return {"outputs": [[output.name, output.type, list(output.shape or ())] for output in session.get_outputs()]}, {}

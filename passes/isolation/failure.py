@@ -19,6 +19,11 @@ NO_MEMORY = (
 _FROM_ELSEWHERE = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Return whether an error of foreign code says that there was no memory, which is no fact about a model."""
+    return isinstance(error, MemoryError) or re.search(NO_MEMORY, str(error)) is not None
+
+
 class NativeFailure(BridgeError):
     """A native library exceeded a limit of time or memory, or its process ended or could not be started.
 

@@ -26,6 +26,7 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.core.errors import BridgeError, OutOfMemory, WorkerCrashed, WorkerTimeout
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.provider import server as provider_server
 from onnx_bridge.reference import server
 from onnx_bridge.reference.reference import SERVER
 from onnx_bridge.search.pareto import Candidate, Trial
@@ -36,6 +37,7 @@ from onnx_bridge.verdicts.probe_request import ProbeRequest
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.cleanup.fold_constants import FoldConstants
 from passes.core.doubts import Doubts, cached
+from passes.evaluation import constant_session, output_types
 from passes.graphs.scopes import Scope, name_nodes
 from passes.isolation import value_messages, worker
 from passes.isolation.failure import NativeFailure
@@ -171,6 +173,24 @@ def test_the_reference_has_no_memory(do: str, by_onnx: bool, monkeypatch: pytest
     monkeypatch.setattr(ReferenceEvaluator if by_onnx else onnxruntime.InferenceSession, "run", run)
     with pytest.raises(MemoryError):
         server.answer(request, arrays)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("Failed to allocate memory for requested buffer")])
+@pytest.mark.parametrize("process", [constant_session, output_types, provider_server])
+def test_a_session_has_no_memory(process: Any, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a constant is not folded, a type not inferred or a node not claimed would be kept as facts."""
+
+    def opened(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    model = value_messages.from_bytes(
+        ir.to_proto(tiny("(float[2] x) => (float[2] y) { y = Neg(x) }")).SerializeToString()
+    )
+    request = {"do": "open", "drop": [], "outputs": ["y"], "optimization": 0, "severity": 4, "providers": []}
+    request |= {"entries": {}, "dims": {}}
+    with pytest.raises(MemoryError):
+        process.answer(request, {"model": model})
 
 
 ERROR = {"what": "std::bad_alloc", "out_of_memory": True, "not_emulated": False}
