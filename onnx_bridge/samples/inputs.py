@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.generated import Array, generate_array
-from onnx_bridge.samples.roles import Data, Dim, Role, dims_of, roles
+from onnx_bridge.samples.roles import Choice, Data, Dim, Role, dims_of, roles
 from passes.cleanup.inline_functions import inlined
 from passes.isolation.memory import available_bytes
 from passes.shapes import size_expressions
@@ -46,6 +46,11 @@ class TensorSpec:
     shape: tuple[Dim, ...] | None
     role: Role = field(default_factory=Data)
     kind: Kind = Kind.TENSOR
+
+    @property
+    def may_select(self) -> bool:
+        """Whether it may select a branch: another value may run if one does not."""
+        return isinstance(self.role, Choice) or (self.dtype == np.bool_ and all(dim == 1 for dim in self.shape or ()))
 
 
 def specs(model: ir.Model, named: Collection[str] = ()) -> list[TensorSpec]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import Choice, Data, Dim
+from onnx_bridge.samples.roles import Data, Dim
 from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 
@@ -47,7 +47,7 @@ def suitable(
     wanted, dims = samplers.with_shapes(
         [spec for spec in samplers.specs(original, shapes) if spec.name in shapes], known
     )
-    if takes is None or not any(isinstance(spec.role, Choice) for spec in wanted):
+    if takes is None or not any(spec.may_select for spec in wanted):
         return samplers.generate(wanted, seed=seed, samples=samples, dims=dims)
     generated = samplers.generate(wanted, seed=seed, samples=samples * _TRIED, dims=dims)
     taken = list(itertools.islice(filter(takes, generated), samples))

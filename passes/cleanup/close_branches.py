@@ -6,7 +6,7 @@ A branch for other sizes than those that a model was given is not valid with the
 it, although it is never taken. An If that is left checks the condition in a run: ONNX Runtime fails in a node whose
 name tells the branch, since it casts a text to a number.
 
-Skips: results of which none is a tensor, opsets before 9 (Where), and Ifs of functions.
+Skips: results without a known type, opsets before 9 (Where), and Ifs of functions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def close_branch(model: ir.Model, node: ir.Node, closed: str, why: str) -> bool:
     scope, graph, kept = Scope(model, model.graph), node.graph, BRANCHES[closed]
     assert graph is not None
     branch = node.attributes[kept].as_graph()
-    if scope.opset() < SINCE or all(_dtype(value) is None for value in branch.outputs):
+    if scope.opset() < SINCE or all(value.dtype is None for value in branch.outputs):
         return False
     taken = [
         ir.Value(name=scope.names.value(f"{out.name}/taken"), type=value.type, shape=value.shape)
@@ -109,13 +109,14 @@ def _failing(taken: list[ir.Value], node: ir.Node, closed: str, why: str, scope:
     scalar = op("Reshape", [number, constant(ir.Tensor(np.array([], np.int64)))])
     outputs = []
     for value in taken:
-        dtype = _dtype(value)
-        if dtype is None:
+        is_tensor, dtype = not isinstance(value.type, ir.SequenceType), value.dtype
+        if dtype is None or isinstance(value.type, ir.OptionalType):
             outputs.append(op("Identity", [value]))
             continue
-        outputs.append(op("Expand", [scalar, op("Shape", [value])]))
+        result = op("Expand", [scalar, op("Shape", [value])]) if is_tensor else scalar
         if dtype != ir.DataType.FLOAT:
-            outputs[-1] = op("Cast", [outputs[-1]], to=int(dtype))
+            result = op("Cast", [result], to=int(dtype))
+        outputs.append(result if is_tensor else op("SequenceInsert", [value, result]))
     return ir.Graph([], outputs, nodes=nodes, name=scope.names.value(f"{node.name}/closed"))
 
 
@@ -129,8 +130,3 @@ def _node(operator: str, inputs: list[ir.Value | None], origin: ir.Node, scope: 
 def _constant(tensor: ir.TensorProtocol, name: str) -> ir.Node:
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
-
-
-def _dtype(value: ir.Value) -> ir.DataType | None:
-    """Return the dtype of a tensor; None for other values."""
-    return value.dtype if value.type is None or isinstance(value.type, ir.TensorType) else None

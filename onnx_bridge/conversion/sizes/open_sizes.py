@@ -16,9 +16,10 @@ from functools import cached_property
 import onnx_ir as ir
 
 from onnx_bridge.conversion.sizes.freezing import freezing
-from onnx_bridge.conversion.sizes.refusals import is_by_sizes, is_quick, is_refused_unsized, is_steered, refusal
+from onnx_bridge.conversion.sizes.refusals import is_by_sizes, is_quick, is_steered, refusal
 from onnx_bridge.conversion.sizes.size_search import SizeSearch
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
 from passes.rewriting.base import Context
 from passes.shapes.open_sizes import Impossible, OpenDims, OpenSizes
@@ -96,7 +97,7 @@ class ChosenSizes:
     def check(self, model: ir.Model) -> list[str]:
         """Run the sized model on ONNX Runtime, if this is quick, and return notes; raises OpenSizesError."""
         error = refusal(model) if model is not self.model else None
-        if error is None or is_refused_unsized(self.model):
+        if error is None or load_error(self.model) is not None:
             return []
         failure = self._error("the model does not run with ", f": {error.what}", error.node)
         by_chance = is_steered(error, model) and not self.sizes.default.keys() >= {*failure.too_small}

@@ -10,7 +10,6 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Choice
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope, required_inputs
 from passes.graphs.structural_inputs import OPERANDS
@@ -59,7 +58,7 @@ def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
     refused: OnnxRuntimeError | None = None
     try:
         reference, specs = Reference(model), samplers.specs(sized)
-        chosen = any(isinstance(spec.role, Choice) for spec in specs)  # the other branch may run
+        chosen = any(spec.may_select for spec in specs)  # the other branch may run
         for sample in samplers.generate(specs, samples=_CHOICES if chosen else 1):
             try:
                 reference.run(sample)
@@ -97,12 +96,3 @@ def is_steered(error: OnnxRuntimeError, model: ir.Model) -> bool:
         ):
             elements.update(node.outputs)
     return bool(steered)
-
-
-def is_refused_unsized(model: ir.Model) -> bool:
-    """Return whether ONNX Runtime's inference already refuses a model with open sizes."""
-    try:
-        Reference(model)
-    except BridgeError as error:
-        return isinstance(error, OnnxRuntimeError)
-    return False
