@@ -71,6 +71,8 @@ class Subject:
             return files.load(inputs, specs, count=1)[0]
         symbols = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
         known = {name: size for name, size in sizes.items() if name in symbols}
+        if self.bundle is not None:
+            return self.bundle.sample(known or None, seed=seed)
         return samplers.generate(specs, seed=seed, dims=known)[0]
 
 

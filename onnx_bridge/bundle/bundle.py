@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +32,15 @@ from onnx_bridge.bundle.manifest.layout import WIDTH
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import manifest_path
-from onnx_bridge.bundle.padding import Padding
+from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.bundle.program import Program, Runnable
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import RuntimeRequest
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.inputs import Sample
 from passes.isolation.limits import Limits
 
 
@@ -216,6 +219,18 @@ class Bundle(Runnable):
             if isinstance(output, np.ndarray):
                 outputs[info.name] = padding.cut(output, info.shape or (), small, large)
         return outputs
+
+    def sample(self, sizes: Mapping[str, int] | None = None, *, seed: int = 0) -> Sample:
+        """Generate a sample that suits the roles of the inputs, which are known if the model is there.
+
+        Args:
+            sizes: sizes of symbols, and values of selecting inputs; default: those of the smallest program.
+            seed: a number of zero or more.
+        """
+        model = [] if self.model_path is None else samplers.specs(models.load(self.model_path))
+        roles = {spec.name: spec.role for spec in model}
+        specs = [replace(spec, role=roles.get(spec.name, spec.role)) for spec in self.specs]
+        return bucket_samples(specs, self.programs[0].info.dims if sizes is None else sizes, seed=seed)[0]
 
     def close(self) -> None:
         """Release all that was loaded; the next call loads it again."""

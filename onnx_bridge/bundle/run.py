@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from onnx_bridge.bundle.bundle import Bundle, load
+from onnx_bridge.bundle.bundle import load
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import atomic_file
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, dtype_name, flat
-from onnx_bridge.model import io as models
 from onnx_bridge.samples import files
-from onnx_bridge.samples import inputs as samplers
 from passes.isolation.numpy_files import write_npz
 
 
@@ -71,7 +69,7 @@ def run_files(
     tell = progress or silent
     tell("load")
     loaded = load(bundle, timeout=timeout, memory=memory)
-    samples = files.load(sample, loaded.specs) if sample is not None else samplers.generate(_specs(loaded), seed=0)
+    samples = files.load(sample, loaded.specs) if sample is not None else [loaded.sample()]
     tell("run")
     started = time.perf_counter()
     runs = [flat(loaded(arrays)) for arrays in samples]
@@ -82,12 +80,6 @@ def run_files(
             write_npz(file, results)
     notes = () if sample is not None else ("run on generated inputs (seed 0)",)
     return RunResult(out, results, seconds, loaded.manifest.partition_line, notes)
-
-
-def _specs(bundle: Bundle) -> list[samplers.TensorSpec]:
-    """Return the inputs of a bundle, with their roles if its model is there."""
-    path = bundle.programs[0].model_path
-    return bundle.specs if path is None else samplers.specs(models.load(path))
 
 
 def _stacked(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -24,7 +24,6 @@ from onnx_bridge.parity.checking.report import CheckReport
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest, TuneRequest
-from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.search import mixed_precision
 from onnx_bridge.search.pareto import Candidate, Trial
@@ -106,7 +105,7 @@ class Trials:
         """Return one input of each size."""
         combined = itertools.product(*self._sizes.values())
         dims = [dict(zip(self._sizes, bound, strict=True)) for bound in combined]
-        return [samplers.generate(bundle.specs, seed=self._request.seed, dims=dim)[0] for dim in dims]
+        return [bundle.sample(dim, seed=self._request.seed) for dim in dims]
 
 
 def _call(bundle: Bundle, samples: Sequence[Mapping[str, Value]]) -> tuple[Call, Mapping[str, Value]]:
