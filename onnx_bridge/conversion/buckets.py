@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.programs.instances import Instance, check_place
 from onnx_bridge.conversion.programs.several import Converted, Resolved, Several
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
-from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
+from onnx_bridge.conversion.sizes.output_sizes import inferred_axes, output_axes
 from onnx_bridge.conversion.sizes.padding_trial import Tried, try_padding
 from onnx_bridge.conversion.sizes.refusals import is_by_sizes, refusal
 from onnx_bridge.conversion.source import Source
@@ -45,6 +45,7 @@ class BucketConversion(Several):
         request: the request, with the buckets of selecting inputs.
         key: the content key of the request as it was given.
         sizes: the sizes of all dimensions, in each bucket.
+        axes: the dimensions of outputs that inference finds.
         tried: the result of trying to pad.
     """
 
@@ -54,6 +55,7 @@ class BucketConversion(Several):
     key: str | None
     model: ir.Model
     sizes: BucketSizes
+    axes: Mapping[str, Sequence[Axis]]
     tried: Tried
 
     @classmethod
@@ -67,11 +69,11 @@ class BucketConversion(Several):
         model = inlined(model)
         sizes = BucketSizes.of(model, request, lambda shapes: _refused(model, shapes, request))
         check_place(source, out, list(map(label, sizes.buckets)))
-        tried = Tried()
+        tried, axes = Tried(), inferred_axes(model, sizes, request)
         if request.prove != "never":
             progress("trying with the reference whether padding changes outputs")
-            tried = try_padding(source, sizes, request)
-        return cls(source, out, request, key, model, sizes, tried)
+            tried = try_padding(source, sizes, request, axes)
+        return cls(source, out, request, key, model, sizes, axes, tried)
 
     @property
     def folders(self) -> list[str]:
@@ -136,9 +138,8 @@ class BucketConversion(Several):
         single = {name for name in selected(self.model, self.request.buckets) if len(self.request.buckets[name]) == 1}
         points = [({name: dims[name] for name in dims.keys() - single}, shape) for dims, shape in (*observed, *seen)]
         declared = next(output for output in self.model.graph.outputs if output.name == value.name)
-        pairs = itertools.zip_longest(self.sizes.axes(value) or (), self.sizes.axes(declared) or ())
-        axes = output_axes([claim if axis is None else axis for axis, claim in pairs], points)
-        return replace(infos[0], shape=axes)
+        claims = self.sizes.axes(value), self.sizes.axes(declared), self.axes.get(str(value.name))
+        return replace(infos[0], shape=output_axes(claims, points))
 
 
 def _refused(model: ir.Model, shapes: Mapping[str, tuple[int, ...]], request: ConvertRequest) -> str | None:

@@ -23,7 +23,7 @@ from passes.shapes.axes.words import Dim, Dims
 from passes.shapes.inference import FAILURES, run
 
 _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "FusedConv")
-_WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
+WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""
 _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
@@ -171,7 +171,7 @@ class OpenDims:
             for value in node.outputs:
                 if any(isinstance(size, int) and size < 0 for size in shapes.get(value, ())):
                     return Impossible(node, shapes[value])
-            if node.op_type in _WINDOWED and is_too_short(node, shapes.get):
+            if node.op_type in WINDOWED and is_too_short(node, shapes.get):
                 return Impossible(node, shapes.get(node.outputs[0], ()))
         return None
 

@@ -51,26 +51,6 @@ def value_text(value: ir.Value, number: int) -> str:
     return json.dumps(bool(number) if value.dtype == ir.DataType.BOOL else number)
 
 
-def output_axes(
-    declared: Sequence[Axis] | None, observed: Sequence[tuple[Sizes, Sequence[int | None]]]
-) -> tuple[Axis, ...]:
-    """Return an output's dimensions: as declared, or, if that is wrong, fitted to observed shapes by sizes."""
-    points = list({(*dims.items(), *shape): (dims, shape) for dims, shape in observed}.values())
-    ranks = {len(shape) for _, shape in points}
-    if len(ranks) != 1:
-        return tuple(declared or ())
-    (rank,) = ranks
-    axes: list[Axis] = []
-    for index, axis in enumerate(declared if declared is not None and len(declared) == rank else [None] * rank):
-        sizes = [shape[index] for _, shape in points]
-        known = [size for size in sizes if size is not None]
-        if all(size_of(axis, dims) == shape[index] is not None for dims, shape in points):
-            axes.append(axis)
-        else:
-            axes.append(fitted([dims for dims, _ in points], known) if len(known) == len(sizes) else None)
-    return tuple(axes)
-
-
 @dataclass(frozen=True)
 class BucketSizes:
     """The sizes of open dimensions in all buckets; a dimension without a name is ``input[axis]``.

@@ -7,6 +7,7 @@ sizes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.manifest.axes import inside, label
+from onnx_bridge.bundle.manifest.axes import Axis, inside, label
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes, selected
+from onnx_bridge.conversion.sizes.buckets import BucketSizes, selected
 from onnx_bridge.conversion.sizes.freezing import freezing
+from onnx_bridge.conversion.sizes.output_sizes import output_axes
 from onnx_bridge.conversion.sizes.refusals import is_quick
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import BridgeError, ParityError
@@ -36,6 +38,9 @@ from passes.graphs.scopes import scopes
 from passes.rewriting.base import Context
 
 Sizes = Mapping[str, int]
+_DIVISOR = re.compile(r"//(\d+)")
+_MOST_SHIFTS = 8
+"""One more than the most sizes that are tried beside the smallest one if windows divide them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,17 @@ class Tried:
     from_start: frozenset[str] = frozenset()
 
 
-def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> Tried:
-    """Try all buckets; raises ParityError if padding changes an output."""
+def try_padding(
+    source: Source, sizes: BucketSizes, request: ConvertRequest, axes: Mapping[str, Sequence[Axis]]
+) -> Tried:
+    """Try all buckets; raises ParityError if padding changes an output.
+
+    Args:
+        source: the model.
+        sizes: the sizes of the buckets.
+        request: the request.
+        axes: the dimensions of outputs that inference finds.
+    """
     model = source.model()
     exact = selected(model, sizes.buckets[0])
     smaller = [bucket for bucket in sizes.buckets if inside(bucket, sizes.buckets, exact) != bucket]
@@ -63,21 +77,27 @@ def try_padding(source: Source, sizes: BucketSizes, request: ConvertRequest) -> 
     if any(is_random(node, scope) for scope in scopes(model) for node in scope.nodes()):
         return Tried(notes=("padding was not tried: the model draws random numbers",))
     try:
-        trial = _Trial(source, model, sizes, request)
+        trial = _Trial(source, model, sizes, request, axes)
     except BridgeError as error:
         return Tried(notes=(f"padding was not tried: {error.what}",))
     runs: list[_Run] = []
+    least: list[_Run] = []
     notes = []
     from_start: set[str] = set()
     for bucket in smaller:
         result = trial.run(bucket)
         if isinstance(result, _Run):
-            runs += [result, *trial.varied(result)]
+            runs += [result, *trial.varied(result), *trial.shifted(result)]
+            least += trial.least(result)
             from_start |= trial.from_start(result)
         else:
             notes.append(f"padding was not tried in the bucket {label(bucket)}: {result}")
     for run in runs:
         trial.judge(run, runs)
+    for run in least:
+        if (wrong := trial.changed(run, runs)) is not None:
+            tried = label(next(other.small for other in runs if other.bucket == run.bucket))
+            notes.append(f"padding changes {wrong.name} at {label(run.small)}: {wrong.reason}; at {tried} it does not")
     return Tried(_shapes(runs), tuple(notes), frozenset(from_start))
 
 
@@ -94,8 +114,15 @@ class _Run:
 
 
 class _Trial:
-    def __init__(self, source: Source, model: ir.Model, sizes: BucketSizes, request: ConvertRequest) -> None:
-        self._model, self._sizes, self._request = model, sizes, request
+    def __init__(
+        self,
+        source: Source,
+        model: ir.Model,
+        sizes: BucketSizes,
+        request: ConvertRequest,
+        axes: Mapping[str, Sequence[Axis]],
+    ) -> None:
+        self._model, self._sizes, self._request, self._axes = model, sizes, request, axes
         self._where = source.to_json()["path"] or source.name
         self._reference = Reference(source.given if isinstance(source.given, ir.Model) else Path(source.given))
         self._frozen = frozen_values(model, request.freeze)
@@ -132,6 +159,31 @@ class _Trial:
                 with suppress(BridgeError):  # the model takes no such data
                     yield self._run(run.bucket, run.small, run.large, {**run.sample, **changed})
 
+    def shifted(self, run: _Run) -> Iterator[_Run]:
+        """Yield the runs with larger sizes, if windows divide them: the last window is real in part with some."""
+        axes = (axis for shape in self._axes.values() for axis in shape if isinstance(axis, str))
+        period = max((int(divisor) for axis in axes for divisor in _DIVISOR.findall(axis)), default=1)
+        exact = selected(self._model, run.bucket)
+        for offset in range(1, min(period, _MOST_SHIFTS)):
+            small = {
+                name: size if name in exact else min(size + offset, run.large[name]) for name, size in run.small.items()
+            }
+            if small != run.large:
+                with suppress(BridgeError):  # the model takes no such sizes
+                    (sample,) = bucket_samples(self._specs, small)
+                    yield from (shifted := self._run(run.bucket, small, run.large, sample), *self.varied(shifted))
+
+    def least(self, run: _Run) -> Iterator[_Run]:
+        """Yield the run with sizes of 1, if it is in the smallest bucket: windows may be larger than their input."""
+        exact, first = selected(self._model, run.bucket), self._sizes.buckets[0]
+        small = {name: size if name in exact else min(size, 1) for name, size in run.large.items()}
+        if small not in (run.small, run.large) and all(
+            run.bucket[name] == first[name] for name in small.keys() - exact
+        ):
+            with suppress(BridgeError):  # the model takes no such sizes
+                (sample,) = bucket_samples(self._specs, small)
+                yield self._run(run.bucket, small, run.large, sample)
+
     def from_start(self, run: _Run) -> set[str]:
         """Return the inputs of integers that count from the end of what is real if they are negative."""
         names = set()
@@ -149,7 +201,7 @@ class _Trial:
 
     def judge(self, run: _Run, runs: Sequence[_Run]) -> None:
         """Raise ParityError if padding changes an output."""
-        wrong = self._changed(run, run.padded, runs, self._request.pad_before)
+        wrong = self.changed(run, runs)
         if wrong is None:
             return
         at = f"at {label(run.small)}" if run.large == run.bucket else f"at {label(run.small)} of {label(run.large)}"
@@ -161,6 +213,10 @@ class _Trial:
             where=self._where,
             hint=f"{self._advice(run, runs)}; use `--prove never` to skip this check",
         )
+
+    def changed(self, run: _Run, runs: Sequence[_Run]) -> OutputComparison | None:
+        """Return the output that padding changes most in a run; None if it changes none."""
+        return self._changed(run, run.padded, runs, self._request.pad_before)
 
     def _advice(self, run: _Run, runs: Sequence[_Run]) -> str:
         """Return a hint: the dimension that is to be padded at its other end, if that helps."""
@@ -186,12 +242,8 @@ class _Trial:
             name = str(value.name)
             actual, right = padded[name], run.outputs[name]
             if isinstance(actual, np.ndarray) and isinstance(right, np.ndarray):
-                observed = shapes.get(name, ())
-                axes = output_axes(self._sizes.axes(value), observed)
+                axes = output_axes((self._sizes.axes(value), self._axes.get(name)), shapes.get(name, ()))
                 actual = padding.cut(actual, axes, run.small, run.large)
-                by_data = any(sizes == run.small and shape != right.shape for sizes, shape in observed)
-                if None in axes and actual.shape != right.shape and not by_data:  # it is not cropped, which is a note
-                    continue
             cut[name], expected[name] = actual, right
         compared = compare(cut, expected, self._tolerances)
         wrong = [output for output in compared.outputs if not output.passed]

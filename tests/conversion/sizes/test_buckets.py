@@ -10,7 +10,8 @@ import pytest
 
 from fixtures.models.decoder import decoder
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside
-from onnx_bridge.conversion.sizes.buckets import BucketSizes, output_axes
+from onnx_bridge.conversion.sizes.buckets import BucketSizes
+from onnx_bridge.conversion.sizes.output_sizes import output_axes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.conversion import ConvertRequest
 from tests.passes.helpers import tiny
@@ -146,6 +147,6 @@ def test_outputs_follow_what_they_agree_with() -> None:
     points = [{"n": n, "m": m} for n, m in ((1, 4), (1, 8), (2, 4))]
     shapes = [(1, 4, 7, 3, 5), (1, 8, 7, 3, 9), (2, 4, 7, 3, 7)]
     observed = list(zip(points, shapes, strict=True))
-    assert output_axes((None, None, None, "odd", None), observed) == ("n", "m", 7, 3, None)
-    assert output_axes(("m", "n", 7, 3, None), observed) == ("n", "m", 7, 3, None)
-    assert output_axes(None, [*observed[:2], ({"n": 2, "m": 4}, (2, 4, 7, 3, None))])[-1] is None
+    assert output_axes([(None, None, None, "odd", None)], observed) == ("n", "m", 7, 3, None)
+    assert output_axes([("m", "n", 7, 3, None)], observed) == ("n", "m", 7, 3, None)
+    assert output_axes([None], [*observed[:2], ({"n": 2, "m": 4}, (2, 4, 7, 3, None))])[-1] is None
