@@ -120,6 +120,14 @@ class TestBundle:
         with pytest.raises(InputError, match="a program for each size.*name the folder of one: batch=1,seq=4"):
             _ = Bundle(made[1].path).program
 
+    def test_samples_have_the_roles_of_the_inputs(self, made: tuple[Path, Bundle]) -> None:
+        """Ids that are drawn without the model are no rows of its table."""
+        _, bundle = made
+        for sizes in (None, {"batch": 2, "seq": 3}):
+            sample = bundle.sample(sizes, seed=1)
+            assert sample["ids"].min() >= 0 and sample["ids"].max() < 9
+            assert sample["ids"].shape == (tuple(sizes.values()) if sizes else (1, 4))
+
     def test_check(self, made: tuple[Path, Bundle]) -> None:
         report = check_buckets(made[1], CheckRequest())
         assert report.passed, report.to_json()
@@ -144,6 +152,50 @@ def test_an_output_that_no_sum_of_sizes_describes_is_compared_too(runtime: Runti
     model = write(tmp_path / "m.onnx", text, start=np.array([-2]), end=np.array([100]))
     with pytest.raises(ParityError, match="padding changes the output y in the bucket n=8: at n=3"):
         onnx_bridge.convert(model, tmp_path / "out", buckets={"n": [2, 8]}, target="ref")
+
+
+POOL = "AveragePool <kernel_shape = [2], strides = [2]>"
+DIVIDED = {
+    "pools": f"(float[1, 1, n] x) => (y) {{ a = {POOL} (x) y = {POOL} (a) }}",
+    "windows that begin in padding": """(float[1, 1, n] x) => (y) {
+        y = Conv <kernel_shape = [1], strides = [3], pads = [1, 0]> (x, w) }""",
+    "rows": "(float[n, 2, 6] x) => (y) { y = Reshape(x, rows) }",
+    "every second": "(float[n, 2] x) => (y) { y = Slice(x, zero, far, zero, two) }",
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_outputs_whose_sizes_are_no_sums(name: str, runtime: Runtime, tmp_path: Path) -> None:
+    """The sizes in a few buckets do not tell what those between are; inference at all of them does.
+
+    Of one element, a pool takes the mean; of one and padding, another one.
+    """
+    rows, indices = np.array([-1, 4]), {"zero": np.array([0]), "far": np.array([99]), "two": np.array([2])}
+    path = write(tmp_path / "m.onnx", DIVIDED[name], w=np.ones((1, 1, 1), np.float32), rows=rows, **indices)
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [8, 13]}, target="ref")
+    assert None not in (bundle.outputs[0].shape or ())
+    assert any("at n=1" in note for note in bundle.manifest.notes) == (name == "pools")
+    for size in (5, 6, 8, 10, 12, 13):
+        given = bundle.sample({"n": size})
+        assert compare(bundle(given), Reference(path).run(given)).passed, size
+
+
+def test_an_output_that_is_not_cropped_is_refused(runtime: Runtime, tmp_path: Path) -> None:
+    """The last window is real in part, and its size alone would not show that."""
+    pool = "MaxPool <kernel_shape = [2], strides = [2], ceil_mode = 1>"
+    square = "(float[n] x) => (y) { s = Shape(x) t = Mul(s, s) y = ConstantOfShape(t) }"
+    for text in (f"(float[1, 1, n] x) => (y) {{ y = {pool} (x) }}", square):
+        path = write(tmp_path / "m.onnx", text)
+        with pytest.raises(ParityError, match="padding changes the output y"):
+            onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [9]}, target="ref")
+
+
+def test_outputs_that_no_input_changes_are_unproven(runtime: Runtime, tmp_path: Path) -> None:
+    text = "(float[n, 2] x) => (float[n, 2] y) { a = Sigmoid(x) b = Add(a, far) y = Softmax(b) }"
+    path = write(tmp_path / "m.onnx", text, far=np.array([1e3, 0], np.float32))
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={"n": [2, 4]}, target="ref")
+    assert bundle.proof.label == "unproven"
+    assert onnx_bridge.check(bundle).unproven == ("y",)
 
 
 EXTREMES = {

@@ -75,6 +75,9 @@ class TestInputsThatProveNothing:
             "(float[2,3] x) => (float[2,3] y) { a = Mul(x, k) b = Add(a, w) y = Clip(b, low, high) }",
             "(float[2,3] x) => (float[2,3] z, float[2,3] y) { z = Neg(x) a = Mul(x, k) b = Add(a, w) y = Tanh(b) }",
             "(float[2,3] x) => (y) { a = Mul(x, k) b = Add(a, w) c = Sigmoid(b) y = SequenceConstruct(c, c) }",
+            "(float[2,3] x) => (int64[2,1] y) { a = Mul(x, k) b = Add(a, w) y = ArgMax <axis = 1> (b) }",
+            "(float[2,3] x) => (bool[2,3] y) { a = Mul(x, k) b = Add(a, w) y = Greater(b, low) }",
+            "(float[2,3] x) => (int64[2,n] y) { a = Mul(x, k) b = Sub(a, low) c = Less(b, low) y = NonZero(c) }",
         ],
     )
     def test_outputs_that_saturate(self, runtime: Runtime, tmp_path: Path, text: str) -> None:

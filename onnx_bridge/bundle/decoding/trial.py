@@ -29,10 +29,15 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """One prompt of ``prompt`` tokens, and the comparisons of the logits behind it and behind each further token."""
+    """One prompt of ``prompt`` tokens, with the comparisons of the logits behind it and behind each further token.
+
+    Attributes:
+        expected: the logits of the reference, by name.
+    """
 
     prompt: int
     comparisons: tuple[Comparison, ...]
+    expected: tuple[Mapping[str, Array], ...]
 
     @property
     def error(self) -> float:
@@ -100,12 +105,13 @@ def trials(
         if length + steps > static.room:
             continue
         growing, given = original.cache(static.layout), original.prompt(static.layout, length, seed)
-        comparisons = []
+        comparisons, right = [], []
         for _ in range(steps + 1):
             logits, expected = static.feed(given), growing.feed(given)
-            comparisons.append(compare({static.layout.logits: logits}, {static.layout.logits: expected}, tolerances))
+            right.append({static.layout.logits: expected})
+            comparisons.append(compare({static.layout.logits: logits}, right[-1], tolerances))
             given = greedy(expected)[:, None]
-        yield Trial(length, tuple(comparisons))
+        yield Trial(length, tuple(comparisons), tuple(right))
 
 
 def edges(widths: Sequence[int]) -> list[int]:

@@ -23,7 +23,7 @@ from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import undetermined
-from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, alike, changing, dependent
+from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
@@ -118,18 +118,16 @@ class _Comparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
         shapes = {tensor.name: tensor.shape for tensor in bundle.inputs}
-        samples = self.samples(shapes)
-        expected: Sequence[Sample] = self.reference(samples)
+        samples = [dict(sample) for sample in self.samples(shapes)]
+        expected: list[Sample] = [*self.reference(samples)]
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
             raise Unprovable("the reference returns NaN alone")
         self._check_claims(bundle, expected)
-        same = set() if self.original.samples else dependent(self._cleaned(bundle), expected[0])
-        if same:
-            constant, others = alike(expected[0], self.precision.tolerances), self._others(shapes, samples[0])
-            for sample, outputs, changed in changing(same, expected[0], others, self.precision.tolerances):
-                if changed & constant:  # a constant would agree on the first sample
-                    samples, expected = [*samples, sample], [*expected, outputs]
+        same: set[str] = set()
+        if not self.original.samples:
+            others = self._others(shapes, samples[0])
+            same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
         errors: list[float] = []
         for sample, right in zip(samples, expected, strict=True):
             actual = _outputs(bundle, sample)

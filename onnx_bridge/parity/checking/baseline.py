@@ -36,7 +36,7 @@ from onnx_bridge.parity.reference_runs import run_samples, samples_for, versions
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
-from onnx_bridge.reference.comparison.dependence import alike, changing, dependent
+from onnx_bridge.reference.comparison.dependence import enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
@@ -68,6 +68,7 @@ class Baseline:
         legs: what was compared so far.
         inside: the values inside the bundle; None if none can be fetched.
         reference: the session of the original, if one is open.
+        unproven: the outputs that are the same for all generated samples, and for livelier ones.
     """
 
     request: CheckRequest
@@ -84,6 +85,7 @@ class Baseline:
     legs: list[Leg] = field(default_factory=list)
     inside: InsideProgram | None = None
     reference: Reference | None = None
+    unproven: tuple[str, ...] = ()
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
 
@@ -96,7 +98,7 @@ class Baseline:
         model = models.load(original)
         frozen = frozen_values(model, bundle.manifest.request.freeze)
         samples = samples_for(request, bundle.specs, model, lambda sample: reference.run({**sample, **frozen}))
-        original_samples = [{**sample, **frozen} for sample in samples]
+        truth = run_samples(reference, [{**sample, **frozen} for sample in samples], "reference", tell)
         device, cleaning = tolerances_of_bundle(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
         presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)
@@ -104,13 +106,17 @@ class Baseline:
             device, cleaning = (replace(tolerances_, inside=presets) for tolerances_ in (device, cleaning))
         else:
             said = []
+        unproven: set[str] = set()
+        if request.generated_seed is not None:
+            others = livelier_runs(model, reference, frozen, samples[0])
+            unproven = enliven(cleaned[0] if cleaned else model, samples, truth, others, device)
         return cls(
             request,
             original,
             bundle.model_path,
             samples,
-            original_samples,
-            run_samples(reference, original_samples, "reference", tell),
+            [{**sample, **frozen} for sample in samples],
+            truth,
             cleaning,
             device,
             bundle.manifest.program.passes,
@@ -118,6 +124,7 @@ class Baseline:
             [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
             inside=InsideProgram.of(bundle.program),
             reference=reference,
+            unproven=tuple(sorted(unproven)),
         )
 
     @classmethod
@@ -219,30 +226,8 @@ class Baseline:
             layers=layers,
             bisection=bisection,
             evidence=self._evidence() if self.request.evidence else None,
-            unproven=self._unproven(),
+            unproven=self.unproven,
         )
-
-    def _unproven(self) -> tuple[str, ...]:
-        """Return the outputs that are the same for all generated samples, and for livelier ones."""
-        if self.request.generated_seed is None or self.reference is None or self.cleaned is None or not self.truth:
-            return ()
-        first, tolerances = self.truth[0], self.device_tolerances
-        same = dependent(models.loaded(self.cleaned), first)
-        for _ in changing(same, first, ((outputs, outputs) for outputs in self.truth[1:]), tolerances):
-            pass
-        noise = same & alike(first, tolerances)
-        for _ in changing(same, first, self._others(self.reference), tolerances):
-            pass
-        return tuple(sorted(noise | same))
-
-    def _others(self, reference: Reference) -> Iterator[tuple[Sample, Mapping[str, Value]]]:
-        """Yield other samples that the reference runs, with their outputs."""
-        sample = self.samples[0]
-        shapes = {name: array.shape if isinstance(array, np.ndarray) else None for name, array in sample.items()}
-        frozen = {name: value for name, value in self.original_samples[0].items() if name not in sample}
-        for other in livelier(models.loaded(self.original), shapes, sample):
-            with contextlib.suppress(BridgeError):
-                yield other, reference.run({**other, **frozen})
 
     def _evidence(self) -> Evidence:
         after = None if self.cleaned is None else Network.of(models.loaded(self.cleaned))
@@ -255,6 +240,25 @@ class Baseline:
         differing = [number for number, comparison in numbered if not comparison.passed]
         failing = [leg.failure.sample or 0 for leg in self.legs if leg.failure is not None]
         return next(iter((*differing, *failing)), 0)
+
+
+def livelier_runs(
+    original: ir.Model, reference: Reference, frozen: Sample, first: Mapping[str, Value], kept: Sample | None = None
+) -> Iterator[tuple[Sample, Mapping[str, Value]]]:
+    """Yield other samples than the first, of the same sizes, that the reference runs, with its outputs.
+
+    Args:
+        original: the model before cleaning.
+        reference: the session of the original.
+        frozen: values of inputs that samples do not have.
+        first: the first sample.
+        kept: values of inputs that stay what they are.
+    """
+    shapes = {name: array.shape if isinstance(array, np.ndarray) else None for name, array in first.items()}
+    for other in livelier(original, shapes, first):
+        other |= kept or {}
+        with contextlib.suppress(BridgeError):
+            yield other, reference.run({**other, **frozen})
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.reference.comparison.dependence import unchanged
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.parity import CheckRequest
 
@@ -49,6 +50,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
     legs: list[Leg] = []
     gpu_legs: list[Leg] = []
+    logits: list[Mapping[str, Array]] = []
     for name, caches, original in _subjects(bundle, path, request.seed):
         for length in dict.fromkeys((*edges(widths), *inside(widths))):
 
@@ -60,7 +62,9 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
                 length: int = length,
             ) -> Iterator[Comparison]:
                 runs = trials(partial(caches, side), original, [length], allowed, steps=STEPS, seed=request.seed)
-                return (comparison for trial in runs for comparison in trial.comparisons)
+                for trial in runs:
+                    logits.extend(trial.expected)
+                    yield from trial.comparisons
 
             tell(f"{name}prompt of {length} tokens")
             leg = Leg.of_bundle(f"{name}prompt of {length}, then {STEPS} more", comparisons(bundle, tolerances))
@@ -74,6 +78,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         model=manifest.name,
         legs=(*legs, *gpu_legs),
         seed=request.seed,
+        unproven=tuple(unchanged({bundle.decoder.layout.logits}, logits, tolerances)) if logits else (),
         versions=versions(manifest.versions["migraphx"]),
         notes=(*manifest.notes, *notes, *(() if gpu is None else gpu.conclude(gpu_legs))),
     )
