@@ -15,7 +15,7 @@ import posixpath
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
@@ -216,7 +216,8 @@ class RemoteOutput(Output):
     def publish(self, name: str, staged: Location, source: Location) -> None:
         """Copy a bundle from its staging folder to its name."""
         assert isinstance(staged, RemotePath)
-        files = _manifests_last(staged.files())
+        # manifests last, that of the whole bundle at the end
+        files = sorted(staged.files(), key=lambda file: (posixpath.basename(file) == MANIFEST, file == MANIFEST, file))
 
         def write(bundle: RemotePath) -> None:
             bundle.copy_from(staged, [file for file in files if posixpath.basename(file) != MANIFEST])
@@ -293,8 +294,3 @@ def _earlier_files(bundle: Path) -> set[str]:
     with contextlib.suppress(BridgeError):
         return bundle_files(bundle)
     return set()
-
-
-def _manifests_last(names: Iterable[str]) -> list[str]:
-    """Return the files of a bundle in the order of publication: manifests last, that of the whole bundle at the end."""
-    return sorted(names, key=lambda name: (posixpath.basename(name) == MANIFEST, name == MANIFEST, name))

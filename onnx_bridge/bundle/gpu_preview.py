@@ -27,7 +27,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
-from onnx_bridge.migraphx.rehearsal.gpu_view import Operator
+from onnx_bridge.migraphx.rehearsal.operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import PassRehearsal, pass_rehearsal
 from onnx_bridge.migraphx.worker import Worker
 

@@ -124,9 +124,6 @@ class CProgram:
     def address(self) -> int:
         return int(self._handle._as_parameter_.value or 0)
 
-    def get_parameter_names(self) -> list[str]:
-        return list(self.get_parameter_shapes())
-
     def get_parameter_shapes(self) -> dict[str, Shape]:
         if not self._parameters:
             library = self._library

@@ -165,9 +165,6 @@ class Program(Protocol):
     Every method raises `onnx_bridge.core.errors.RuntimeFailure` with MIGraphX's message when MIGraphX rejects it.
     """
 
-    def get_parameter_names(self) -> list[str]:
-        """Return the names of the inputs."""
-
     def get_parameter_shapes(self) -> dict[str, Shape]:
         """Return the inputs' shapes by name."""
 

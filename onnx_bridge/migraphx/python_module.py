@@ -136,9 +136,6 @@ class ModuleProgram:
         self._library = library
         self._program = program
 
-    def get_parameter_names(self) -> list[str]:
-        return list(self._program.get_parameter_names())
-
     def get_parameter_shapes(self) -> dict[str, Shape]:
         return {name: shape_of(shape) for name, shape in self._program.get_parameter_shapes().items()}
 

@@ -38,9 +38,6 @@ class RemoteProgram:
         self.coverage: Counter[str] = Counter()
         weakref.finalize(self, forget, self._number)
 
-    def get_parameter_names(self) -> list[str]:
-        return list(self._parameters)
-
     def get_parameter_shapes(self) -> dict[str, Shape]:
         return dict(self._parameters)
 
@@ -54,7 +51,7 @@ class RemoteProgram:
         """Run the first groups of passes of the gpu target (`onnx_bridge.migraphx.rehearsal`), before compiling.
 
         Returns:
-            The operators that quantization is about, as `rehearsal.gpu_view.Operator` reads them.
+            The operators that quantization is about, as `rehearsal.operators.Operator` reads them.
         """
         answer, _ = self._request("gpu_passes", library=str(library), count=count, fast_math=fast_math)
         self._describe(answer)

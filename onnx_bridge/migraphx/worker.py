@@ -214,11 +214,8 @@ class Worker:
         with self._child.lock:  # so that the process is still the one that has it
             description, _ = self.request(request["do"], request, tensors)
             send = functools.partial(self.request, generation=self.generation)
-            return RemoteProgram(send, functools.partial(self._forget, self.generation), description)
-
-    def _forget(self, generation: int, program: int) -> None:
-        """Let the process free a program; done with the next request."""
-        self._dropped.append((generation, program))
+            generation = self.generation  # the next request lets the process free what was dropped
+            return RemoteProgram(send, lambda program: self._dropped.append((generation, program)), description)
 
     def _exchange(
         self, doing: str, message: Mapping[str, Any], tensors: Mapping[str, Tensor], limits: Limits

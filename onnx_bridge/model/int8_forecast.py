@@ -8,9 +8,8 @@ first condition of an 8-bit kernel that it fails (`passes.graphs.int8_kernels`).
 MIGraphX will delete together with its DequantizeLinear: whether its saturation is lost, because nothing else bounds its
 input.
 
-The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``. The forecast needs neither a GPU nor MIGraphX;
-`onnx_bridge.migraphx.rehearsal.gpu_view` runs that pass itself. It applies to the model that MIGraphX parses: clean the
-model first.
+The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``. The forecast needs neither a GPU nor MIGraphX. It
+applies to the model that MIGraphX parses: clean the model first.
 """
 
 from __future__ import annotations
@@ -149,8 +148,8 @@ def _lost_saturations(scope: Scope) -> list[LostSaturation]:
     for node in scope.nodes():
         if not is_dequantize(node) or not _is_still_used(node, scope):
             continue
-        quantize = _quantizer(node, scope)
-        if quantize is None or quantize.graph is not node.graph or quantize in lost:
+        quantize = origin(node.inputs[0], lambda between: plain(between, scope, *_DELETED_BETWEEN))
+        if quantize is None or not is_quantize(quantize) or quantize.graph is not node.graph or quantize in lost:
             continue
         if not same_parameters(quantize, node, scope):
             continue
@@ -160,12 +159,6 @@ def _lost_saturations(scope: Scope) -> list[LostSaturation]:
             low, high = quantization.bounds()
             lost[quantize] = LostSaturation(quantize.name or "", float(low.min()), float(high.max()))
     return list(lost.values())
-
-
-def _quantizer(node: ir.Node, scope: Scope) -> ir.Node | None:
-    """Return the QuantizeLinear that a DequantizeLinear is deleted with."""
-    before = origin(node.inputs[0], lambda between: plain(between, scope, *_DELETED_BETWEEN))
-    return before if is_quantize(before) else None
 
 
 def _is_still_used(node: ir.Node, scope: Scope) -> bool:

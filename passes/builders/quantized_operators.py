@@ -96,10 +96,6 @@ def _reduce_mean(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Valu
     return edit.op("ReduceMean", [*operands, *([edit.index(axes)] if axes else [])], _attributes(node, ["keepdims"]))
 
 
-def _where(edit: Edit, node: ir.Node, operands: list[ir.Value]) -> ir.Value:
-    return edit.op("Where", [node.inputs[0], *operands])
-
-
 _WINDOW = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 _CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _FORMS: dict[str, _Form] = {
@@ -113,7 +109,7 @@ _FORMS: dict[str, _Form] = {
     "QLinearAveragePool": _Form((0,), 3, _spatial("AveragePool", *_WINDOW)),
     "QLinearGlobalAveragePool": _Form((0,), 3, _spatial("GlobalAveragePool")),
     "QLinearReduceMean": _Form((0,), 3, _reduce_mean),
-    "QLinearWhere": _Form((1, 4), 7, _where),
+    "QLinearWhere": _Form((1, 4), 7, lambda edit, node, operands: edit.op("Where", [node.inputs[0], *operands])),
 }
 _PRODUCTS = {"QLinearMatMul", "QLinearConv", "QGemm"}
 OPERATORS = (
@@ -133,7 +129,8 @@ def quantized_operator(node: ir.Node, edit: Edit) -> Replacement:
             return Skip(UNKNOWN_SHAPE)
         if scope.dtype(value) is None:
             return Skip(UNKNOWN_DTYPE)
-    if scope.dtype(given(node, _scale_index(node))) != _NUMBER:
+    first_scale = {"QLinearConcat": 0, "QLinearWhere": 2}.get(node.op_type, 1)
+    if scope.dtype(given(node, first_scale)) != _NUMBER:
         return Skip("the scales are not float32")
     for index in _parameters(node):
         shape = scope.shape(given(node, index))
@@ -159,10 +156,6 @@ def quantized_operator(node: ir.Node, edit: Edit) -> Replacement:
         y = _scaled(edit, node, y, bias)
     rescale = _whole_steps if node.op_type == "QLinearSoftmax" else _per_tensor
     return _quantize(edit, node, y, form.output, form.inputs[0], rescale)
-
-
-def _scale_index(node: ir.Node) -> int:
-    return {"QLinearConcat": 0, "QLinearWhere": 2}.get(node.op_type, 1)
 
 
 def _parameters(node: ir.Node) -> list[int]:

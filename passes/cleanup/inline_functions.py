@@ -76,7 +76,7 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
         return f"it is given {len(call.inputs)} inputs, and its function takes {len(function.inputs)}"
     if len(call.outputs) > len(function.outputs):
         return f"it has {len(call.outputs)} outputs, and its function {len(function.outputs)}"
-    if call.domain in ("", "ai.onnx.ml") and _is_defined(call, scope.opset(call.domain)):
+    if call.domain in ("", "ai.onnx.ml") and onnx.defs.has(call.op_type, scope.opset(call.domain), call.domain):
         return "ONNX leaves it to runtimes whether they run the standard operator of this name, as ONNX Runtime does"
     inner = Scope(scope.model, function.graph, function)
     for node in inner.nodes():
@@ -87,11 +87,6 @@ def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
             domain = node.domain or "ai.onnx"
             return f"its function uses {node.op_type} of {domain} {there}, which is another in {domain} {here}"
     return None
-
-
-def _is_defined(node: ir.Node, version: int) -> bool:
-    """Return whether ONNX defines an operator."""
-    return onnx.defs.has(node.op_type, version, node.domain)
 
 
 def _since(node: ir.Node, version: int) -> int:

@@ -30,10 +30,6 @@ _SLICE_TO_END = 2**31 - 1
 """The least end of a slice that means the end of the axis."""
 
 
-def _always(node: ir.Node, scope: Scope) -> bool:
-    return True
-
-
 def _one_input(node: ir.Node, scope: Scope) -> bool:
     return len(node.inputs) == 1
 
@@ -47,12 +43,8 @@ def _dropout(node: ir.Node, scope: Scope) -> bool:
 
 def _cast(node: ir.Node, scope: Scope) -> bool:
     dtype = scope.dtype(node.inputs[0])
-    return dtype is not None and dtype == _int(node, "to", None)
-
-
-def _cast_like(node: ir.Node, scope: Scope) -> bool:
-    dtype = scope.dtype(node.inputs[0])
-    return dtype is not None and dtype == scope.dtype(node.inputs[1])
+    wanted = _int(node, "to", None) if node.op_type == "Cast" else scope.dtype(node.inputs[1])
+    return dtype is not None and dtype == wanted
 
 
 def _same_shape(node: ir.Node, scope: Scope) -> bool:
@@ -164,13 +156,13 @@ def _operand(node: ir.Node, scope: Scope, index: int, name: str, absent: list[in
 _TESTS: dict[str, Callable[[ir.Node, Scope], bool]] = {
     "Add": _neutral,
     "Cast": _cast,
-    "CastLike": _cast_like,
+    "CastLike": _cast,
     "Concat": _one_input,
     "Div": _neutral,
     "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
-    "Identity": _always,
+    "Identity": lambda node, scope: True,
     "Max": _one_input,
     "Mean": _one_input,
     "Min": _one_input,

@@ -136,8 +136,8 @@ class Folder:
             refused = len(self._refused)
             plan = self._plan()
             targets = plan.targets()
-            if self._refuse_growth(plan, targets):
-                continue
+            if [value for value in targets if self._would_grow(value, _bytes(value, self.scope) or 0, plan)]:
+                continue  # each of them is refused now
             folded = self._fold(plan, targets)
             if folded or len(self._refused) == refused:  # else the inputs of newly refused nodes may still be folded
                 return folded
@@ -212,7 +212,7 @@ class Folder:
 
     def _is_foldable(self, node: ir.Node, plan: _Plan) -> bool:
         operands = list(operands_of(node))
-        if not all(self._is_constant(value, plan) for value in operands):
+        if not all(value.producer() in plan.island or self._tensor(value, plan) is not None for value in operands):
             return False
         if node not in self._refused:
             refusal = self._refusal(node, operands, plan)
@@ -248,9 +248,6 @@ class Folder:
                 return _too_large(size)
         return None
 
-    def _is_constant(self, value: ir.Value, plan: _Plan) -> bool:
-        return value.producer() in plan.island or self._tensor(value, plan) is not None
-
     def _tensor(self, value: ir.Value | None, plan: _Plan) -> ir.TensorProtocol | None:
         """Return the tensor of a value that is constant already, which is cached for the cones."""
         if value is None or value in plan.constants:
@@ -259,11 +256,6 @@ class Folder:
         if tensor is not None:
             plan.constants[value] = tensor
         return tensor
-
-    def _refuse_growth(self, plan: _Plan, targets: Sequence[ir.Value]) -> bool:
-        """Refuse results of known size that are too large; return whether there were any."""
-        grown = [value for value in targets if self._would_grow(value, _bytes(value, self.scope) or 0, plan)]
-        return bool(grown)
 
     def _would_grow(self, value: ir.Value, size: int, plan: _Plan) -> bool:
         """Refuse a result that is larger than allowed and than the weights that it frees."""

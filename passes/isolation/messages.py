@@ -181,7 +181,8 @@ def receive(connection: socket.socket, reused: ReusedMemory | None = None) -> Me
     data.flags.writeable = False
     descriptors = _descriptors(connection, files)
     try:
-        body = _decoded(data[_HEADER.size : _HEADER.size + size].data)
+        text = data[_HEADER.size : _HEADER.size + size].data
+        body = json.loads(bytes(text)) if text[0] == ord("{") else msgspec.msgpack.decode(text)
         if reused is not None:
             reused.wanted, reused.packet = answer, None
         if "in_reused" in body:
@@ -242,10 +243,6 @@ def _encoded(body: Mapping[str, Any], as_json: bool = False) -> bytes:
         return msgspec.msgpack.encode(body)
     except (UnicodeEncodeError, OverflowError):
         return json.dumps(body).encode()
-
-
-def _decoded(text: memoryview) -> Any:
-    return json.loads(bytes(text)) if text[0] == ord("{") else msgspec.msgpack.decode(text)
 
 
 def _aligned(count: int) -> Array:

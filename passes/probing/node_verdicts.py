@@ -18,6 +18,7 @@ from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
 from passes.graphs.scopes import Scope
 from passes.graphs.tensors import constant_of
+from passes.graphs.traversal import is_used
 from passes.probing.fusion_clusters import fusion_clusters
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Target, Verdict
@@ -135,7 +136,7 @@ def _as_rewritten(finding: Finding) -> Finding:
 def _state(node: ir.Node, scope: Scope) -> Hashable:
     """Return what the probe of a node depends on, if that is the node and its operands only."""
     operands = tuple([value if value is None else (value, *_known(value, scope)) for value in node.inputs])
-    results = tuple([(value.name == "", _is_used(value), *_known(value, scope)) for value in node.outputs])
+    results = tuple([(value.name == "", is_used(value), *_known(value, scope)) for value in node.outputs])
     return operands, results, tuple(node.attributes.values()), tuple(scope.opset_imports.items())
 
 
@@ -145,10 +146,6 @@ def _known(value: ir.Value, scope: Scope) -> tuple[object, ...]:
         return (tensor,)
     shape = scope.shape(value)
     return value.type, None if shape is None else shape.dims
-
-
-def _is_used(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())
 
 
 def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:

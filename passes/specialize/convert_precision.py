@@ -98,7 +98,7 @@ class ConvertPrecision(Pass):
             return Skip(f"{node.op_type} of opset {scope.opset()} does not support {half.dtype.name.lower()}", name)
         if converted.unknown:
             return Skip(f"the dtype of {converted.unknown} is unknown: infer-shapes comes first", name)
-        other = [value for i, value in enumerate(node.outputs) if i not in converted.outputs and _is_used(value)]
+        other = [value for i, value in enumerate(node.outputs) if i not in converted.outputs and is_used(value)]
         if other:
             return Skip(f"its output {other[0].name} depends on the rounding", name)
         if node.op_type in _PRODUCTS and all(map(_is_dequantized, node.inputs[:2])):
@@ -256,10 +256,6 @@ def _is_float(value: ir.Value, scope: Scope) -> bool:
     return scope.dtype(value) == ir.DataType.FLOAT
 
 
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
-
-
 def _is_dequantized(value: ir.Value | None) -> bool:
     """Return whether a value is dequantized, directly or before being rearranged."""
     node = origin(value, lambda node: node.op_type in _MOVING)
@@ -272,11 +268,6 @@ def _kind(formals: Iterable[Any], index: int) -> str:
     return "" if formal is None else str(formal.type_str)
 
 
-def _chunks(array: np.ndarray[Any, Any]) -> Iterable[np.ndarray[Any, Any]]:
-    flat = array.reshape(-1)
-    return (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK))
-
-
 def _round(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, Any]:
     """Round to the nearest value, ties to even (as numpy and ml_dtypes do)."""
     with np.errstate(over="ignore", under="ignore"):
@@ -284,7 +275,8 @@ def _round(array: np.ndarray[Any, Any], dtype: ir.DataType) -> np.ndarray[Any, A
 
 
 def _misfit(name: str, array: np.ndarray[Any, Any], dtype: ir.DataType) -> str | None:
-    for piece in _chunks(array):
+    flat = array.reshape(-1)
+    for piece in (flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)):
         if np.any(np.isfinite(piece) & ~np.isfinite(_round(piece, dtype).astype(np.float32))):
             largest = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
             return f"the constant {name} has values beyond {largest:g}, the maximum of {dtype.name.lower()}"

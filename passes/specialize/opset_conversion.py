@@ -8,7 +8,6 @@ if it is valid there, and has outputs of the same types and shapes. Equal nodes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
@@ -19,11 +18,11 @@ from passes.core.schemas import type_name
 from passes.core.text import first_line
 from passes.graphs.replacement import inherit
 from passes.graphs.scopes import Scope
-from passes.graphs.tensors import constant_of, tensor_proto
+from passes.graphs.tensors import constant_of
 from passes.rewriting.edit import Proposal
 from passes.shapes.fatal import FatalInference, refuse_fatal
+from passes.shapes.isolated_node import input_name, isolated, output_name
 from passes.shapes.onnx_inference import infer_shapes
-from passes.shapes.skeleton import SMALL
 from passes.specialize import schemas
 
 _CONTROL = {"If", "Loop", "Scan"}
@@ -85,38 +84,12 @@ class Converter:
             return None
         if node.op_type == "Constant":
             return self._constant(node)
-        model = self._isolate(node)
+        model = isolated(node, self.scope)
         key = model.SerializeToString(deterministic=True)
         if key not in self._known:
             self._known[key] = self._travel(model)
         graph = self._known[key]
         return self._build(node, graph) if graph is not None else None
-
-    def _isolate(self, node: ir.Node) -> onnx.ModelProto:
-        """Return a model of the node alone, with canonical names."""
-        proto = ir.serde.serialize_node(node)
-        for name in ("name", "doc_string", "metadata_props", "device_configurations"):
-            proto.ClearField(name)
-        names = {value: f"i{index}" for index, value in enumerate(_inputs(node))}
-        proto.input[:] = ["" if value is None else names[value] for value in node.inputs]
-        proto.output[:] = [f"o{index}" if value.name else "" for index, value in enumerate(node.outputs)]
-        graph = onnx.GraphProto(name="node", node=[proto])
-        for value, name in names.items():
-            tensor = self.scope.constant(value)
-            if tensor is not None and tensor.nbytes <= SMALL:
-                graph.initializer.append(tensor_proto(tensor, name))
-            else:
-                graph.input.append(self._info(value, name))
-        for value, name in zip(node.outputs, proto.output, strict=False):
-            if name:
-                graph.output.append(self._info(value, name))
-        return onnx.ModelProto(ir_version=max(self.scope.model.ir_version, 8), graph=graph)
-
-    def _info(self, value: ir.Value, name: str) -> onnx.ValueInfoProto:
-        known = ir.Value(name=name, shape=self.scope.shape(value))
-        dtype = self.scope.dtype(value)
-        known.type = ir.TensorType(dtype) if value.type is None and dtype is not None else value.type
-        return ir.serde.serialize_value(known)
 
     def _travel(self, model: onnx.ModelProto) -> onnx.GraphProto | None:
         """Convert a node opset by opset, up to the target; None if it is valid unchanged."""
@@ -158,8 +131,8 @@ class Converter:
         """Check the types of control flow, which means the same in all opsets; its bodies are converted separately."""
         if node.op_type == "Scan" and min(self.source, self.target) < 9:
             raise UnconvertibleError("Scan of opset 8 has other inputs than later ones")
-        for value in (*_inputs(node), *node.outputs):
-            if value.type is not None and not self._takes(node.op_type, value.type):
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value.type is not None and not self._takes(node.op_type, value.type):
                 raise UnconvertibleError(f"opset {self.target} has no {node.op_type} of {value.type}")
 
     def _constant(self, node: ir.Node) -> Converted | None:
@@ -183,7 +156,7 @@ class Converter:
     def _build(self, node: ir.Node, graph: onnx.GraphProto) -> Converted:
         names = self.scope.names
         values: dict[str, ir.Value | None] = {"": None}
-        values.update((f"i{index}", value) for index, value in enumerate(_inputs(node)))
+        values.update((input_name(index), value) for index, value in enumerate(node.inputs))
         constants: list[ir.Value] = []
         for proto in graph.initializer:
             if proto.name not in values:
@@ -201,7 +174,7 @@ class Converter:
             inputs = [values[name] for name in proto_node.input]
             made = ir.Node("", proto_node.op_type, inputs, attributes, outputs=outputs, name=names.node(base))
             nodes.append(made)
-        replaced = [values.get(f"o{index}") for index in range(len(node.outputs))]
+        replaced = [values.get(output_name(index)) for index in range(len(node.outputs))]
         main = next((new for new in nodes if new.op_type == node.op_type), nodes[-1])
         return Converted(Proposal(self.scope, node, replaced, nodes, constants), main)
 
@@ -325,11 +298,6 @@ def _contradict(one: onnx.TypeProto, other: onnx.TypeProto) -> bool:
     pairs = list(zip(before.shape.dim, after.shape.dim, strict=False))
     sized = [(a.dim_value, b.dim_value) for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")]
     return len(before.shape.dim) != len(after.shape.dim) or any(a != b for a, b in sized)
-
-
-def _inputs(node: ir.Node) -> Iterable[ir.Value]:
-    """Return the inputs of a node, each once."""
-    return dict.fromkeys(value for value in node.inputs if value is not None)
 
 
 def _text(kind: ir.TypeProtocol) -> str:

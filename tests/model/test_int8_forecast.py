@@ -13,8 +13,8 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from fixtures.gpu_view import gpu_view
 from onnx_bridge.core.errors import MigraphxError
-from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
 from onnx_bridge.migraphx.rehearsal.rehearsal import pass_rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model.int8_forecast import forecast

@@ -35,7 +35,7 @@ class MIGraphX:
         inputs = feeds(proto) if inputs is None else inputs
         program = self._worker.parse_onnx_buffer(proto.SerializeToString())
         program.compile("ref")
-        needed = set(program.get_parameter_names())
+        needed = set(program.get_parameter_shapes())
         given = {name: Tensor.of(np.asarray(each, order="C")) for name, each in inputs.items() if name in needed}
         return [each.numpy() for each in program.run(given)]
 

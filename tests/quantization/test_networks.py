@@ -15,9 +15,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from fixtures.gpu_view import GpuView, gpu_view
 from fixtures.suites.quantized import run as quantized_run
 from onnx_bridge.migraphx.program import Tensor
-from onnx_bridge.migraphx.rehearsal.gpu_view import GpuView, gpu_view
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.int8_forecast import Forecast, forecast

@@ -26,8 +26,6 @@ from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 
-QUANTIZATION = "simplify_qdq"
-"""The group of passes that rewrites quantization."""
 FUSION = "fuse_pointwise_reduce"
 """The group of passes that fuses pointwise operators and reductions."""
 AS_GPU = "rehearsed as gpu, on MIGraphX ref"
@@ -48,11 +46,6 @@ class PassRehearsal(Rehearsal):
     """
 
     library: Path
-
-    @property
-    def through_quantization(self) -> int:
-        """The number of groups up to and including the one that rewrites quantization."""
-        return self.groups.index(QUANTIZATION) + 1
 
     @property
     def before_fusion(self) -> PassRehearsal:
@@ -136,8 +129,9 @@ def _headers(runtime: Runtime, folder: Path) -> list[Path]:
     headers = folder / f"headers-{version}"
     if not headers.is_dir():
         check_machine()
+        suite = "sid" if record.suite == "from" else record.suite  # a folder of package files has none
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as new:
-            archive = Archive(Path(new) / "apt", Path(new) / "debs", _suite(record), "ref")
+            archive = Archive(Path(new) / "apt", Path(new) / "debs", suite, "ref")
             deb = read(archive.fetch(_PACKAGE, version))
             (unpacked := Path(new) / "unpacked").mkdir()
             unpack([deb], unpacked, "ref")
@@ -154,8 +148,3 @@ def _version(include: Path) -> tuple[int, ...] | None:
     defined = dict(re.findall(r"define MIGRAPHX_VERSION_(MAJOR|MINOR) (\d+)", text))
     whole = (include / "migraphx" / "simplify_qdq.hpp").is_file() and len(defined) == 2
     return (int(defined["MAJOR"]), int(defined["MINOR"])) if whole else None
-
-
-def _suite(record: InstallRecord) -> str:
-    """Return the suite of a runtime's headers; for a runtime that was installed from a folder, the newest suite."""
-    return "sid" if record.suite == "from" else record.suite

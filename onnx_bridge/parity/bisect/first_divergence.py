@@ -51,17 +51,12 @@ def first_divergence(
             wrong.add(name)
             if (tried := tried + 1) > _MAX_DIFFERING:
                 return [], None
-            nodes = _computing(value, names, model.order)
+            computing = leading_to([value], lambda operand: operand.name in names)
+            nodes = [node for node in model.order if node in computing]
             local = _local(nodes, name, reference, model, tolerances)
             if local is not None:
                 return nodes, local
     return [], None
-
-
-def _computing(value: ir.Value, shared: set[str], order: list[ir.Node]) -> list[ir.Node]:
-    """Return the nodes that compute a value from the values that both models have, in order."""
-    nodes = leading_to([value], lambda operand: operand.name in shared)
-    return [node for node in order if node in nodes]
 
 
 def _local(

@@ -162,11 +162,8 @@ class Scores:
                 score.value,
                 score.unit,
                 "labels" if score.labelled else "reference",
-                self._least_of(side, name),
+                None if side == self._reference else self._least.get(name),
             )
             for (side, output, name), score in self._scores.items()
             if side != self._reference or score.labelled
         )
-
-    def _least_of(self, side: str, metric: str) -> float | None:
-        return None if side == self._reference else self._least.get(metric)

@@ -128,12 +128,13 @@ class Walk:
         if name in self.segmented.random:
             own = _Computed(own.right, missing={name: _IS_RANDOM})
         origins, maker = tuple(lineage.origin(node)), node.metadata_props.get(lineage.PASS)
-        expected, tolerances = own.right[name], self._tolerances(name)
+        expected, preset = own.right[name], self.segmented.quantized.get(name)
+        tolerances = self.tolerances if preset is None else self.tolerances.at_least(preset)
         actual = own.actual.get(name)
         if self.observer is not None and isinstance(actual, np.ndarray) and isinstance(expected, np.ndarray):
             self.observer(name, actual, expected)
         # passes compute in the model's dtypes
-        cleaning_tolerances = replace(tolerances, preset=self.segmented.quantized.get(name))
+        cleaning_tolerances = replace(tolerances, preset=preset)
         reasons = filter(None, (own.missing.get(name), own.unmeasured.get(name)))
         modules = {} if self.original is None else self.original.modules
 
@@ -160,10 +161,6 @@ class Walk:
     def _reference(self, nodes: Sequence[ir.Node], values: Values, names: Sequence[str]) -> Values:
         model = self.segmented.in_context(nodes, values, names)
         return Reference(model).run(_feeds(model, values))
-
-    def _tolerances(self, name: str) -> Tolerances:
-        preset = self.segmented.quantized.get(name)
-        return self.tolerances if preset is None else self.tolerances.at_least(preset)
 
     def _local_tolerances(self, node: ir.Node, name: str) -> Tolerances:
         value = next(value for value in node.outputs if value.name == name)

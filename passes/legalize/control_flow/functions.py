@@ -31,12 +31,11 @@ from passes.core.schemas import schema_of
 from passes.core.text import first_line
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.scopes import Scope
-from passes.graphs.tensors import tensor_proto
 from passes.graphs.traversal import captures, subgraphs, with_nested
 from passes.rewriting.base import Context, Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import NodeRewrite, Replacement
-from passes.shapes.skeleton import SMALL
+from passes.shapes.isolated_node import input_name, isolated, output_name
 from passes.specialize.convert_opset import ConvertOpset
 
 _BODY = "body"
@@ -110,42 +109,12 @@ class ExpandFunctions(NodeRewrite):
 expand_functions = ExpandFunctions()
 
 
-def _input_name(index: int) -> str:
-    return f"input_{index}"
-
-
-def _output_name(index: int) -> str:
-    return f"output_{index}"
-
-
 def _isolate(node: ir.Node, scope: Scope) -> bytes:
     """Return a serialized model of the node and its small constants, whose names depend only on positions."""
-    proto = ir.serde.serialize_node(node)
-    for name in ("name", "doc_string", "metadata_props", "device_configurations"):
-        proto.ClearField(name)
-    names = {value: _input_name(index) for index, value in reversed(list(enumerate(node.inputs))) if value is not None}
-    proto.input[:] = ["" if value is None else names[value] for value in node.inputs]
-    proto.output[:] = [_output_name(index) if value.name else "" for index, value in enumerate(node.outputs)]
-    graph = onnx.GraphProto(name="node", node=[proto])
-    for value, name in names.items():
-        tensor = scope.constant(value)
-        if tensor is not None and tensor.nbytes <= SMALL:
-            graph.initializer.append(tensor_proto(tensor, name))
-            continue
-        graph.input.append(_info(value, name, scope))
-    for value, name in zip(node.outputs, proto.output, strict=True):
-        if name:
-            graph.output.append(_info(value, name, scope))
-    model = onnx.ModelProto(ir_version=max(scope.model.ir_version, 8), graph=graph)
+    model = isolated(node, scope)
     imports = {"": scope.opset(), node.domain: scope.opset(node.domain)}
     model.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in imports.items())
     return bytes(model.SerializeToString(deterministic=True))
-
-
-def _info(value: ir.Value, name: str, scope: Scope) -> onnx.ValueInfoProto:
-    dtype = scope.dtype(value)
-    kind = ir.TensorType(dtype) if value.type is None and dtype is not None else value.type
-    return ir.serde.serialize_value(ir.Value(name=name, type=kind, shape=scope.shape(value)))
 
 
 @cached(256)
@@ -242,7 +211,7 @@ def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]
     inside = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     new: dict[ir.Value, ir.Value] = {}
     for index, value in enumerate(node.inputs):
-        if value is not None and (inner := inside.get(_input_name(index))) is not None:
+        if value is not None and (inner := inside.get(input_name(index))) is not None:
             new[inner] = value
     for inner in graph.initializers.values():
         if inner not in new:
@@ -262,7 +231,7 @@ def _transplant(body: bytes, node: ir.Node, edit: Edit) -> list[ir.Value | None]
             if value.name:
                 value.name = edit.scope.names.value(_renamed(value.name, node))
     edit.nodes.extend(nodes)
-    return [outputs.get(_output_name(index)) for index in range(len(node.outputs))]
+    return [outputs.get(output_name(index)) for index in range(len(node.outputs))]
 
 
 def _renamed(name: str | None, node: ir.Node) -> str:

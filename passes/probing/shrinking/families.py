@@ -45,11 +45,6 @@ def _overlapping(operands: Operands) -> dict[str, Rule]:
     return _grouped(operands) | sizes
 
 
-def _rotary(operands: Operands) -> dict[str, Rule]:
-    """Require halves of heads to be multiples of 8, as ONNX Runtime does."""
-    return {"e": Rule(8, 8)}
-
-
 def _blocks(attributes: Numbers, shapes: Sequence[Dims | None]) -> Numbers:
     """Return, of blocks with two numbers in a byte, whether the last one is alone."""
     count = -(-attributes.get("K", 0) // attributes.get("block_size", 1))
@@ -64,7 +59,8 @@ RULES: Mapping[str, Callable[[Operands], Mapping[str, Rule]]] = {
     "ConvTranspose": _overlapping,
     "GroupNormalization": lambda _: {"g": Rule(2)},
     "LRN": lambda operands: {"C": Rule(operands.integer("size") + 1)},
-    **dict.fromkeys(("GroupQueryAttention", "RotaryEmbedding"), _rotary),
+    # ONNX Runtime requires halves of heads to be multiples of 8
+    **dict.fromkeys(("GroupQueryAttention", "RotaryEmbedding"), lambda _: {"e": Rule(8, 8)}),
 }
 """The rules of letters, if the default does not do."""
 

@@ -29,10 +29,6 @@ _DEFAULTS = {"bits": 4, "group": 1, "layout": 0}
 """The defaults of attributes that words use."""
 
 
-def _nothing(attributes: Numbers, shapes: Sequence[Dims | None]) -> Numbers:
-    return {}
-
-
 @dataclass(frozen=True)
 class Axes:
     """The axes of an operator, or of several whose axes mean the same.
@@ -48,7 +44,7 @@ class Axes:
     inputs: str
     results: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    numbers: Callable[[Numbers, Sequence[Dims | None]], Numbers] = _nothing
+    numbers: Callable[[Numbers, Sequence[Dims | None]], Numbers] = lambda attributes, shapes: {}
     when: Mapping[str, int | None] = field(default_factory=dict)
 
     def suits(self, attributes: Numbers, shapes: Sequence[Dims | None]) -> bool:

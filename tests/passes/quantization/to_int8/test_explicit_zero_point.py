@@ -38,8 +38,8 @@ def test_quantize_to_uint8_or_output_dtype() -> None:
     ("attributes", "scale"), [("output_dtype = 5", S), ("axis = 1, block_size = 2", np.full((4, 2), 0.1, np.float32))]
 )
 def test_quantize_of_16_bits_and_in_blocks(attributes: str, scale: Any, tmp_path: Path, runtime: Any) -> None:
+    from fixtures.gpu_view import gpu_view
     from onnx_bridge.core.errors import WorkerCrashed
-    from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
 
     """After Concat, without a zero point, the passes of the gpu target abort."""
     text = f"""(float[2,4] x) => (float[4,4] y) {{

@@ -114,7 +114,7 @@ def test_without_dequantization_and_of_constants() -> None:
     ],
 )
 def test_float_consumers(text: str, tmp_path: Path, runtime: Any) -> None:
-    from onnx_bridge.migraphx.rehearsal.gpu_view import gpu_view
+    from fixtures.gpu_view import gpu_view
 
     """MIGraphX would give Add the quantized and dequantized x; Clip prevents that."""
     source = tiny(f"(float[2,4] x) => (float[2,4] y) {{ {text} }}", s=np.float32(0.01), z=Z, k=np.float32(1.5))
