@@ -157,11 +157,7 @@ class Bundle(Runnable):
         return [*(note for program in self.programs for note in program.notes), *self._choice]
 
     def open(self, worker: Worker | None = None) -> None:
-        """Load all programs; raises like `load`.
-
-        Args:
-            worker: the process for the programs; default: one that bundles share.
-        """
+        """Load all programs, by default into a process that bundles share; raises like `load`."""
         for program in self.programs:
             program.open(worker)
 

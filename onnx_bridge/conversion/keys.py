@@ -104,11 +104,7 @@ def conversion_key(
 
 
 def content_key(source: str | None, request: ConvertRequest) -> str | None:
-    """Return the key of a conversion on this machine; None for calibration samples in memory.
-
-    Args:
-        source: the model's digest.
-    """
+    """Return the key of a conversion on this machine; None for calibration samples in memory."""
     if not isinstance(request.calibration, (str, os.PathLike, type(None))):
         return None
     runtime = runtimes.find(request.runtime)

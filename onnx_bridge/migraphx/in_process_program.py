@@ -29,8 +29,7 @@ _STREAM = "ihipStream_t"
 class InProcessProgram:
     """A program of the GPU, or of ``ref``.
 
-    Attributes:
-        outputs: the shapes of the outputs, in the model's order, with the strides that they are written with.
+    ``outputs`` has the shapes of the outputs, in the model's order, with the strides that they are written with.
     """
 
     def __init__(self, runtime: Runtime, path: Path) -> None:

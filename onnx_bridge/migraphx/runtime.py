@@ -113,11 +113,7 @@ class Runtime(JsonRecord):
 
 @dataclass(frozen=True)
 class SearchPlaces:
-    """The places where `find` looks for runtimes.
-
-    Attributes:
-        search_path: where Python looks for modules.
-    """
+    """The places where `find` looks for runtimes; ``search_path`` is Python's."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     search_path: Sequence[str] = field(default_factory=lambda: tuple(sys.path))

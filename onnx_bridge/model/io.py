@@ -144,11 +144,9 @@ def _plan(model: ir.Model, path: Path, external_data: bool | None) -> tuple[Rope
 
 
 class _DataFile:
-    """The external data of a model to be saved.
+    """The external data of a model to be saved: the offset of each payload, at a page boundary, to be mapped.
 
-    Attributes:
-        offsets: the offset of each payload, at a page boundary, to be mapped. Tensors that share their elements share
-            an offset.
+    Tensors that share their elements share an offset.
     """
 
     def __init__(self, path: Path) -> None:

@@ -20,11 +20,7 @@ _LINES = 20
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a leg has no outputs.
-
-    Attributes:
-        sample: the number of the sample that was run; None if it shows before any is.
-    """
+    """The reason why a leg has no outputs; ``sample`` is None if it shows before any sample is run."""
 
     step: Step
     error: RuntimeFailure

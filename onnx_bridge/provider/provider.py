@@ -260,7 +260,7 @@ class Session:
 
     @property
     def whole(self) -> bool:
-        """Whether MIGraphX runs all nodes, and there are some."""
+        """Return whether MIGraphX runs all nodes, and there are some."""
         return bool(self.nodes) and len(self.on_provider) == len(self.nodes)
 
     def run(self, sample: Mapping[str, Value]) -> dict[str, Value]:

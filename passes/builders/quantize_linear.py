@@ -54,8 +54,7 @@ def arithmetic_dtype(node: ir.Node, scope: Scope) -> ir.DataType:
 def quantize(edit: Edit, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: ir.DataType) -> ir.Value:
     """Return the result of a QuantizeLinear that has an `arithmetic_dtype`, in the carrier of that.
 
-    Args:
-        inputs: the node's inputs or their replacements; small dtypes are in their carriers.
+    ``inputs`` are the node's inputs or their replacements; small dtypes are in their carriers.
     """
     x, scale, zero_point = (*inputs, None)[:3]
     assert x is not None and scale is not None

@@ -26,9 +26,8 @@ _UNKNOWN_TO_NUMPY = re.compile("BFLOAT16|FLOAT8.*")
 class EvaluationError(Exception):
     """ONNX Runtime could not compute a value; the message is its own, cleaned.
 
-    Attributes:
-        unsupported: whether it computes no operator of the kind, for these dtypes: it has no implementation, or
-            crashes.
+    It is ``unsupported`` if no operator of the kind is computed for these dtypes: there is no implementation, or it
+    crashes.
     """
 
     def __init__(self, message: str, *, unsupported: bool = False) -> None:

@@ -65,7 +65,7 @@ class Parameters:
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale for the whole tensor."""
+        """Return whether there is one scale for the whole tensor."""
         return self.scale.size == 1 and self.block == 0
 
     def bounds(self) -> tuple[Array, Array]:

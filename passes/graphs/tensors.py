@@ -71,8 +71,7 @@ def write_info(value: ir.Value, proto: onnx.ValueInfoProto, name: str = "") -> N
 class TensorKey:
     """A tensor by its dtype, shape and bytes: -0.0 is not 0.0, and a NaN is itself only with the same bits.
 
-    Args:
-        tensor: a tensor of any dtype; it is read in place, and copied only if its elements are packed or strided.
+    The tensor is read in place, and copied only if its elements are packed or strided.
     """
 
     def __init__(self, tensor: ir.TensorProtocol) -> None:

@@ -132,7 +132,7 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, or is the child of another process (that this one was forked from)."""
+        """Return whether the process has ended, or is the child of another process (that this one was forked from)."""
         return self._owner != os.getpid() or self._popen.poll() is not None
 
     def exchange(

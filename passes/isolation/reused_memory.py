@@ -97,8 +97,7 @@ class ReusedMemory:
 class AnswerMemory(ReusedMemory):
     """Memory for answers, as the side sees it that asked; arrays that are read stay valid, and are writable.
 
-    Args:
-        lends: whether arrays may lie in it, rather than be copied.
+    If it ``lends``, arrays may lie in it, rather than be copied.
     """
 
     _access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -111,7 +110,7 @@ class AnswerMemory(ReusedMemory):
 
     @property
     def is_lent(self) -> bool:
-        """Whether an array that lies here is in use; views of it keep it in use."""
+        """Return whether an array that lies here is in use; views of it keep it in use."""
         return any(reference() is not None for reference in self._lent)
 
     def read(self) -> dict[str, Array]:

@@ -18,11 +18,7 @@ processor: once one of them is active, they need neither."""
 
 
 class Waiting:
-    """The waits of one side of a connection.
-
-    Args:
-        connection: the socket that the messages come from.
-    """
+    """The waits of one side of a connection, a socket that messages come from."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._poll = select.poll()

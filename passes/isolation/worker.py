@@ -25,11 +25,7 @@ class Lost(Exception):
 
 
 class Worker:
-    """One process at a time; safe to use from several threads.
-
-    Args:
-        options: how to start it, as `Child` takes it; default: as this process was.
-    """
+    """One process at a time, started as `Child` takes it; safe to use from several threads."""
 
     def __init__(self, **options: Any) -> None:
         self._child = RespawningChild(lambda: Child("passes.isolation.server", [self._first], **options))

@@ -85,12 +85,12 @@ class Partitioning:
 
     @property
     def is_one_program(self) -> bool:
-        """Whether a single partition on the device is all of the model, as in a model without nodes."""
+        """Return whether a single partition on the device is all of the model, as in a model without nodes."""
         return self.wholly_on_device and len(self.partitions) <= 1
 
     @property
     def wholly_on_device(self) -> bool:
-        """Whether no partition is on the host, as in a model without nodes."""
+        """Return whether no partition is on the host, as in a model without nodes."""
         return all(partition.side is Side.DEVICE for partition in self.partitions)
 
     @property
@@ -215,8 +215,7 @@ def _without_host(graph: ir.Graph, nodes: tuple[ir.Node, ...], made_only: bool) 
 class _Planner:
     """The facts that do not depend on the sides of nodes.
 
-    Attributes:
-        operands: for each node that outputs depend on, the values that it and its subgraphs use, without constants.
+    ``operands`` has, for each node that outputs depend on, the values that it and its subgraphs use, without constants.
     """
 
     def __init__(self, graph: ir.Graph) -> None:

@@ -165,7 +165,7 @@ class Probe:
 
     @property
     def is_local(self) -> bool:
-        """Whether the probe consists of its nodes and their operands only, without a cone, subgraphs or functions."""
+        """Return whether the probe is its nodes and their operands alone, without a cone, subgraphs or functions."""
         functions = self.scope.model.functions
         return not self._dependencies.cone and all(
             not has_subgraphs(node) and node.op_identifier() not in functions for node in self.nodes
@@ -212,7 +212,7 @@ class Probe:
 
     @property
     def has_all_data(self) -> bool:
-        """Whether ``to_proto()`` and ``to_proto(full=True)`` are the same."""
+        """Return whether ``to_proto()`` and ``to_proto(full=True)`` are the same."""
         constants = self._dependencies.constants.values()
         return not self._dependencies.cut_off and all(
             keeps_elements(constant) or constant.dtype not in INPUT_DTYPES for constant in constants

@@ -37,7 +37,7 @@ class Skip:
     reason: str
     node: str = ""
     is_defect: bool = False
-    """Whether the rewrite failed on a node that is valid."""
+    """Return whether the rewrite failed on a node that is valid."""
 
 
 class NotApplicable(Exception):
@@ -79,7 +79,7 @@ class Result:
 
     @property
     def modified(self) -> bool:
-        """Whether the pass changed the model."""
+        """Return whether the pass changed the model."""
         return bool(self.rewrites)
 
 

@@ -114,11 +114,7 @@ class OpenDims:
         self.follows = {**by_convention, **(follows or {})}
 
     def shapes_of_unnamed(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the inputs that have open dimensions without a name.
-
-        Args:
-            known: a size for each open dimension.
-        """
+        """Return the shapes of the inputs with open dimensions that have no name; ``known`` has a size for each."""
         shapes = {}
         for value in self._unnamed:
             sizes = [_sized(dim, {**self.given, **known}) for dim in self._inputs[value]]

@@ -27,8 +27,7 @@ def longest_list(model: onnx.ModelProto) -> int:
 class _Lists:
     """The bounds of all lists, by the names of values; a value without data has none.
 
-    Args:
-        factors: how many times longer than the longest input a list of a function may be, if known.
+    ``factors``: how many times longer than the longest input a list of a function may be, if known.
     """
 
     def __init__(self, functions: Mapping[_Key, onnx.FunctionProto], factors: dict[_Key, int]) -> None:

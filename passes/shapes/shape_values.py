@@ -48,8 +48,7 @@ class Known:
 class Elements:
     """The known integer lists of a scope.
 
-    Args:
-        constants: the values of constants, which is added to: they do not depend on what is known of other values.
+    ``constants`` is added to: the values of constants do not depend on what is known of other values.
     """
 
     def __init__(self, scope: Scope, constants: dict[ir.Value, Known | None]) -> None:

@@ -120,8 +120,8 @@ class ConvertPrecision(Pass):
 class _Converted:
     """The inputs and outputs of a node to convert, by index.
 
-    Attributes:
-        unknown: a value that must be of the same dtype as these, and whose dtype is not known; empty if there is none.
+    ``unknown`` is a value that must be of the same dtype as these, and whose dtype is not known; empty if there is
+    none.
     """
 
     inputs: tuple[int, ...]

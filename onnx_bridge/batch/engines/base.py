@@ -20,8 +20,7 @@ Publish = Callable[[Any], None]
 class Engine(abc.ABC):
     """Runs jobs, and reports their events through a queue; all methods except `post` are called in one thread.
 
-    Attributes:
-        remote: whether jobs run on other machines, which see only the files of this one that are shared with them.
+    ``remote`` says whether jobs run on other machines, which see only the files of this one that are shared with them.
     """
 
     remote: bool

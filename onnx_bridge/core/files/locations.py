@@ -29,11 +29,7 @@ _INSTALL = "pip install onnx-bridge[ray]"
 
 @dataclass(frozen=True, order=True)
 class RemotePath:
-    """A file or folder behind a URL.
-
-    Attributes:
-        url: without a trailing slash.
-    """
+    """A file or folder behind a URL without a trailing slash."""
 
     url: str
 

@@ -41,8 +41,7 @@ _KIND, _BUILT, _GROUPS = "rehearsal", "gpu_passes.so", "groups.txt"
 class PassRehearsal(Rehearsal):
     """The passes of the gpu target that a runtime runs without a GPU; ``ref`` then computes the program.
 
-    Attributes:
-        library: the library with the passes, which get a program by its address.
+    ``library`` has the passes, which get a program by its address.
     """
 
     library: Path

@@ -35,11 +35,7 @@ class LayerSubject:
 
 @dataclass(frozen=True)
 class OriginalModel:
-    """The model before cleaning, with its inputs.
-
-    Attributes:
-        values: the names of the values that its nodes compute.
-    """
+    """The model before cleaning, with its inputs, and the names of the values that its nodes compute."""
 
     model: ir.Model
     sample: Mapping[str, Value]

@@ -42,8 +42,7 @@ _LENGTH = 240
 class ExporterError(Exception):
     """An exporter failed, or its graph is wrong; the message is one line.
 
-    Attributes:
-        data_dependent: whether the module's Python branches on the elements of tensors.
+    ``data_dependent`` says whether the module's Python branches on the elements of tensors.
     """
 
     def __init__(self, reason: str, *, data_dependent: bool = False) -> None:

@@ -38,8 +38,7 @@ _NODES = {
 class RecordedChoices:
     """PyTorch as the side that is compared with its export (`onnx_bridge.reference.comparison.inside.Tested`).
 
-    Attributes:
-        known: the operands and results of choices, and the outputs, by their names in the graph.
+    ``known`` has the operands and results of choices, and the outputs, by their names in the graph.
     """
 
     known: Mapping[str, Value]

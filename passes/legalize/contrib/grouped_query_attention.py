@@ -106,8 +106,7 @@ def scoring(
 def project(a: Arithmetic, node: ir.Node, heads: Heads, start: ir.Value | None) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Return queries and keys, normalized and rotated, and values, (batch, heads, length, size) each.
 
-    Args:
-        start: the position of the first new token; None for 0.
+    ``start`` is the position of the first new token; None for 0.
     """
     q, k, v = a.edit.input(node), given(node, 1), given(node, 2)
     counts = (heads.query_heads, heads.kv_heads, heads.kv_heads)

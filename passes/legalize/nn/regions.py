@@ -64,11 +64,7 @@ def _weighted(a: Arithmetic, rows: ir.Value, images: ir.Value, columns: ir.Value
 
 
 class _RoiAlignAxis:
-    """RoiAlign along one axis, 0 for height and 1 for width.
-
-    Attributes:
-        samples: the number of samples per bin along the axis; the maximum over the regions.
-    """
+    """RoiAlign along one axis, 0 for height and 1 for width; of samples, the maximum over the regions."""
 
     def __init__(self, node: ir.Node, axis: int, edit: Edit) -> None:
         attributes = node.attributes

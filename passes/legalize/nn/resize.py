@@ -48,7 +48,7 @@ class _Axis:
 
     @property
     def outside(self) -> Array:
-        """Whether each output element lies outside of the input."""
+        """Return whether each output element lies outside of the input."""
         return (self.positions < 0) | (self.positions > self.size - 1)
 
 

@@ -44,11 +44,7 @@ ALIKE = Rule(least=2, modulus=1)
 
 @dataclass(frozen=True)
 class Expression:
-    """A sum of products of sizes.
-
-    Attributes:
-        terms: a factor and sizes each; factors may be fractions if the product is an integer.
-    """
+    """A sum of products: a factor and sizes each. Factors may be fractions if the product is an integer."""
 
     terms: tuple[tuple[int | Fraction, tuple[Key, ...]], ...]
 

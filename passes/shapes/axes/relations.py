@@ -32,7 +32,7 @@ class Relation:
 
     @property
     def holds(self) -> bool:
-        """Whether the sizes that are numbers do not contradict each other."""
+        """Return whether the sizes that are numbers do not contradict each other."""
         return len({size for size in self.sizes if isinstance(size, int)} - ({1} if self.broadcast else set())) < 2
 
 
