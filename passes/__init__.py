@@ -83,11 +83,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> type[Pass]:
-    """Return the class of a pass.
-
-    Raises:
-        InputError: no pass has this name.
-    """
+    """Return the class of a pass; raises InputError if no pass has this name."""
     if name in _registered:
         return _registered[name]
     if name not in _BUILT_IN and name in _offered():
@@ -100,8 +96,7 @@ def get(name: str) -> type[Pass]:
 def describe(name: str) -> str:
     """Return the first line of a pass's docstring, read without importing a built-in pass.
 
-    Raises:
-        InputError: no pass has this name.
+    Raises InputError if no pass has this name.
     """
     if name not in _BUILT_IN and name in (*_registered, *_offered()):
         return (get(name).__doc__ or "").strip().partition("\n")[0]

@@ -90,8 +90,7 @@ class Journal:
     def add(self, event: str, *, durable: bool = True, **fields: Any) -> None:
         """Append a record, and wait until it is on the disk if ``durable``.
 
-        Raises:
-            InputError: it cannot be written; earlier records are intact.
+        Raises InputError if it cannot be written; earlier records are intact.
         """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         record = {"at": now, "event": event, **fields}

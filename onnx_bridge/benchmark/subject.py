@@ -79,8 +79,7 @@ class Subject:
 def export_factory(factory: str, folder: Path, open_batch: bool) -> Path:
     """Export a factory's module to an ONNX file; with ``open_batch`` the first dimension of its tensors is open.
 
-    Raises:
-        InputError: the factory returns no arguments, or like `onnx_bridge.export`.
+    Raises InputError if the factory returns no arguments, or like `onnx_bridge.export`.
     """
     path = folder / f"{factory.rpartition(':')[2]}.onnx"
     module, (args, kwargs) = factories.load_with_arguments(factory)

@@ -239,8 +239,7 @@ class Bundle(Runnable):
     def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Return the sizes that programs are chosen by, from the shapes of all inputs; selecting inputs have none.
 
-        Raises:
-            InputError: a shape does not fit; the error names the input.
+        Raises InputError if a shape does not fit; the error names the input.
         """
         sizes: dict[str, int] = {}
         layout = self.manifest.decoder

@@ -87,8 +87,7 @@ def _members(value: Any) -> dict[str, Any]:
 def read_as(kind: type[_T], values: Any) -> _T:
     """Return a dataclass made of JSON values, of the types that its annotations say, at any depth.
 
-    Raises:
-        ValueError: a value is missing, or of another type or range; the message names its place.
+    Raises ValueError if a value is missing, or of another type or range; the message names its place.
     """
     return msgspec.convert(values, kind, dec_hook=from_text)
 

@@ -20,11 +20,7 @@ _FULL = re.compile(r"no space left on device|disk quota exceeded|not enough free
 
 
 def tool(name: str) -> str:
-    """Return the path of a program.
-
-    Raises:
-        RuntimeNotFound: it is not on the PATH.
-    """
+    """Return the path of a program; raises RuntimeNotFound if it is not on the PATH."""
     path = shutil.which(name)
     if path is None:
         raise RuntimeNotFound(f"this machine has no {name}", hint=_INSTEAD)
@@ -39,8 +35,7 @@ def environment() -> dict[str, str]:
 def run(command: Sequence[str | Path], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a tool in a folder and wait for it; the caller checks its status.
 
-    Raises:
-        OSError: it could not be started, or the disk was full (ENOSPC).
+    Raises OSError if it could not be started, or the disk was full (ENOSPC).
     """
     done = subprocess.run(
         [str(part) for part in command],
@@ -73,11 +68,7 @@ def last_error(output: str) -> str:
 
 
 def space_needed(folder: Path, size: int) -> None:
-    """Check that there are ``size`` bytes free for ``folder``.
-
-    Raises:
-        RuntimeFailure: there are not.
-    """
+    """Check that there are ``size`` bytes free for ``folder``; raises RuntimeFailure if there are not."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise RuntimeFailure(

@@ -66,8 +66,7 @@ ARCHITECTURES = {
 def named_architecture(target: str) -> Architecture | None:
     """Return the architecture of a target ``gpu:ARCHITECTURE``; None for other targets.
 
-    Raises:
-        InputError: the architecture is not known.
+    Raises InputError if the architecture is not known.
     """
     kind, colon, name = target.partition(":")
     if (kind, colon) != ("gpu", ":"):

@@ -74,8 +74,7 @@ class Runtime(JsonRecord):
     def by_c_library(self) -> Runtime:
         """Return this runtime by its C library, which the official module has beside it.
 
-        Raises:
-            RuntimeNotFound: it has none.
+        Raises RuntimeNotFound if it has none.
         """
         if self.kind != "module":
             return self

@@ -128,8 +128,7 @@ class Worker:
     def start(self) -> dict[str, Any]:
         """Start the process unless it runs, and wait until MIGraphX is loaded; returns its version and features.
 
-        Raises:
-            RuntimeFailure: the runtime cannot be loaded.
+        Raises RuntimeFailure if the runtime cannot be loaded.
         """
         with self._child.lock:
             self.launch()

@@ -87,11 +87,7 @@ class ModelFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read and validate a file.
-
-        Raises:
-            InputError: it cannot be read, is not an ONNX model, or is invalid.
-        """
+        """Read and validate a file; raises InputError if it cannot be read, is not an ONNX model, or is invalid."""
         self.path = path
         self.spans: list[Span] = []
         self.unsorted = False

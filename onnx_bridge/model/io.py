@@ -80,8 +80,7 @@ def as_file(model: str | os.PathLike[str] | ir.Model, path: Path) -> Path:
 def owned(model: str | os.PathLike[str] | ir.Model) -> ir.Model:
     """Return a model to change: that of a file, or a copy of one in memory.
 
-    Raises:
-        InputError: like `load`; or the model exceeds the limits of `passes.graphs.limits`.
+    Raises InputError like `load`, or if the model exceeds the limits of `passes.graphs.limits`.
     """
     if not isinstance(model, ir.Model):
         return load(model)

@@ -36,11 +36,7 @@ class NotUtf8(Malformed):
 
 
 def parse(message: bytes) -> onnx.ModelProto:
-    """Return a ModelProto.
-
-    Raises:
-        Malformed: the bytes are not a message; `NotUtf8` if a string is at fault.
-    """
+    """Return a ModelProto; raises Malformed if the bytes are not a message; `NotUtf8` if a string is at fault."""
     try:
         _strict().FromString(message)
     except DecodeError as error:

@@ -38,9 +38,8 @@ _PLACEHOLDERS = (
 def build_model(file: ModelFile) -> ir.Model:
     """Return the model of a file, with every node named, and after those that it depends on.
 
-    Raises:
-        InputError: onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of
-            `passes.graphs.limits`, or a node of an opset before 7 has no equivalent in it.
+    Raises InputError if onnx_ir rejects the file, its nodes form a cycle, or it exceeds the limits of
+    `passes.graphs.limits`, or a node of an opset before 7 has no equivalent in it.
     """
     try:
         model: ir.Model = ir.from_proto(file.proto)

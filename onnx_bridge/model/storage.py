@@ -38,11 +38,7 @@ class Source:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file.
-
-        Raises:
-            InputError: it does not exist, access is denied, or it is not a regular file.
-        """
+        """Open a file; raises InputError if it does not exist, access is denied, or it is not a regular file."""
         self.path = path
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
@@ -79,8 +75,7 @@ class Source:
     def check(self) -> None:
         """Check that the file has not been written to since it was opened; replacing it under its name is harmless.
 
-        Raises:
-            InputError: the file was changed in place.
+        Raises InputError if the file was changed in place.
         """
         state = os.fstat(self._file)
         if (state.st_size, state.st_mtime_ns) != (self.size, self._modified):

@@ -39,8 +39,7 @@ def inline(value: ir.Value, tensor: ir.TensorProtocol) -> None:
 def serialize(model: ir.Model, placement: Placement = inline) -> Rope:
     """Serialize a model as a ModelProto; the model is not changed.
 
-    Raises:
-        InputError: an initializer has no value, or a string is not UTF-8.
+    Raises InputError if an initializer has no value, or a string is not UTF-8.
     """
     try:
         return _model(model, placement)

@@ -74,8 +74,7 @@ class Prepared:
 def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Prepared]:
     """Write the file that a quantizer reads; ``exclude`` names nodes, or operators, that stay in float.
 
-    Raises:
-        InputError: the model is quantized already, or has no such node.
+    Raises InputError if the model is quantized already, or has no such node.
     """
     refuse_quantized(model)
     model = model.clone()  # whose nodes are named

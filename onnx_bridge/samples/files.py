@@ -173,8 +173,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
 def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
     """Return the arrays of an ``.npy`` for one input: one, several along the first axis, or one longer batch in pieces.
 
-    Raises:
-        InputError: it cannot be read.
+    Raises InputError if it cannot be read.
     """
     try:
         with open_regular(path) as file:

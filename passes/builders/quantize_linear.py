@@ -39,8 +39,7 @@ def output_dtype(node: ir.Node, scope: Scope) -> ir.DataType | None:
 def arithmetic_dtype(node: ir.Node, scope: Scope) -> ir.DataType:
     """Return the output dtype of a QuantizeLinear or DequantizeLinear that can be written as arithmetic.
 
-    Raises:
-        NotApplicable: a shape or dtype is unknown.
+    Raises NotApplicable if a shape or dtype is unknown.
     """
     dtype = output_dtype(node, scope)
     if dtype is None or scope.dtype(node.inputs[0]) is None:

@@ -25,8 +25,7 @@ class InferShapes(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Merge the inferred types and shapes into the values of the main graph and its subgraphs.
 
-        Raises:
-            InputError: a node of the main graph is invalid whatever the sizes of its inputs.
+        Raises InputError if a node of the main graph is invalid whatever the sizes of its inputs.
         """
         result = Result(model)
         settle_foreign(model, context)

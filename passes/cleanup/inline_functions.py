@@ -33,9 +33,8 @@ class InlineFunctions(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Inline from the outside in: the calls within a body are inlined after the body itself.
 
-        Raises:
-            InputError: a function calls itself, or functions stand for too many nodes; or a call has an attribute of a
-                type that its function cannot use.
+        Raises InputError if a function calls itself, or functions stand for too many nodes; or a call has an attribute
+        of a type that its function cannot use.
         """
         result = Result(model)
         if not model.functions:

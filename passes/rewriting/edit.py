@@ -86,8 +86,7 @@ class Edit(Expressions):
     def integers(self, node: ir.Node, index: int, what: str) -> list[int] | None:
         """Return the elements of an optional input; None if it is omitted.
 
-        Raises:
-            NotApplicable: the input, which the reason calls ``what``, is not constant.
+        Raises NotApplicable if the input, which the reason calls ``what``, is not constant.
         """
         value = node.inputs[index] if index < len(node.inputs) else None
         elements = ints(self.scope.constant(value))

@@ -42,8 +42,7 @@ _EMPTY = ir.Tensor(np.array([], np.int64))
 def raise_opset(model: ir.Model, where: str | None = None) -> None:
     """Rewrite all nodes of an opset before `LOWEST`, in place and with all functions.
 
-    Raises:
-        InputError: a node has no equivalent, or it depends on ranks or constants that are unknown.
+    Raises InputError if a node has no equivalent, or it depends on ranks or constants that are unknown.
     """
     for scope in scopes(model):
         source = max(scope.opset_imports.get("", LOWEST), 1)

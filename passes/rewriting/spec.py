@@ -35,8 +35,7 @@ _UNITS |= {f"{p}iB": 1024**i for i, p in enumerate("KMGT", 1)}
 def parse(text: str) -> list[tuple[str, dict[str, Value]]]:
     """Read the items of a specification: names, each with its options as text.
 
-    Raises:
-        InputError: it is not well formed.
+    Raises InputError if it is not well formed.
     """
     reader = _Reader(text)
     items: list[tuple[str, dict[str, Value]]] = []
@@ -52,8 +51,7 @@ def parse(text: str) -> list[tuple[str, dict[str, Value]]]:
 def build(name: str, options: Mapping[str, Value]) -> Pass:
     """Make a pass from its name and its options as text.
 
-    Raises:
-        InputError: no pass has this name, no option has that one, or a value is not what the option takes.
+    Raises InputError if no pass has this name, no option has that one, or a value is not what the option takes.
     """
     cls = passes.get(name)
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(cls)}

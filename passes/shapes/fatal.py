@@ -33,11 +33,7 @@ class FatalInference(onnx.shape_inference.InferenceError):
 
 
 def refuse_fatal(model: onnx.ModelProto) -> None:
-    """Check a model that ONNX is given to infer or to convert.
-
-    Raises:
-        FatalInference: ONNX would not return.
-    """
+    """Check a model that ONNX is given to infer or to convert; raises FatalInference if ONNX would not return."""
     for value, operator, outputs in _fatal_values(model):
         if operator == "Split" and value != outputs:
             raise FatalInference(f"a Split has {outputs} outputs, and its num_outputs is {value!r}")

@@ -127,8 +127,7 @@ def _scalars(proto: onnx.ModelProto, values: Sequence[ir.Value]) -> dict[ir.Valu
 def _inferred(proto: onnx.ModelProto) -> dict[str, _Known]:
     """Return the inferred types and shapes of a model's outputs that are tensors; a scalar's shape is None.
 
-    Raises:
-        NativeFailure: a limit of time or memory was exceeded.
+    Raises NativeFailure if a limit of time or memory was exceeded.
     """
     arrays = {"model": value_messages.from_bytes(proto.SerializeToString())}
     try:

@@ -39,8 +39,7 @@ class ConvertOpset(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Convert all nodes, or none.
 
-        Raises:
-            InputError: the version is missing or does not exist, or an operator cannot be converted.
+        Raises InputError if the version is missing or does not exist, or an operator cannot be converted.
         """
         result = Result(model)
         scope = Scope(model, model.graph)

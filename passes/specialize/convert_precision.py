@@ -59,9 +59,8 @@ class ConvertPrecision(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Convert the nodes of the main graph.
 
-        Raises:
-            InputError: the format is missing or unknown, or ``keep`` names neither a node (of this or the source model)
-                nor an operator.
+        Raises InputError if the format is missing or unknown, or ``keep`` names neither a node (of this or the source
+        model) nor an operator.
         """
         if self.to not in FORMATS:
             raise InputError("its option to is not a format", where=self.name, hint=f"to={' or to='.join(FORMATS)}")

@@ -46,9 +46,8 @@ class FreezeInputs(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Turn inputs into initializers.
 
-        Raises:
-            InputError: an input is unknown or given twice, a value does not match its dtype or shape, or the file
-                cannot be read.
+        Raises InputError if an input is unknown or given twice, a value does not match its dtype or shape, or the file
+        cannot be read.
         """
         result = Result(model)
         scope, graph = Scope(model, model.graph), model.graph
@@ -130,8 +129,7 @@ def _checked(array: Array, dtype: ir.DataType) -> ir.TensorProtocol:
 def _parse(text: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.TensorProtocol:
     """Return a JSON value as a tensor, a single one in the shape of an input of one element.
 
-    Raises:
-        ValueError: it does not match the dtype.
+    Raises ValueError if it does not match the dtype.
     """
     try:
         parsed = json.loads(text)

@@ -182,8 +182,7 @@ class Converter:
 def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
     """Return whether an operator is redefined between two opsets.
 
-    Raises:
-        UnconvertibleError: it is not defined in one of them.
+    Raises UnconvertibleError if it is not defined in one of them.
     """
     op_type = node.op_type
     if node.domain != "" or node.op_identifier() in model.functions or not schemas.versions(op_type):
@@ -199,8 +198,7 @@ def changes(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
 def stays(node: ir.Node, source: int, target: int, model: ir.Model) -> bool:
     """Return whether a node has the same meaning in another opset.
 
-    Raises:
-        UnconvertibleError: its operator is not defined in one of the two.
+    Raises UnconvertibleError if its operator is not defined in one of the two.
     """
     if not changes(node, source, target, model):
         return True

@@ -55,8 +55,7 @@ class SetIrVersion(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Set the version.
 
-        Raises:
-            InputError: the version is missing or does not exist, or the model uses a feature of a later version.
+        Raises InputError if the version is missing or does not exist, or the model uses a feature of a later version.
         """
         result = Result(model)
         before, after = model.ir_version, self.version

@@ -49,11 +49,7 @@ class Exporter:
         self._on_devices: list[tuple[ir.Node, ir.Node]] = []
 
     def graph(self, graph: gs.Graph) -> ir.Graph:
-        """Return the main graph, with its opset imports.
-
-        Raises:
-            InputError: the script left an invalid graph.
-        """
+        """Return the main graph, with its opset imports; raises InputError if the script left an invalid graph."""
         exported = self._graph(graph, ChainMap(), graph.opset)
         self._restore_defaults(graph, exported)
         return self._finish(graph, exported)
@@ -61,8 +57,7 @@ class Exporter:
     def functions(self, graph: gs.Graph) -> list[ir.Function]:
         """Return the functions; an unchanged one is the model's own.
 
-        Raises:
-            InputError: the script left an invalid function.
+        Raises InputError if the script left an invalid function.
         """
         return [self._function(function) for function in graph.functions]
 

@@ -50,8 +50,7 @@ class Importer:
     def run(self) -> gs.Graph:
         """Return the main graph.
 
-        Raises:
-            InputError: a node has an attribute that is a list of graphs, which graphsurgeon cannot represent.
+        Raises InputError if a node has an attribute that is a list of graphs, which graphsurgeon cannot represent.
         """
         functions = [self._function(function) for function in self.model.functions.values()]
         model = self.model

@@ -47,9 +47,8 @@ class Surgeon(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Load the script, and run its function as one rewrite.
 
-        Raises:
-            InputError: there is no such function, it fails, or it leaves an invalid graph; or graphsurgeon is not
-                installed.
+        Raises InputError if there is no such function, it fails, or it leaves an invalid graph; or graphsurgeon is not
+        installed.
         """
         file, _, function = self.script.rpartition(":")
         if not file or not function:
@@ -74,8 +73,7 @@ class _Registered(Pass):
     def run(self, model: ir.Model, context: Context) -> Result:
         """Run the function as one rewrite.
 
-        Raises:
-            InputError: it fails, or leaves an invalid graph; or graphsurgeon is not installed.
+        Raises InputError if it fails, or leaves an invalid graph; or graphsurgeon is not installed.
         """
         return _operate(type(self).operation, model, context, self.name, self.name)
 

@@ -70,8 +70,7 @@ class TensorValues(LazyValues):  # type: ignore[misc]
 def tensor_of(constant: gs.Constant, sources: ArraySources) -> ir.TensorProtocol:
     """Return the tensor that a script left in a constant: the model's own tensor if it is unchanged.
 
-    Raises:
-        InputError: ONNX does not have its dtype.
+    Raises InputError if ONNX does not have its dtype.
     """
     values = constant._values
     wanted = data_type(constant._export_dtype) if constant._export_dtype is not None else None
@@ -98,8 +97,7 @@ def tensor_of(constant: gs.Constant, sources: ArraySources) -> ir.TensorProtocol
 def data_type(dtype: object) -> ir.DataType:
     """Return the ONNX dtype of a graphsurgeon dtype, which is a numpy dtype or an ONNX number.
 
-    Raises:
-        TypeError: ONNX does not have it.
+    Raises TypeError if ONNX does not have it.
     """
     if isinstance(dtype, int):
         return ir.DataType(dtype)
@@ -108,11 +106,7 @@ def data_type(dtype: object) -> ir.DataType:
 
 
 def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
-    """Return the type that a script gave a tensor.
-
-    Raises:
-        InputError: ONNX does not have its dtype.
-    """
+    """Return the type that a script gave a tensor; raises InputError if ONNX does not have its dtype."""
     dtype = _dtype_of(tensor)
     match _kind(tensor):
         case "sequence_type":
@@ -127,8 +121,7 @@ def type_of(tensor: gs.Variable) -> ir.TypeProtocol:
 def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
     """Return whether a tensor still has the dtype and the kind of type that were shown.
 
-    Raises:
-        InputError: ONNX does not have its dtype.
+    Raises InputError if ONNX does not have its dtype.
     """
     if tensor.dtype is None or dtype is None:
         return tensor.dtype is dtype
@@ -138,8 +131,7 @@ def same_type(tensor: gs.Variable, dtype: object, kind: str) -> bool:
 def dimension(dim: object) -> int | str | None:
     """Return a dimension that a script wrote; a negative number means unknown.
 
-    Raises:
-        InputError: it is neither an integer, a name nor None.
+    Raises InputError if it is neither an integer, a name nor None.
     """
     if dim is None or isinstance(dim, str):
         return dim

@@ -90,9 +90,8 @@ def _extended_size(content: bytes) -> int | None:
 def members(archive: tarfile.TarFile, packed: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the files of a packed bundle.
 
-    Raises:
-        InputError: there is a link, a device, a sparse file, a second file of the same name, a header that `pack` does
-            not write, a manifest without end, or a path that leads out of the archive or through another file.
+    Raises InputError if there is a link, a device, a sparse file, a second file of the same name, a header that `pack`
+    does not write, a manifest without end, or a path that leads out of the archive or through another file.
     """
     seen: set[str] = set()
     folders: set[str] = set()

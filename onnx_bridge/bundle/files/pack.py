@@ -128,8 +128,7 @@ def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progr
 def unpacked(path: str | os.PathLike[str]) -> Path:
     """Return the path of a bundle's files; a packed bundle is unpacked into the cache folder unless it is there.
 
-    Raises:
-        InputError: it is damaged, or cannot be unpacked.
+    Raises InputError if it is damaged, or cannot be unpacked.
     """
     path = Path(path)
     if not is_packed(path):

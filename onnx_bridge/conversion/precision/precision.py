@@ -112,8 +112,7 @@ class Precision:
     def quantized_products(self, model: ir.Model) -> QuantizedProducts | None:
         """Return a cleaned model with all products quantized except the kept ones; None if that does not apply.
 
-        Raises:
-            InputError: the model is quantized already, ``keep`` names no product, or the samples are wrong.
+        Raises InputError if the model is quantized already, ``keep`` names no product, or the samples are wrong.
         """
         if self.name not in BY_CALIBRATION or not self.keep:
             return None

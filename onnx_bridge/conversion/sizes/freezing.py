@@ -15,8 +15,7 @@ from passes.specialize.freeze_shapes import FreezeShapes
 def settle_defaults(model: ir.Model, request: CleanRequest) -> list[str]:
     """Return the inputs that have a default, and are constant therefore; those with a given shape lose it.
 
-    Raises:
-        InputError: a value is given to what is no input.
+    Raises InputError if a value is given to what is no input.
     """
     scope = Scope(model, model.graph)
     constants = {*model.graph.initializers} - {

@@ -25,8 +25,7 @@ _HERE, _EXCHANGE = -100, 2
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a path of the same file name; the file written to it replaces ``path`` when the block succeeds.
 
-    Raises:
-        InputError: the file system refuses something, here or in the block.
+    Raises InputError if the file system refuses something, here or in the block.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:

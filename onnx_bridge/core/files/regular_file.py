@@ -15,11 +15,7 @@ LARGE = 1 << 32
 
 
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a file for reading, in binary mode.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
+    """Open a file for reading, in binary mode; raises OSError if it cannot be opened, or is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -33,8 +29,7 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
 def read_regular(path: str | os.PathLike[str], most: int = 1 << 28) -> bytes:
     """Return the content of a file of at most ``most`` bytes.
 
-    Raises:
-        OSError: it cannot be read, is not a regular file, or is too large.
+    Raises OSError if it cannot be read, is not a regular file, or is too large.
     """
     with open_regular(path) as file:
         size = min(os.fstat(file.fileno()).st_size, most)

@@ -74,11 +74,7 @@ Description: absent, and not needed without a GPU
 
 
 def keyring() -> Path:
-    """Return the file of Debian's signing keys.
-
-    Raises:
-        RuntimeNotFound: this machine has none.
-    """
+    """Return the file of Debian's signing keys; raises RuntimeNotFound if this machine has none."""
     for path in KEYRINGS:
         if path.is_file():
             return path
@@ -92,8 +88,7 @@ def keyring() -> Path:
 def mirrors() -> list[str]:
     """Return the addresses in this machine's apt sources that serve Debian's archive, or may do so.
 
-    Raises:
-        RuntimeNotFound: there is no apt, or no such source.
+    Raises RuntimeNotFound if there is no apt, or no such source.
     """
 
     def targets(form: str, *options: str) -> list[list[str]]:
@@ -231,8 +226,7 @@ class Archive:
     def plan(self) -> tuple[dict[str, str], int]:
         """Return the versions of the packages to download, by name, and their bytes on disk, packed and unpacked.
 
-        Raises:
-            RuntimeNotFound: the suite does not have them.
+        Raises RuntimeNotFound if the suite does not have them.
         """
         listed = re.findall(r"^'.*' ([^_ ]+)_\S+\.deb ", self._install("--print-uris"), re.MULTILINE)
         shown = self._show(*listed)
@@ -242,16 +236,14 @@ class Archive:
     def download(self) -> None:
         """Download the packages of `plan`, with verified checksums.
 
-        Raises:
-            RuntimeNotFound: the network failed, or a checksum does not match.
+        Raises RuntimeNotFound if the network failed, or a checksum does not match.
         """
         self._install("--download-only")
 
     def fetch(self, name: str, version: str) -> Path:
         """Download one more package, without its dependencies, with a verified checksum.
 
-        Raises:
-            RuntimeNotFound: the suite does not have it in this version, or the network failed.
+        Raises RuntimeNotFound if the suite does not have it in this version, or the network failed.
         """
         status, _, errors = self._apt("apt-get", "download", f"{name}={version}", into=self.debs)
         debs = list(self.debs.glob(f"{name}_*.deb"))

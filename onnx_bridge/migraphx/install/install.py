@@ -160,11 +160,7 @@ def remove(name: str | None = None, *, progress: Progress | None = None) -> list
 
 
 def check_machine() -> None:
-    """Check that this machine can run Debian's packages for x86-64.
-
-    Raises:
-        RuntimeNotFound: it cannot.
-    """
+    """Check that this machine can run Debian's packages for x86-64; raises RuntimeNotFound if it cannot."""
     system, machine, libc = sys.platform, platform.machine(), platform.libc_ver()[0]
     if (system, machine) != ("linux", "x86_64"):
         hint = "use such a machine, container or virtual machine"

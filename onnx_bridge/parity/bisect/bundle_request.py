@@ -62,8 +62,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
 def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, ReduceRequest]:
     """Return the cleaned model of a bundle, and a request without further passes.
 
-    Raises:
-        InputError: the bundle keeps only the program, or the request has settings of its own.
+    Raises InputError if the bundle keeps only the program, or the request has settings of its own.
     """
     require_own_settings(bundle.manifest, request.conversion, bundle.path, *_settings(request))
     if bundle.model_path is None:

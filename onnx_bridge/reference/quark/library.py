@@ -37,8 +37,7 @@ _NEEDED = ("libc10.so", "libtorch_cpu.so")
 def library() -> Path | None:
     """Return the library's file; None if Quark is not installed or cannot compile it.
 
-    Raises:
-        InputError: another process does not finish compiling it.
+    Raises InputError if another process does not finish compiling it.
     """
     try:
         version = metadata.version("amd-quark")

@@ -116,8 +116,7 @@ class Outcome:
 def predict_outcome(graph: fx.GraphModule, args: Sequence[Any]) -> Outcome:
     """Predict the values that a graph returns for arguments of these types and shapes.
 
-    Raises:
-        InputError: the graph writes to its arguments, or returns a view of one, which no program can do.
+    Raises InputError if the graph writes to its arguments, or returns a view of one, which no program can do.
     """
     try:
         mode = FakeTensorMode(allow_non_fake_inputs=True)

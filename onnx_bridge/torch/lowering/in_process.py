@@ -29,8 +29,7 @@ _HINT = "omit it: programs then run in a worker process"
 def require_in_process(runtime: str | None, target: str) -> None:
     """Check that programs for a target can run in this process, on a runtime (see `onnx_bridge.migraphx.runtime.find`).
 
-    Raises:
-        InputError: the runtime is not AMD's own Python module, or the target is the GPU and PyTorch has none.
+    Raises InputError if the runtime is not AMD's own Python module, or the target is the GPU and PyTorch has none.
     """
     installation = runtimes.find(runtime)
     if installation.kind != "module":
@@ -65,8 +64,7 @@ class InProcess:
     def run(self, tensors: Mapping[str, torch.Tensor], dtypes: Mapping[str, torch.dtype]) -> dict[str, torch.Tensor]:
         """Compute the outputs by name, in their ``dtypes``, on the current stream.
 
-        Raises:
-            InputError: the tensors are on another device than the program.
+        Raises InputError if the tensors are on another device than the program.
         """
         device = next(iter(tensors.values())).device
         if device.type != self._device:

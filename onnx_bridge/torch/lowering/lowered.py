@@ -44,8 +44,7 @@ class Interface:
     def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return the tensors of a call, by name.
 
-        Raises:
-            InputError: the arguments do not fit the signature, or differ from the sample in more than sizes.
+        Raises InputError if the arguments do not fit the signature, or differ from the sample in more than sizes.
         """
         call, tensors = Call.bound(self.name, self.signature, args, kwargs, defaults=True)
         _check_call(call, self.call, list(self.signature.parameters), self.name)

@@ -66,8 +66,7 @@ def load(name: str) -> tuple[Any, Arguments | None]:
 def load_with_arguments(name: str, texts: Sequence[str] = ()) -> tuple[Any, Arguments]:
     """Return the module that a factory returns, and its arguments: those of ``texts``, or else those of the factory.
 
-    Raises:
-        InputError: like `load` and `arguments`; or there are no arguments.
+    Raises InputError like `load` and `arguments`; or there are no arguments.
     """
     module, given = load(name)
     chosen = arguments(texts) or given

@@ -68,11 +68,7 @@ class CheckQuantization(Pass):
     name = "check-quantization"
 
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Check every node that quantizes or dequantizes.
-
-        Raises:
-            InputError: a node is invalid.
-        """
+        """Check every node that quantizes or dequantizes; raises InputError if a node is invalid."""
         for scope in map(name_nodes, scopes(model)):
             for node in scope.nodes():
                 problem = None
