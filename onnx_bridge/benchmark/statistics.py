@@ -70,17 +70,15 @@ class Ratio(JsonRecord):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def ratio(series: Series, base: Series, *, paired: bool = False, seed: int = 0) -> Ratio:
+def ratio(series: Series, base: Series, *, paired: bool = False) -> Ratio:
     """Return the ratio of the latencies of two series, each in the order of measurement.
 
     Args:
-        series: the numerator.
-        base: the denominator.
+        series, base: the numerator and the denominator.
         paired: whether they were measured in the same rounds, under the same load: their blocks are then drawn
             together.
-        seed: the seed of the bootstrap.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     upper, lower = np.asarray(series, np.float64), np.asarray(base, np.float64)
     places = _blocks(lower.size, random)
     others = places if paired and upper.size == lower.size else _blocks(upper.size, random)
@@ -125,7 +123,7 @@ def change(measured: Ratio, max_slowdown: float) -> Change:
     return Change.WITHIN if measured.high <= limit else Change.UNDECIDED
 
 
-def knee(throughputs: dict[int, float], share: float = 0.9) -> tuple[int, int]:
-    """Return the best batch size by samples per second, and the smallest size with ``share`` of that throughput."""
+def knee(throughputs: dict[int, float]) -> tuple[int, int]:
+    """Return the best batch size by samples per second, and the smallest size with 90 % of that throughput."""
     best = max(throughputs, key=lambda size: throughputs[size])
-    return best, min(size for size, throughput in throughputs.items() if throughput >= share * throughputs[best])
+    return best, min(size for size, throughput in throughputs.items() if throughput >= 0.9 * throughputs[best])

@@ -8,6 +8,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Fails = Callable[[int, int], bool | None]
+_OVERLAP = 8
+"""How far apart the items of a failure may be for the quick search."""
 """A predicate: True if the interval [start, stop) fails, False if it does not, None if that is unknown."""
 
 
@@ -23,22 +25,21 @@ def bisect_first(indices: range, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def minimal_interval(size: int, fails: Fails, *, overlap: int = 8) -> tuple[int, int]:
+def minimal_interval(size: int, fails: Fails) -> tuple[int, int]:
     """Return an interval that fails, and does not fail without its first or its last item.
 
-    The stop is found first, by bisection over intervals that begin ``overlap`` items early: these shrink quickly, and
+    The stop is found first, by bisection over intervals that begin some items early: these shrink quickly, and
     still include failures that need several neighbouring items. If the start of that failure lies further away, the
     search is repeated over intervals that begin at 0. Then the start is found by doubling the length. A failure of one
     item takes ⌈log₂ size⌉ + 1 calls.
 
     Args:
         size: the number of items; all together are known to fail.
-        overlap: how far apart the items of a failure may be for the quick search.
 
     Returns:
         The start and the stop of the interval.
     """
-    for reach in (overlap, size):
+    for reach in (_OVERLAP, size):
         stop = _stop(size, fails, reach)
         longest = min(stop, reach)
         passing = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnx_bridge.core.values import flat
 from onnx_bridge.parity.checking.error_histogram import Sketch
 from onnx_bridge.parity.checking.evidence import Evidence
-from onnx_bridge.parity.checking.report import CheckReport, Leg
+from onnx_bridge.parity.checking.report import CheckReport
 from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN, layer_roles
 from onnx_bridge.views.html.error_profile import ErrorProfile, NodeError
@@ -111,7 +111,7 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
         Column("type", "code"),
         Column("tolerance", "code", "absolute + relative part"),
     )
-    compared = [(leg, sample, output) for leg in report.legs for sample, output in _compared(leg)]
+    compared = list(report.outputs())
     # differences first; the largest errors are the first to be plotted
     order = sorted(range(len(compared)), key=lambda index: (compared[index][2].passed, index))
     titles = [f"{output.name} · {leg.name} · sample {sample}" for leg, sample, output in compared]
@@ -135,12 +135,6 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
             rows.insert(0, Row.of(*values, choice="differs", colour=BAD))
     note = "Each against the original on ONNX Runtime with all optimizations off."
     return Table("outputs", "Outputs", columns, rows, note)
-
-
-def _compared(leg: Leg) -> Iterator[tuple[int, OutputComparison]]:
-    for sample, comparison in enumerate(leg.comparisons):
-        for output in comparison.outputs:
-            yield sample, output
 
 
 def _pair(evidence: Evidence, leg: str, sample: int, name: str) -> Sketch | None:

@@ -56,12 +56,10 @@ def _faulty(
         row = layers.culprit or layers.first
         if row is not None:
             return set(), {row.node, *layers.together}
-    for leg in report.legs:
-        for comparison in leg.comparisons:
-            for output in comparison.outputs:
-                if not output.passed:
-                    names = {output.name, output.name.split("[")[0]}
-                    return set(), {node.name for node in after.nodes if names.intersection(node.outputs)}
+    for *_, output in report.outputs():
+        if not output.passed:
+            names = {output.name, output.name.split("[")[0]}
+            return set(), {node.name for node in after.nodes if names.intersection(node.outputs)}
     return set(), set()
 
 

@@ -109,7 +109,7 @@ def draw(network: Network, names: Collection[str], status: Mapping[str, str] | N
 
 
 def _cut(text: str) -> str:
-    """Return the end of a name says more than its beginning, which is the module path."""
+    """Return the end of a name, which says more than its beginning, the module path."""
     return text if len(text) <= _LETTERS else f"…{text[1 - _LETTERS :]}"
 
 
