@@ -41,15 +41,12 @@ _CONVERSION = "onnx_bridge.conversion"
 def cleaning_key(
     source: str | None, request: ConvertRequest, runtime: Runtime | Machine, pipeline: Pipeline | None = None
 ) -> str | None:
-    """Return the key of a cleaned model.
+    """Return the key of a cleaned model; raises InputError if the pipeline is wrong.
 
     Args:
         source: the model's digest (`onnx_bridge.model.io.digest`); None for a model in memory, which has no key.
         runtime: the MIGraphX whose verdicts legalization follows; or the machine with it.
         pipeline: the pipeline of the request, parsed; default: it is parsed here.
-
-    Raises:
-        InputError: the pipeline is wrong.
     """
     passes, machine = pipeline or Pipeline.parse(request.pipeline), Machine.of(runtime)
     if source is None:

@@ -57,13 +57,10 @@ class JsonRecord:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as strict JSON values.
+    """Return a value as strict JSON values; raises TypeError if there is no JSON value for it.
 
     NaN and infinities become the strings "NaN", "Infinity" and "-Infinity", which Python's ``float`` and JavaScript's
     ``Number`` read. Members of enumerations become their values, paths strings, and keys strings.
-
-    Raises:
-        TypeError: there is no JSON value for it.
     """
     if hasattr(value, "to_json"):
         return value.to_json()

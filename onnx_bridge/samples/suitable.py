@@ -31,7 +31,7 @@ def suitable(
     samples: int = 1,
     takes: Callable[[Sample], bool] | None = None,
 ) -> list[Sample]:
-    """Generate samples for the inputs that cleaning left.
+    """Generate samples for the inputs that cleaning left; raises InputError like `onnx_bridge.samples.inputs.generate`.
 
     Args:
         original: the model before cleaning, from which the roles of inputs are derived.
@@ -39,9 +39,6 @@ def suitable(
         seed: a number of zero or more.
         samples: how many.
         takes: whether the reference runs a sample: a number that selects a branch may be any of several.
-
-    Raises:
-        InputError: like `onnx_bridge.samples.inputs.generate`.
     """
     known = {name: shape for name, shape in shapes.items() if shape is not None}
     wanted, dims = samplers.with_shapes(

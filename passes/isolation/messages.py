@@ -75,7 +75,7 @@ def send(
     *,
     as_json: bool = False,
 ) -> None:
-    """Send one message.
+    """Send one message; raises OSError if the other side is gone, or there is no memory for the arrays.
 
     Args:
         connection: an end of `connect`.
@@ -84,9 +84,6 @@ def send(
         reused: where to write the arrays, if they fit in; they are valid until the next message there.
         answer: the number of the reused memory that the answer's are to be written to; 0 for none.
         as_json: whether the other side may have no msgspec.
-
-    Raises:
-        OSError: the other side is gone, or there is no memory for the arrays.
     """
     ranges = {name: range_ for name, range_ in arrays.items() if isinstance(range_, FileRange)}
     given = {name: array for name, array in arrays.items() if not isinstance(array, FileRange)}

@@ -54,13 +54,10 @@ class ReusedMemory:
         self.packet: Array | None = None
 
     def grow(self, size: int) -> int | None:
-        """Make room for some bytes.
+        """Make room for some bytes; raises OSError if there is no memory.
 
         Returns:
             The descriptor of a new file for the other side, if there was too little memory.
-
-        Raises:
-            OSError: there is no memory.
         """
         if self._memory is not None and len(self._memory) >= size:
             return None

@@ -139,7 +139,7 @@ def compare(
     *,
     measured: bool = True,
 ) -> Comparison:
-    """Compare outputs by name.
+    """Compare outputs by name; raises InputError if a tolerance names an output that neither side has.
 
     Args:
         expected: the reference's outputs.
@@ -147,9 +147,6 @@ def compare(
             elements of sequences by name, or both; the others have their `default_tolerance`.
         measured: whether to compute all metrics; else only what tells if they agree, and the largest error, in a third
             of the time.
-
-    Raises:
-        InputError: a tolerance names an output that neither side has.
     """
     wanted, present = _leaves(expected), _leaves(actual)
     names = list(dict.fromkeys((*wanted, *present)))
@@ -176,14 +173,11 @@ def compare_all(
     tolerances: Tolerances,
     layers: bool,
 ) -> tuple[Comparison, ...]:
-    """Compare outputs sample by sample.
+    """Compare outputs sample by sample; raises InputError if a tolerance names an output that does not exist.
 
     Args:
         expected: the reference's outputs of each sample.
         layers: whether tolerances may name values that are no outputs.
-
-    Raises:
-        InputError: a tolerance names an output that does not exist.
     """
     known = [tolerances_of(tolerances, right) if layers else tolerances for right in expected]
     return tuple(compare(*run) for run in zip(actual, expected, known, strict=True))

@@ -59,16 +59,13 @@ def run_exporter(
     opset: int | None,
     folder: Path | None,
 ) -> ir.Model:
-    """Export a module by one exporter.
+    """Export a module by one exporter; raises ExporterError if the exporter failed, or made an open dimension constant.
 
     Args:
         flat: the module, in evaluation mode.
         tensors: its arguments by name. Sizes of open dimensions are at least 2, and different for different symbols.
         opset: the opset of the model; None leaves it to torch.
         folder: for temporary files; None is the system's default.
-
-    Raises:
-        ExporterError: the exporter failed, or made an open dimension constant.
     """
     tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}  # a module may write to them
     try:
