@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,6 +103,23 @@ def second_runtime() -> Runtime:
     if not (named := os.environ.get(_SECOND)):
         pytest.skip(f"only one MIGraphX is here: {_SECOND} names another")
     return runtimes.find(named)
+
+
+@pytest.fixture
+def with_wheel(runtime: Runtime) -> Callable[[str, Path], subprocess.CompletedProcess[str]]:
+    """What runs Python in a folder, in the environment with ONNX Runtime's provider; without a GPU, behind a stub."""
+    from onnx_bridge.provider.provider import shared
+
+    provider = shared(runtime=runtime)
+
+    def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        file = folder / "with_wheel.py"
+        file.write_text(f"import onnx_bridge.provider.server\n{code}")  # loads the stub before onnxruntime
+        variables = {**provider._variables(), "PYTHONPATH": str(Path(__file__).parents[1])}
+        command = provider._command(Path(), [file.name])
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.fixture

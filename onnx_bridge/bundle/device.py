@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -24,6 +25,12 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.scopes import required_names
 from passes.isolation.limits import Limits
+
+
+class Runner(Protocol):
+    """A runtime that runs a model in memory with a sample; ``expected`` are the outputs of the reference, or alike."""
+
+    def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> Sample: ...
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,10 @@ class Device:
 
 @dataclass(frozen=True)
 class InsideDevice:
-    """The values inside a model, whose inputs have fixed shapes, on MIGraphX."""
+    """The values inside a model, whose inputs have fixed shapes, on a runtime."""
 
     model: ir.Model
-    device: Device
+    device: Runner
 
     @cached_property
     def names(self) -> Collection[str]:

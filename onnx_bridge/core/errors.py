@@ -25,6 +25,8 @@ class Step(enum.StrEnum):
     SAVE = "save"
     LOAD = "load"
     RUN = "run"
+    SESSION = "session"
+    """Opening a session of ONNX Runtime, whose provider takes the steps up to compile."""
 
 
 class RuntimeFailure(BridgeError):

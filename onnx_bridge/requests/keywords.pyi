@@ -202,6 +202,7 @@ class BisectOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     rehearse: Literal["gpu"] | None
@@ -224,6 +225,7 @@ class CheckOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     rehearse: Literal["gpu"] | None
@@ -247,6 +249,7 @@ class ComparisonOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
 
@@ -265,6 +268,7 @@ class DataOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     rehearse: Literal["gpu"] | None
@@ -291,6 +295,7 @@ class ParityOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     cache: bool
     rehearse: Literal["gpu"] | None
@@ -309,6 +314,7 @@ class ReduceOptions(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
     target: str
+    application: Literal["onnxruntime"] | None
     cache: bool
     rehearse: Literal["gpu"] | None
     precision: Literal["fp16", "bf16", "int8", "fp8"] | None

@@ -32,7 +32,9 @@ else:
     Expected = Annotated[Path, "ExpectedOutputs"]
     Dataset = Annotated[Path, "DataSource"]
 """JSON, and the command line, have a path instead, as for `Data`."""
-_OF_CONVERSION = ("pipeline", "dims", "shapes", "freeze", "target", "cache", "timeout", "memory", "runtime")
+_OF_CONVERSION = (
+    *("pipeline", "dims", "shapes", "freeze", "target", "application", "cache", "timeout", "memory", "runtime"),
+)
 NAMED_TOLERANCES = Option(
     "Tolerance of one output (with layers: of any value); repeatable.",
     "--tol",

@@ -121,7 +121,7 @@ class Trial:
             outputs = session.run(given)
             session.runs.append((given, outputs))
             if not scalars:
-                outputs = {name: _shaped_as(output, expected[name]) for name, output in outputs.items()}
+                outputs = {name: shaped_as(output, expected[name]) for name, output in outputs.items()}
             for output in compare(outputs, expected, self.tolerances).outputs:
                 if not output.passed:
                     return f"output {output.name}: {output.reason}"
@@ -152,7 +152,7 @@ class Trial:
         return nodes[bisect_first(range(1, len(nodes) + 1), fails) - 1]
 
 
-def _shaped_as(value: Value, expected: Value) -> Value:
+def shaped_as(value: Value, expected: Value) -> Value:
     """Return (1,) as a scalar if a scalar is expected."""
     if (
         isinstance(value, np.ndarray)

@@ -1,7 +1,7 @@
 """The verb ``bisect``: the first component between a model and MIGraphX that is at fault, and the nodes in it.
 
     expected outputs ─► (reference model ─►) model ─► pass applications ─► cleaned model ─► MIGraphX
-        ─► the gpu target's passes, rehearsed ─► lower precision
+        ─► the gpu target's passes, rehearsed ─► ONNX Runtime's provider ─► lower precision
 
 The results of each component are compared with those of the one before it, and the first that differs is bisected:
 
@@ -92,7 +92,7 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
         samples=len(localizer.samples),
         seed=request.generated_seed,
         versions=versions(localizer.runtime.version),
-        notes=(*notes, *localizer.notes),
+        notes=(*notes, *localizer.notes, *([localizer.session_provider.note] if localizer.session_provider else [])),
         undetermined=next(iter(localizer.undetermined), None) if fault is None else None,
     )
 
@@ -108,6 +108,8 @@ def _first_fault(localizer: FaultLocalizer, request: BisectRequest) -> Fault | N
     fault = fault or localizer.passes() or localizer.migraphx(host=host)
     if fault is None and localizer.rehearsal is not None:
         fault = localizer.migraphx(host=host, passes=localizer.rehearsal)
+    if fault is None and localizer.session_provider is not None:
+        fault = localizer.provider(host=host)
     if fault is None and request.precision is not None:
         fault = localizer.migraphx(host=host, precision=request.precision)
     return fault

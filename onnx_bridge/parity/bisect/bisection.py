@@ -34,6 +34,8 @@ class Component(enum.Enum):
     """MIGraphX: its outputs differ from those of the cleaned model on ONNX Runtime."""
     REHEARSAL = "rehearsal"
     """The gpu target's passes, rehearsed on ref: MIGraphX's outputs after them differ."""
+    PROVIDER = "ONNX Runtime's provider"
+    """ONNX Runtime's MIGraphX provider: the outputs of its sessions differ from those of the CPU."""
     PRECISION = "precision"
     """MIGraphX in a lower precision: it differs from the cleaned model by more than that precision allows."""
 
@@ -136,7 +138,8 @@ class Fault(JsonRecord):
         how = f"in {self.precision} " if self.precision else ""
         if self.group:
             how = f"rehearsed as gpu, after {self.group}, "
-        return f"{how}MIGraphX {says.format(what).rstrip(',')} ({self.step})"
+        runtime = Component.PROVIDER.value if self.component is Component.PROVIDER else "MIGraphX"
+        return f"{how}{runtime} {says.format(what).rstrip(',')} ({self.step})"
 
 
 @dataclass(frozen=True)

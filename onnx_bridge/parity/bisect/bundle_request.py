@@ -50,6 +50,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
         shapes=made_by.shapes,
         freeze=made_by.freeze,
         target=bundle.manifest.target,
+        application=made_by.application,
     )
     return _source(bundle), replace(
         request,
@@ -68,7 +69,8 @@ def cleaned_request(bundle: Bundle, request: ReduceRequest) -> tuple[Path, Reduc
     if bundle.model_path is None:
         what = "the bundle keeps no cleaned model"
         raise InputError(what, where=str(bundle.path), hint="name the ONNX file, or convert into a folder")
-    conversion = replace(request.conversion, pipeline="none", target=bundle.manifest.target)
+    application = bundle.manifest.request.application
+    conversion = replace(request.conversion, pipeline="none", target=bundle.manifest.target, application=application)
     precision = request.precision or _calibrated_precision(bundle)
     return bundle.model_path, replace(request, conversion=conversion, precision=precision)
 

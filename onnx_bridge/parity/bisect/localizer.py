@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import onnx_ir as ir
 from onnx_bridge.bundle.device import Device
 from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import judge, partition, with_inferred_types
+from onnx_bridge.conversion.serving.placing import place
+from onnx_bridge.conversion.serving.trial import Trial
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError, OutOfMemory, RuntimeFailure, Step, WorkerTimeout
+from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
@@ -29,8 +33,10 @@ from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.reference_runs import run_samples, samples_for
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel, SubmodelExtractor
+from onnx_bridge.parity.symptoms.session_detector import SessionDetector, SessionDevice
 from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind, worse
-from onnx_bridge.parity.symptoms.symptom_detector import SymptomDetector, first_group
+from onnx_bridge.parity.symptoms.symptom_detector import MigraphxDetector, SymptomDetector, first_group
+from onnx_bridge.provider import provider as providers
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.judge import Judge
@@ -40,7 +46,7 @@ from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.suitable import frozen_values
+from onnx_bridge.samples.suitable import frozen_values, suitable
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import Scope, name_nodes
@@ -54,6 +60,7 @@ class FaultLocalizer:
 
     Attributes:
         rehearsal: the rehearsal of the gpu target that is asked for, if any.
+        session_provider: ONNX Runtime's provider, if the model is for it.
         samples: all inputs, frozen ones included.
         truth: the reference's outputs of each sample.
         applications: the cleaning.
@@ -74,10 +81,12 @@ class FaultLocalizer:
         self.target = resolve_target(request.conversion.target, self.runtime)
         self.tolerances, self.limits = request.error_tolerances, request.conversion.limits
         self.rehearsal = rehearsal(request.rehearsed, self.runtime)
+        self.session_provider = providers.shared(runtime=self.runtime) if request.conversion.application else None
         self.tell = progress or silent
         self.runs: dict[Component, RunCounts] = {}
         self.notes: list[str] = []
         self.undetermined: list[str] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="onnx-bridge-")  # of sessions, as long as this is used
         self.name = (model.graph.name or "the model") if isinstance(model, ir.Model) else Path(model).name
         self.model = _loaded(model)
         self._verdicts = ProbedRuntime(
@@ -87,6 +96,7 @@ class FaultLocalizer:
             budget=request.conversion.probe_budget,
             compile_for=self.target,
             rehearsal=rehearsal(request.conversion.rehearsed, self.runtime),
+            provider=self.session_provider,
         )
         self.tell("clean")
         self.applications = PassApplications(self.model, self._verdicts, request.conversion, progress)
@@ -178,6 +188,26 @@ class FaultLocalizer:
             if failure is None:
                 return None
             return Fault(component, SymptomKind.REJECTED, str(failure), Step.PARSE, precision, isolated=False)
+        return self._fault(component, localizer, precision, grouped=passes is not None)
+
+    def provider(self, *, host: bool) -> Fault | None:
+        """Return the fault of ONNX Runtime's provider.
+
+        Args:
+            host: whether the model is placed as a conversion places it; otherwise the provider gets all of it.
+        """
+        runs = self.runs[Component.PROVIDER] = RunCounts()
+        localizer = self.session_localizer(runs, host=host)
+        return None if localizer is None else self._fault(Component.PROVIDER, localizer)
+
+    def _fault(
+        self,
+        component: Component,
+        localizer: NodeLocalizer,
+        precision: LowPrecision | None = None,
+        *,
+        grouped: bool = False,
+    ) -> Fault:
         nodes, symptom = localizer.localize(self.tell)
         if symptom is None:
             nodes = list(dict.fromkeys((*nodes[:1], *nodes[-1:])))
@@ -197,20 +227,22 @@ class FaultLocalizer:
             pass_name=next((culprit.made_by for culprit in culprits if culprit.made_by), maker[0]),
             application=maker[1],
             applications=maker[2],
-            group="" if passes is None else self._group(localizer, nodes if symptom else None),
-            kernel=self._kernel(localizer, nodes if symptom else None, shown) if passes is not None else None,
+            group=self._group(localizer, nodes if symptom else None) if grouped else "",
+            kernel=self._kernel(localizer, nodes if symptom else None, shown) if grouped else None,
         )
 
     def _group(self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None) -> str:
         """Return the group of passes after which nodes, or without them the whole, are wrong."""
         submodels = localizer.whole if nodes is None else localizer.extractor.extract(nodes)
         self.tell("rehearsal: which group of passes")
+        assert isinstance(localizer.detector, MigraphxDetector)
         return first_group(localizer.detector, submodels)
 
     def _kernel(
         self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None, symptom: Symptom
     ) -> KernelFault | None:
         """Return the kernel that computes nodes, or without them the whole, wrongly, if kernels are emulated."""
+        assert isinstance(localizer.detector, MigraphxDetector)
         device = localizer.detector.device
         if not isinstance(device.rehearsal, GpuCompiler) or symptom.outputs is None:
             return None
@@ -225,6 +257,40 @@ class FaultLocalizer:
             if fault is not None:
                 return fault
         return None
+
+    def session_localizer(self, runs: RunCounts, *, host: bool) -> NodeLocalizer | None:
+        """Run the cleaned model with ONNX Runtime's provider; return the search for the nodes at fault, if it is wrong.
+
+        Args:
+            runs: counts its runs.
+            host: that of `provider`.
+        """
+        assert self.session_provider is not None
+        self.tell("the cleaned model with ONNX Runtime's provider")
+        model, folder = self.cleaned, Path(self._folder.name)
+        infer(model)
+        if host:
+            samples = suitable(self.model, {spec.name: spec.shape for spec in samplers.specs(model)})
+            trial = Trial.of(model, self.session_provider, samples, folder)
+            models.save(model, folder / "cleaned.onnx")
+            model = place(model, self._verdicts, trial, [file_digest(folder / "cleaned.onnx")]).model
+        extractor = SubmodelExtractor(model, [_inputs_of(model, sample) for sample in self.samples], runs)
+        outputs = frozenset(str(value.name) for value in model.graph.outputs)
+        device = SessionDevice(Trial.of(model, self.session_provider, (), folder), outputs)
+        tolerances = self.tolerances.at_least("int8") if is_quantized(model) else self.tolerances
+        return self._localizer(extractor, SessionDetector(device, tolerances, runs))
+
+    def _localizer(
+        self, extractor: SubmodelExtractor, detector: SymptomDetector, whole: list[Submodel] | None = None
+    ) -> NodeLocalizer | None:
+        """Return the search for the nodes at fault if something is wrong with ``whole`` (default: all of the model)."""
+        if whole is None:
+            outputs = [str(value.name) for value in extractor.model.graph.outputs]
+            samples = list(extractor.samples)
+            whole = [Submodel(extractor.model, samples, extractor.values(outputs), list(range(len(samples))))]
+        symptom = detector.detect(whole)
+        self.undetermined += detector.undetermined
+        return None if symptom is None else NodeLocalizer(extractor, detector, symptom, whole)
 
     def node_localizer(
         self, runs: RunCounts, *, host: bool, precision: LowPrecision | None, passes: Rehearsal | None
@@ -252,18 +318,12 @@ class FaultLocalizer:
         device = Device(workers.shared_with_heap_checks(self.runtime), self.target, self.limits)
         if passes is not None:
             device = Device(passes.worker(checks_heap=True), passes.target, self.limits, passes)
-        detector = SymptomDetector(device, tolerances, runs, precision)
-        outputs = [str(value.name) for value in model.graph.outputs]
-        whole = [Submodel(model, samples, extractor.values(outputs), list(range(len(samples))))]
-        if nodes is not None:
-            whole = extractor.extract(extractor.order)
-        symptom = detector.detect(whole)
-        self.undetermined += detector.undetermined
-        if symptom is None:
+        detector = MigraphxDetector(device, tolerances, runs, precision)
+        localizer = self._localizer(extractor, detector, None if nodes is None else extractor.extract(extractor.order))
+        if localizer is None:
             return failure, None
-        localizer = NodeLocalizer(extractor, detector, symptom, whole)
         # what only later host partitions take need not matter to the outputs
-        return failure, localizer if nodes is None or localizer.matters(symptom) else None
+        return failure, localizer if nodes is None or localizer.matters(localizer.symptom) else None
 
     def _device_nodes(self) -> tuple[list[ir.Node] | None, RuntimeFailure | None]:
         """Return the nodes that MIGraphX is to run; None for all of the model."""

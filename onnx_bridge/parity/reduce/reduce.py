@@ -23,10 +23,10 @@ from onnx_bridge.parity.bisect.bundle_request import cleaned_request
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
-from onnx_bridge.parity.reduce.reproduction import Environment, title, write
+from onnx_bridge.parity.reduce.reproduction import PROVIDER, Environment, title, write
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
 from onnx_bridge.parity.symptoms.symptom import Symptom
-from onnx_bridge.parity.symptoms.symptom_detector import first_group
+from onnx_bridge.parity.symptoms.symptom_detector import MigraphxDetector, first_group
 from onnx_bridge.requests.parity import ReduceRequest
 from onnx_bridge.requests.request import ModelSource
 from passes.isolation.limits import limited
@@ -47,6 +47,7 @@ class Reduction(JsonRecord):
         runs: how often ONNX Runtime and MIGraphX were run.
         notes: sentences for the user.
         group: the group of the gpu target's passes at fault, in a rehearsal.
+        runtime: what the model was run on.
     """
 
     in_json = ("summary",)
@@ -58,15 +59,17 @@ class Reduction(JsonRecord):
     runs: RunCounts
     notes: Sequence[str] = ()
     group: str = ""
+    runtime: str = "MIGraphX"
 
     @property
     def summary(self) -> str:
         if self.reproduction is None:
-            return f"{self.model}: nothing diverges on MIGraphX, so there is nothing to reduce"
+            return f"{self.model}: nothing diverges on {self.runtime}, so there is nothing to reduce"
         after = sum(1 for _ in self.reproduction.model.graph)
         message = " ".join(self.reproduction.symptom.message.split())
         how = f"rehearsed as gpu, after {self.group}, " if self.group else ""
-        return f"{self.model}: {how}{title(self.reproduction)}: {self.nodes_before} → {after} nodes; {message}"
+        what = title(self.reproduction, self.runtime)
+        return f"{self.model}: {how}{what}: {self.nodes_before} → {after} nodes; {message}"
 
     def to_json(self) -> dict[str, Any]:
         symptom = self.reproduction and self.reproduction.symptom
@@ -120,31 +123,40 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
     runs = localizer.runs[Component.MIGRAPHX] = RunCounts(reference=1)
     before = localizer.cleaned.graph.num_nodes()
     passes = localizer.rehearsal
-    _, nodes = localizer.node_localizer(runs, host=False, precision=request.precision, passes=passes)
+    provider = localizer.session_provider
+    runtime = "MIGraphX" if provider is None else PROVIDER
+    if provider is not None:
+        nodes = localizer.session_localizer(runs, host=False)
+    else:
+        _, nodes = localizer.node_localizer(runs, host=False, precision=request.precision, passes=passes)
     if nodes is None:
-        return Reduction(localizer.name, None, None, before, runs, tuple(localizer.notes))
+        return Reduction(localizer.name, None, None, before, runs, tuple(localizer.notes), runtime=runtime)
     minimizer = Minimizer(nodes.detector, runs, localizer.tell)
     minimal = without_metadata(minimizer.minimize(_fewest_nodes(nodes, localizer.tell)))
-    localizer.tell("the reproduction in a process of its own")
-    device = nodes.detector.device
-    unchecked = replace(device, worker=workers.shared(device.worker.runtime))
-    plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
-    without_heap_checks = plain.attempt(minimal.model, {**minimal.sample}, minimal.symptom)
-    reproduction = without_heap_checks or minimal
-    environment = Environment(
-        localizer.target, request.precision, localizer.runtime.version, checks_heap=without_heap_checks is None
-    )
-    notes = list(localizer.notes)
+    environment = Environment(localizer.target, request.precision, localizer.runtime.version)
+    reproduction, notes = minimal, list(localizer.notes)
+    if isinstance(nodes.detector, MigraphxDetector):
+        localizer.tell("the reproduction in a process of its own")
+        device = nodes.detector.device
+        unchecked = replace(device, worker=workers.shared(device.worker.runtime))
+        plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
+        without_heap_checks = plain.attempt(minimal.model, {**minimal.sample}, minimal.symptom)
+        reproduction = without_heap_checks or minimal
+        environment = replace(environment, checks_heap=without_heap_checks is None)
+    if provider is not None:
+        target = "ref behind a stub of HIP" if provider.stubbed else "gpu"
+        environment = replace(environment, target=target, provider=provider.environment.version)
+        notes = [provider.note, *notes]
     if isinstance(passes, GpuCompiler):
         environment = replace(environment, target="gpu")
         notes = [passes.note, *notes]
-    elif passes is not None:
+    elif passes is not None and isinstance(nodes.detector, MigraphxDetector):
         whole = Submodel(minimal.model, [{**minimal.sample}], [{**minimal.expected}], [0])
         group = first_group(nodes.detector, [whole])
         environment = replace(environment, groups=passes.groups[: passes.groups.index(group) + 1])
         notes = [passes.note, *notes]
     write(reproduction, out, environment)
-    return Reduction(localizer.name, out, reproduction, before, runs, tuple(notes), environment.group)
+    return Reduction(localizer.name, out, reproduction, before, runs, tuple(notes), environment.group, runtime)
 
 
 def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:

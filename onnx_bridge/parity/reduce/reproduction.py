@@ -26,6 +26,7 @@ from passes.isolation.numpy_files import write_npz
 PASS_SOURCES = ("reproduce.cpp", "groups.hpp", "unfuse.hpp")
 """The C++ program of a rehearsal."""
 FILES = ("model.onnx", "inputs.npz", "expected.npz", "README.md")
+PROVIDER = "ONNX Runtime's MIGraphX provider"
 _SHOWN_NODES = 40
 _SHOWN_ELEMENTS = 64
 _PRINTED = ("float32", "float64", "int32", "int64", "bool")
@@ -39,6 +40,7 @@ class Environment:
         precision: what MIGraphX is asked to compute in; None is the model's own dtypes.
         checks_heap: whether the symptom shows only if glibc checks the heap.
         groups: the groups of passes of the gpu target that run before compiling for ``ref``; the last is at fault.
+        provider: the version of onnxruntime-migraphx if it shows with ONNX Runtime's provider.
     """
 
     target: str
@@ -46,6 +48,12 @@ class Environment:
     version: str
     checks_heap: bool = False
     groups: tuple[str, ...] = ()
+    provider: str | None = None
+
+    @property
+    def runtime(self) -> str:
+        """The runtime that shows it."""
+        return "MIGraphX" if self.provider is None else PROVIDER
 
     @property
     def group(self) -> str:
@@ -53,11 +61,11 @@ class Environment:
         return self.groups[-1] if self.groups else ""
 
 
-def title(reproduction: Reproduction) -> str:
-    """Return a title for the bug report."""
+def title(reproduction: Reproduction, runtime: str) -> str:
+    """Return a title for the bug report of a runtime."""
     operators = dict.fromkeys(node.op_type for node in reproduction.model.graph)
     what = " with ".join(operators) if len(operators) <= 4 else "a model"
-    return f"MIGraphX {reproduction.symptom.kind.phrase.format(what)}"
+    return f"{runtime} {reproduction.symptom.kind.phrase.format(what)}"
 
 
 def write(reproduction: Reproduction, folder: Path, environment: Environment) -> None:
@@ -105,7 +113,7 @@ def _readme(reproduction: Reproduction, environment: Environment) -> str:
     if environment.groups:
         how = f" after the gpu target's pass `{environment.group}`, run without a GPU"
     lines = [
-        f"# {title(reproduction)}{f' after {environment.group}' if environment.groups else ''}",
+        f"# {title(reproduction, environment.runtime)}{f' after {environment.group}' if environment.groups else ''}",
         "",
         f"In the step *{symptom.step}*{how}, target `{target}`:",
         "",
@@ -113,7 +121,7 @@ def _readme(reproduction: Reproduction, environment: Environment) -> str:
         "",
         "To see it, in this folder:",
         "",
-        *(_commands if environment.groups else _script)(reproduction, environment),
+        *_how_to_see(reproduction, environment),
         "",
     ]
     if symptom.kind is SymptomKind.WRONG:
@@ -137,9 +145,31 @@ def _readme(reproduction: Reproduction, environment: Environment) -> str:
     lines += [
         "| | version |",
         "| --- | --- |",
-        *(f"| {name} | {version} |" for name, version in _versions(environment.version).items()),
+        *(f"| {name} | {version} |" for name, version in _versions(environment).items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _how_to_see(reproduction: Reproduction, environment: Environment) -> list[str]:
+    if environment.provider is not None:
+        return _session(reproduction)
+    return (_commands if environment.groups else _script)(reproduction, environment)
+
+
+def _session(reproduction: Reproduction) -> list[str]:
+    """Return five lines of Python for the wheel onnxruntime-migraphx."""
+    compared = reproduction.symptom.kind is SymptomKind.WRONG
+    expected = ', "expected", np.load("expected.npz")[output.name]' if compared else ""
+    return [
+        "```python",
+        "import numpy as np, onnxruntime as ort; options = ort.SessionOptions()",
+        "options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL",
+        'session = ort.InferenceSession("model.onnx", options, ["MIGraphXExecutionProvider"], enable_fallback=0)',
+        'outputs = session.run(None, dict(np.load("inputs.npz")))',
+        "for output, array in zip(session.get_outputs(), outputs):",
+        f"    print(output.name, array{expected})",
+        "```",
+    ]
 
 
 def _commands(reproduction: Reproduction, environment: Environment) -> list[str]:
@@ -196,7 +226,8 @@ def _text(model: ir.Model) -> list[str]:
     return onnx.printer.to_text(proto).splitlines()
 
 
-def _versions(migraphx: str) -> dict[str, str]:
+def _versions(environment: Environment) -> dict[str, str]:
+    wheel = {} if environment.provider is None else {"onnxruntime-migraphx": environment.provider}
     libraries = {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
     here = f"{platform.system()} {platform.machine()}"
-    return {"MIGraphX": migraphx, **libraries, "Python": platform.python_version(), "machine": here}
+    return {**wheel, "MIGraphX": environment.version, **libraries, "Python": platform.python_version(), "machine": here}

@@ -57,6 +57,8 @@ KIND_OF: Mapping[type[RuntimeFailure], SymptomKind] = {
     WorkerTimeout: SymptomKind.TIMEOUT,
     OutOfMemory: SymptomKind.MEMORY,
 }
+FAILURES: tuple[type[BridgeError], ...] = (*KIND_OF, NativeFailure)
+"""The failures that are symptoms."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class Symptom:
     sample: int | None = None
     comparison: Comparison | None = field(default=None, repr=False)
     outputs: Sample | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_failure(cls, error: BridgeError, step: Step, sample: int | None = None) -> Symptom:
+        """Return the symptom of a step that failed."""
+        return cls(SymptomKind.of(error), step, error.what, sample)
 
     @classmethod
     def of_comparison(
