@@ -78,8 +78,8 @@ few, unit                           Celu Mish Swish
 few, broadcasts                     Div Mul PRelu Pow
 few, broadcasts, sides              Mod
 few, broadcasts, sums               Add Sub
-many                                BatchNormalization Conv ConvTranspose Einsum Gemm InstanceNormalization
-many                                LayerNormalization LpNormalization MatMul RMSNormalization Resize Upsample
+many                                BatchNormalization Conv ConvTranspose DFT Einsum Gemm InstanceNormalization
+many                                LayerNormalization LpNormalization MatMul RMSNormalization Resize STFT Upsample
 many, bounded                       LogSoftmax
 many, bounded, unit                 Softmax
 many, bounded, sums                 CumSum

@@ -14,6 +14,7 @@ from fixtures.suites.provider import SUITE, Outcome, Row
 from fixtures.suites.rehearsal import Case
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
+from onnx_bridge.reference.comparison.tolerances import Tolerances
 
 WHOLE = Row("node", "whole", "whole", found=True)
 NODES = {
@@ -70,6 +71,14 @@ def test_outcomes_without_and_with_a_conversion(
     assert (raw.outcome, raw.found) == (outcome, True if outcome in ("whole", "part", "wrong") else None)
     converted = suite.judged("node", "model", raw=False)
     assert converted.outcome in ("whole", "part", "cpu") and converted.found is not False, converted.why
+
+
+def test_what_the_standard_records_is_right_too() -> None:
+    (recorded,) = suite.recorded("node", "test_relu")
+    (name, array), other = next(iter(recorded.items())), {"y": np.zeros(1, np.float32)}
+    assert array.shape and not suite.recorded("zoo", "resnet")
+    assert not suite._difference(recorded, [other, recorded], Tolerances())
+    assert name in suite._difference(other, [recorded, {name: array + 1}], Tolerances())
 
 
 @pytest.mark.parametrize(("open_outcome", "frozen"), [("cpu", ("n",)), ("part", ("n",)), ("wrong", ()), ("whole", ())])
