@@ -3,6 +3,7 @@
     y = f(x)                y has no elements                      →  y is a constant
     y = f(x, c)             x has no elements, c is constant       →  y is what ONNX Runtime computes
     Concat(x, e, y)         e has no elements along the axis       →  Concat(x, y)
+    Split(x, [a, 0, b])                                            →  Split(x, [a, b]), and a constant
 
 Skips: nodes with outputs of both kinds; what ONNX Runtime cannot compute.
 """
@@ -87,6 +88,21 @@ def drop_empty_operands(node: ir.Node, edit: Edit) -> Replacement:
     if not kept or len(kept) == len(node.inputs):
         return None
     return [edit.op("Concat", kept, node.attributes) if len(kept) > 1 else kept[0]]
+
+
+@rewrite("Split", needs_shape=(0,))
+def split_without_empty(node: ir.Node, edit: Edit) -> Replacement:
+    """Split into the parts that have elements; the others are constants."""
+    axis, shapes = node.attributes.get_int("axis", 0), [edit.scope.proven_sizes(value) for value in node.outputs]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    kept = [size for size in sizes if size]
+    if 0 not in sizes or None in sizes or not kept or 0 in edit.shape(node):
+        return None
+    x, parts = edit.input(node), iter([edit.input(node)])
+    if len(kept) > 1:
+        parts = iter(edit.node("Split", [x, edit.index(kept)], {"axis": axis}, outputs=len(kept)).outputs)
+    results = zip(node.outputs, sizes, strict=True)
+    return [next(parts) if size else edit.constant(_empty(value, edit.scope)) for value, size in results]
 
 
 def _adds_nothing(value: ir.Value | None, node: ir.Node, scope: Scope) -> bool:

@@ -1,4 +1,4 @@
-"""constant-for-empty, evaluate-empty and drop-empty-operands: tensors without elements."""
+"""constant-for-empty, evaluate-empty, drop-empty-operands, split-without-empty: tensors without elements."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.empty import constant_for_empty, drop_empty_operands, evaluate_empty
+from passes.legalize.tensor.empty import (
+    constant_for_empty,
+    drop_empty_operands,
+    evaluate_empty,
+    split_without_empty,
+)
 from tests.passes.device import Device
 from tests.passes.harness import operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers
+from tests.passes.legalize.one_node import case, legalized, normal, skipped
 
 
 @pytest.mark.parametrize("dtype", SOME)
@@ -93,3 +99,17 @@ def test_any_concatenation(device: Device, data: st.DataObject) -> None:
     nodes = f"y = Concat<axis = {axis}>({', '.join(arrays)})"
     y = declared("y", np.concatenate(list(arrays.values()), axis))
     legal(drop_empty_operands, device, nodes, inputs, y, matches=bool(constants), **constants)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize(("sizes", "expected"), [([3, 0, 2], ["Split"]), ([0, 5], []), ([0, 2, 0, 3, 0], ["Split"])])
+def test_parts_without_elements_are_split_off(opset: int, sizes: list[int], expected: list[str]) -> None:
+    x = normal(4, 5)
+    attributes = {"axis": -1} | ({"split": sizes} if opset < 13 else {})
+    inputs, constants = ([x], []) if opset < 13 else ([x, np.array(sizes)], [1])
+    source = case("Split", inputs, attributes, opset=opset, constants=constants, outputs=len(sizes))
+    names = legalized(split_without_empty, source)
+    assert [name for name in names if name != "Identity"] == expected
+    assert (
+        skipped(split_without_empty, case("Split", [x, np.array([2, 3])], {"axis": 1}, constants=[1], outputs=2)) == []
+    )
