@@ -30,7 +30,7 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import Skip
+from passes.rewriting.base import OpsetTooOld, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.expressions import Attribute
 from passes.rewriting.rewrite import UNKNOWN_DTYPE, UNKNOWN_SHAPE, Replacement
@@ -138,7 +138,7 @@ def quantized_operator(node: ir.Node, edit: Edit) -> Replacement:
             if node.op_type not in _PRODUCTS or len(shape) > 1 or index not in (4, 5):
                 return Skip("a scale other than that of the weights is not per tensor")
             if scope.opset() < 13 and not _has_one_zero(node, scope):
-                return Skip("DequantizeLinear supports scales per axis since opset 13: run convert-opset first")
+                raise OpsetTooOld("DequantizeLinear with scales per axis", 13, scope.opset())
     if node.op_type == "QLinearConcat":
         parts = [_dequantize(edit, node, index) for index in range(2, len(node.inputs), 3)]
         return _quantize(edit, node, edit.op("Concat", parts, {"axis": node.attributes.get_int("axis", 0)}), 0, 2)
@@ -253,7 +253,7 @@ def _gemm(edit: Edit, node: ir.Node) -> ir.Value:
 def quantized_product(node: ir.Node, edit: Edit) -> Replacement:
     """Write one of `PRODUCTS`, an integer product with a float result, as MatMulInteger, scales and bias."""
     if node.op_type == "DynamicQuantizeMatMul" and edit.scope.opset() < 11:
-        return Skip("DynamicQuantizeLinear exists since opset 11: run convert-opset first")
+        raise OpsetTooOld("DynamicQuantizeLinear", 11, edit.scope.opset())
     if edit.scope.dtype(given(node, 3 if node.op_type == "MatMulIntegerToFloat" else 2)) != _NUMBER:
         return Skip("the scales are not known to be float32")
     if node.op_type == "MatMulIntegerToFloat":

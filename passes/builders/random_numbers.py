@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.scopes import Scope
-from passes.rewriting.base import NotApplicable
+from passes.rewriting.base import NotApplicable, OpsetTooOld
 from passes.rewriting.edit import Edit
 
 FROM_UNIFORM = frozenset({("", "Bernoulli"), ("", "Dropout"), ("", "Multinomial")})
@@ -27,9 +27,7 @@ def check_supported(node: ir.Node, scope: Scope) -> None:
     """Raise NotApplicable if a random node cannot be written with uniform numbers."""
     since = _SINCE_OPSET.get(node.op_type, 0)
     if scope.opset() < since:
-        raise NotApplicable(
-            f"the replacement needs opset {since}, and the model has {scope.opset()}: run convert-opset first"
-        )
+        raise OpsetTooOld("the replacement", since, scope.opset())
     mode = node.inputs[2] if node.op_type == "Dropout" else None
     if mode is not None and scope.constant(mode) is None:
         raise NotApplicable(f"training_mode is not constant: freeze {mode.name}")

@@ -15,14 +15,14 @@ Skips: nodes for which no rule succeeds, with the runtime's message and the reas
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from passes.cleanup.fold_constants import FoldConstants
 from passes.cleanup.remove_dead import RemoveDead
+from passes.core.errors import InputError
 from passes.graphs.randomness import is_random
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
@@ -34,6 +34,7 @@ from passes.rewriting.base import Context, Obstacle, Proof, Result, Skip, Status
 from passes.rewriting.edit import Proposal
 from passes.rewriting.rewrite import NodeRewrite
 from passes.shapes.inference import infer_after
+from passes.specialize.convert_opset import ConvertOpset
 
 _MAX_ROUNDS = 4
 """The most rounds in which all nodes are judged: committed nodes can form a group that is wrong only together."""
@@ -55,17 +56,37 @@ def legalize(model: ir.Model, context: Context) -> Result:
     model.graph.opset_imports.setdefault("", _DEFAULT_OPSET)
     scope = Scope(model, model.graph)
     name_nodes(scope)
-    legalizer = _Legalizer(NodeVerdicts(context.target, scope), scope, context, result)
+    _legalize(_Legalizer(NodeVerdicts(context.target, scope), scope, context, result))
+    if _raise_opset(scope, context, result):
+        _legalize(_Legalizer(NodeVerdicts(context.target, scope), scope, context, result))
+    return result
+
+
+def _legalize(legalizer: _Legalizer) -> None:
+    """Legalize the nodes of the graph until a round changes nothing; the skips are those of nodes that are left."""
+    scope, context, result = legalizer.scope, legalizer.context, legalizer.result
     for _ in range(_MAX_ROUNDS):
         before = len(result.rewrites)
-        result.skips = list(legalizer.legalize_nodes(list(model.graph)))
+        result.skips = list(legalizer.legalize_nodes(list(scope.graph)))
         if len(result.rewrites) == before or context.budget.left == 0:
             break
         for cleanup in _CLEANUP:
-            result.rewrites += cleanup.run(model, context).rewrites
+            result.rewrites += cleanup.run(scope.model, context).rewrites
     left = {node.name for node in scope.nodes()}
     result.skips = [skip for skip in result.skips if skip.node in left]
-    return result
+
+
+def _raise_opset(scope: Scope, context: Context, result: Result) -> bool:
+    """Convert the model to the opset that rules for nodes that are left need; returns whether it was."""
+    needed = max((skip.opset for skip in result.skips), default=0)
+    if needed <= scope.opset():
+        return False
+    try:
+        converted = ConvertOpset(to=needed).run(scope.model, context)
+    except InputError:  # an operator has no equivalent: the skips say which opset is needed
+        return False
+    result.rewrites += converted.rewrites
+    return scope.opset() >= needed
 
 
 @dataclass
@@ -121,7 +142,7 @@ class _Legalizer:
         replacement = self._find_replacement(node, ())
         if isinstance(replacement, Skip):
             reason = "; ".join(filter(None, (_describe(verdict), replacement.reason)))
-            yield Skip(reason, node.name or "", replacement.is_defect)
+            yield replace(replacement, reason=reason, node=node.name or "")
         elif self.context.budget.take():
             self._commit(replacement, verdict)
         else:
@@ -133,7 +154,7 @@ class _Legalizer:
         for node in replacement.proposal.nodes:
             node.meta[PROVEN] = replacement.verdict
         note = f"{', '.join(replacement.rules)}, since {_describe(verdict)}"
-        self.result.rewrites.append(dataclasses.replace(rewrite, note=note, rules=tuple(replacement.rules)))
+        self.result.rewrites.append(replace(rewrite, note=note, rules=tuple(replacement.rules)))
 
     def _failing_verdict(self, node: ir.Node) -> Verdict | None:
         """Return the verdict on a node that fails; None if it passes."""
@@ -148,33 +169,39 @@ class _Legalizer:
         A rule in ``chain``, the enclosing ones, is not applied again to an operator that it produced itself. The
         ``outer`` outputs of the proposal that the node is in count as used.
         """
-        reasons = []
+        skips: list[Skip] = []
         node.metadata_props.pop(UNSOLVED, None)
         for rule in rules().get((node.domain, node.op_type), ()):
-            link = (rule.name, node.op_type)
-            if link in chain or len(chain) >= _MAX_DEPTH:
+            if (rule.name, node.op_type) in chain or len(chain) >= _MAX_DEPTH:
                 continue
-            proposal = rule.propose(node, self.scope)
-            if proposal is None:
-                continue
-            if isinstance(proposal, Skip):
-                reasons.append(f"{rule.name}: {proposal.reason}")
-                continue
-            if any(new is None and old in outer for old, new in zip(node.outputs, proposal.outputs, strict=True)):
-                proposal.discard()
-                reasons.append(f"{rule.name}: it does not compute all outputs that are used")
-                continue
-            replacement = _Replacement(proposal, [rule.name])
-            failure = self._verify(replacement, rule, (*chain, link))
-            if failure is None:
+            replacement = self._replacement(node, rule, chain, outer)
+            if isinstance(replacement, _Replacement):
                 return replacement
-            proposal.discard()
-            reasons.append(f"{rule.name}: {failure}")
-        if reasons:
-            node.metadata_props[UNSOLVED] = "; ".join(reasons)
-        return Skip("; ".join(reasons) or f"there is no rule for {node.op_type}")
+            if replacement is not None:
+                skips.append(replace(replacement, reason=f"{rule.name}: {replacement.reason}"))
+        if not skips:
+            return Skip(f"there is no rule for {node.op_type}")
+        reason = node.metadata_props[UNSOLVED] = "; ".join(skip.reason for skip in skips)
+        opset = next((skip.opset for skip in skips if skip.opset), 0)
+        return Skip(reason, is_defect=any(skip.is_defect for skip in skips), opset=opset)
 
-    def _verify(self, replacement: _Replacement, rule: NodeRewrite, chain: RuleChain) -> str | None:
+    def _replacement(
+        self, node: ir.Node, rule: NodeRewrite, chain: RuleChain, outer: Sequence[ir.Value | None]
+    ) -> _Replacement | Skip | None:
+        """Return the replacement by a rule, if the runtime runs it correctly; None if the rule is for other nodes."""
+        proposal = rule.propose(node, self.scope)
+        if not isinstance(proposal, Proposal):
+            return proposal
+        if any(new is None and old in outer for old, new in zip(node.outputs, proposal.outputs, strict=True)):
+            proposal.discard()
+            return Skip("it does not compute all outputs that are used")
+        replacement = _Replacement(proposal, [rule.name])
+        failure = self._verify(replacement, rule, (*chain, (rule.name, node.op_type)))
+        if failure is not None:
+            proposal.discard()
+        return failure or replacement
+
+    def _verify(self, replacement: _Replacement, rule: NodeRewrite, chain: RuleChain) -> Skip | None:
         """Legalize the nodes of a proposal, then probe it as a whole; return why it fails, None if it passes."""
         proposal = replacement.proposal
         node = proposal.node
@@ -192,7 +219,7 @@ class _Legalizer:
             return None
         if is_random_original:  # random results differ from run to run and cannot be compared
             problem = unresolved or _shared_seed(proposal.nodes)
-            return None if problem is None else f"the replacement of {node.op_type} fails; {problem}"
+            return problem and replace(problem, reason=f"the replacement of {node.op_type} fails; {problem.reason}")
         replaced = Probe.of(original.nodes, self.scope, list(outputs.values()))
         verdict = self.verdicts.of_probe(Probe.of(proposal.nodes, self.scope, list(outputs), replaces=replaced))
         if _is_too_large(verdict):
@@ -200,10 +227,10 @@ class _Legalizer:
         replacement.verdict = verdict
         if verdict.status is Status.OK:
             return None
-        problem = "" if unresolved is None else f"; {unresolved}"
-        return f"the replacement of {node.op_type} fails: {_describe(verdict)}{problem}"
+        failure = f"the replacement of {node.op_type} fails: {_describe(verdict)}"
+        return Skip(failure) if unresolved is None else replace(unresolved, reason=f"{failure}; {unresolved.reason}")
 
-    def _legalize_proposal(self, replacement: _Replacement, chain: RuleChain, *, keep_random: bool) -> str | None:
+    def _legalize_proposal(self, replacement: _Replacement, chain: RuleChain, *, keep_random: bool) -> Skip | None:
         """Substitute the failing nodes of a proposal, random ones only if not ``keep_random``.
 
         Return why the first node without a substitute fails, otherwise None; it may still pass in the proposal.
@@ -215,7 +242,7 @@ class _Legalizer:
             if has_subgraphs(node):
                 # what is rewritten there is a part of the proposal: no rewrite of its own, and none if it is discarded
                 context, result = Context(self.context.target), Result(self.scope.model)
-                nested = dataclasses.replace(self, context=context, result=result, proposal=proposal)
+                nested = replace(self, context=context, result=result, proposal=proposal)
                 for graph in subgraphs(node):
                     list(nested.legalize_nodes(list(graph)))
                 replacement.add_rules(rule for rewrite in nested.result.rewrites for rule in rewrite.rules)
@@ -224,7 +251,7 @@ class _Legalizer:
             inner = self._find_replacement(node, chain, proposal.outputs)
             if isinstance(inner, Skip):
                 reason = f"the rewrite needs {node.op_type}: {_describe(finding.verdict)}; {inner.reason}"
-                unresolved = unresolved or reason
+                unresolved = unresolved or replace(inner, reason=reason)
                 continue
             replacement.add_rules(inner.rules)
             proposal.substitute(node, inner.proposal)
@@ -249,7 +276,7 @@ class _Legalizer:
             return _unproven(f"other rules apply to its witness: {', '.join(twin.rules)}")
         if twin.verdict.status is Status.REJECTED or twin.verdict.proof is Proof.NONE:
             return _unproven(f"its witness: {twin.verdict.message or twin.verdict.unproven}")
-        return dataclasses.replace(twin.verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
+        return replace(twin.verdict, proof=Proof.WITNESS, unproven=Unproven(Obstacle.SIZE))
 
     def _original_probe(self, proposal: Proposal) -> Probe:
         nodes = [proposal.node]
@@ -271,13 +298,13 @@ def _unproven(why: str) -> Verdict:
     return Verdict(Status.OK, unproven=Unproven(Obstacle.SIZE, why))
 
 
-def _shared_seed(nodes: Sequence[ir.Node]) -> str | None:
+def _shared_seed(nodes: Sequence[ir.Node]) -> Skip | None:
     """Return why copies of a seeded random node are not equivalent to it; None if no two nodes have the same seed.
 
     The iterations of a loop continue one sequence of numbers; the unrolled copies would each start it again.
     """
     seeds = [seed.value for node in with_nested(nodes) if (seed := node.attributes.get("seed")) is not None]
-    return "the copies would all draw the same numbers from one seed" if len(seeds) > len(set(seeds)) else None
+    return Skip("the copies would all draw the same numbers from one seed") if len(seeds) > len(set(seeds)) else None
 
 
 def _describe(verdict: Verdict) -> str:

@@ -37,11 +37,27 @@ class Skip:
     reason: str
     node: str = ""
     is_defect: bool = False
-    """Return whether the rewrite failed on a node that is valid."""
+    """True if the rewrite failed on a node that is valid."""
+    opset: int = 0
+    """The least opset of the standard operators with which the rewrite applies; 0 if another reason is known."""
 
 
 class NotApplicable(Exception):
     """Raised by what a rule asks, if its node cannot be rewritten; the driver reports the message as a `Skip`."""
+
+    since = 0
+
+
+class OpsetTooOld(NotApplicable):
+    """Raised if a node cannot be rewritten in the model's opset.
+
+    Attributes:
+        since: the least opset with which it can.
+    """
+
+    def __init__(self, what: str, since: int, opset: int) -> None:
+        super().__init__(f"{what} needs opset {since}, and the model has {opset}: convert-opset comes first")
+        self.since = since
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from passes.graphs.matching import has_references, is_redefined
 from passes.graphs.replacement import can_stand_for, detach_nodes, is_visible
 from passes.graphs.scopes import Scope, name_nodes, nodes_of, scopes
 from passes.graphs.traversal import is_used
-from passes.rewriting.base import Context, Exactness, NotApplicable, Pass, Result, Skip
+from passes.rewriting.base import Context, Exactness, NotApplicable, OpsetTooOld, Pass, Result, Skip
 from passes.rewriting.edit import Edit, Proposal
 from passes.rewriting.old_signatures import LOWEST
 from passes.shapes.inference import infer
@@ -109,15 +109,13 @@ class NodeRewrite(Pass):
             return None
         if self.tensors_only and not all(map(_may_be_tensor, (*node.inputs, *node.outputs))):
             return None
-        reason = self._unmet_need(node, scope)
-        if reason is not None:
-            return Skip(reason)
         edit = Edit(scope, node)
         proposal: Proposal | Skip | None = None
         try:
+            self._check_needs(node, scope)
             proposal = self._proposal(node, edit)
         except NotApplicable as error:
-            proposal = Skip(str(error))
+            proposal = Skip(str(error), opset=error.since)
         except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that no valid node has, or a defect
             if node.graph is scope.graph:
                 check_nodes([node], scope, sized=True)
@@ -147,17 +145,15 @@ class NodeRewrite(Pass):
     def _is_plain(self, node: ir.Node, scope: Scope) -> bool:
         return not is_redefined(node, scope) and (self.allows_references or not has_references(node))
 
-    def _unmet_need(self, node: ir.Node, scope: Scope) -> str | None:
-        """Return what the class needs and this node does not have."""
+    def _check_needs(self, node: ir.Node, scope: Scope) -> None:
+        """Raise NotApplicable if the class needs what this node does not have."""
         if scope.opset() < self.since_opset:
-            needed = f"the rewrite needs opset {self.since_opset}"
-            return f"{needed}, and the model has {scope.opset()}: convert-opset comes first"
+            raise OpsetTooOld("the rewrite", self.since_opset, scope.opset())
         for index, value in enumerate(node.inputs):
             if value is not None and index in self.needs_shape and scope.static_shape(value) is None:
-                return UNKNOWN_SHAPE
+                raise NotApplicable(UNKNOWN_SHAPE)
             if value is not None and index in self.needs_dtype and scope.dtype(value) is None:
-                return UNKNOWN_DTYPE
-        return None
+                raise NotApplicable(UNKNOWN_DTYPE)
 
     def _check_is_declared(self, node: ir.Node) -> None:
         declared = self.operators if self.absorbs is None else self.absorbs
@@ -170,13 +166,13 @@ class NodeRewrite(Pass):
             )
 
     def _checked_outputs(self, outputs: Sequence[ir.Value | None], edit: Edit) -> Sequence[ir.Value | None] | Skip:
-        """Return a value for each output; a Skip if one is missing or hidden, or an operator is of a later opset."""
+        """Return a value for each output; a Skip if one is missing or hidden.
+
+        Raises:
+            OpsetTooOld: an operator is of a later opset.
+        """
         node, scope = edit.root, edit.scope
-        unknown = _unknown_operator(edit.nodes, outputs, scope.opset())
-        if unknown is not None:
-            return Skip(
-                f"the rewrite needs {unknown}, which opset {scope.opset()} does not have: convert-opset comes first"
-            )
+        _check_operators(edit.nodes, outputs, scope.opset())
         outputs = [*outputs, *[None] * len(node.outputs)][: len(node.outputs)]
         computed = {*edit.constants, *(value for node in edit.nodes for value in node.outputs)}
         for old, new in zip(node.outputs, outputs, strict=True):
@@ -275,19 +271,29 @@ def _domain_and_type(operator: Operator) -> tuple[str, str]:
     return domain, op_type
 
 
-def _unknown_operator(nodes: Iterable[ir.Node], results: Sequence[ir.Value | None], opset: int) -> str | None:
-    """Return the first standard operator, perhaps of a dtype, that nodes need and an opset does not have."""
+def _check_operators(nodes: Iterable[ir.Node], results: Sequence[ir.Value | None], opset: int) -> None:
+    """Raise OpsetTooOld if nodes need a standard operator, perhaps of a dtype, that an opset does not have."""
+    later = range(opset + 1, onnx.defs.onnx_opset_version() + 1)
     for node in nodes:
         if node.domain or not any(value.uses() or value in results for value in node.outputs):
             continue
-        if not onnx.defs.has(node.op_type, opset, ""):
-            return node.op_type
-        for values in (node.inputs, node.outputs):
+        kind = node.op_type
+        if not onnx.defs.has(kind, opset, ""):
+            raise _unknown(kind, opset, (version for version in later if onnx.defs.has(kind, version, "")))
+        for values, is_output in ((node.inputs, False), (node.outputs, True)):
             for index, value in enumerate(values):
                 dtype = None if value is None or not isinstance(value.type, ir.TensorType) else value.dtype
-                if dtype and not has_dtype(node.op_type, opset, index, dtype.value, is_output=values is node.outputs):
-                    return f"{node.op_type} of {dtype.name.lower()}"
-    return None
+                if dtype and not has_dtype(kind, opset, index, dtype.value, is_output=is_output):
+                    known = (v for v in later if has_dtype(kind, v, index, dtype.value, is_output=is_output))
+                    raise _unknown(f"{kind} of {dtype.name.lower()}", opset, known)
+
+
+def _unknown(what: str, opset: int, known: Iterator[int]) -> NotApplicable:
+    """Return the error of what a rewrite needs, and an opset does not have; those that have it are ``known``."""
+    since = next(known, None)
+    return (
+        NotApplicable(f"no opset has {what}") if since is None else OpsetTooOld(f"the rewrite's {what}", since, opset)
+    )
 
 
 def _may_be_tensor(value: ir.Value | None) -> bool:

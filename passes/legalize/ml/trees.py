@@ -28,7 +28,7 @@ import onnx_ir as ir
 from passes.legalize.ml import common as ml
 from passes.legalize.ml.common import FLOAT, Features
 from passes.legalize.ml.tree_ensembles import LEAF, MEMBER, Ensemble, Path, read_v3, read_v5
-from passes.rewriting.base import Exactness, NotApplicable, Skip
+from passes.rewriting.base import Exactness, NotApplicable, OpsetTooOld, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -61,7 +61,7 @@ class _Trees:
             node.attributes.get_string("post_transform", "NONE") in ("NONE", "LOGISTIC", "SOFTMAX")
         )
         if opset < _WITH_WHERE and not is_simple:
-            raise NotApplicable(f"opset {opset} is too old: convert-opset comes first")
+            raise OpsetTooOld("the arithmetic of the scores", _WITH_WHERE, opset)
         precision = ir.DataType.DOUBLE if features.dtype == ir.DataType.DOUBLE else FLOAT
         ensemble = read_v5(node) if node.op_type == "TreeEnsemble" else read_v3(node, precision.numpy())
         inner = ensemble.mode != LEAF
@@ -69,7 +69,7 @@ class _Trees:
             raise NotApplicable(f"a node refers to a feature beyond the {features.columns} columns")
         paths = _small_paths(ensemble)
         if paths is None and opset < _TRAVERSABLE:
-            raise NotApplicable(f"opset {opset} is too old to traverse the trees: convert-opset comes first")
+            raise OpsetTooOld("traversing trees", _TRAVERSABLE, opset)
         return cls(features, ensemble, paths, precision)
 
     def total(self, edit: Edit) -> ir.Value:

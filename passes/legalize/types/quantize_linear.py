@@ -15,7 +15,7 @@ import onnx_ir as ir
 from passes.builders.operands import given
 from passes.builders.quantize_linear import arithmetic_dtype, dequantize, quantize
 from passes.builders.small_dtypes import SMALL, as_carrier
-from passes.rewriting.base import Skip
+from passes.rewriting.base import OpsetTooOld, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
 
@@ -31,7 +31,7 @@ def standard_quantization(node: ir.Node, edit: Edit) -> Replacement:
         return Skip("the quantized dtype is unknown")
     since = 21 if dtype in _SINCE_OPSET_21 or "block_size" in node.attributes else 13
     if edit.scope.opset() < since:
-        return Skip(f"the standard operator supports this since opset {since}: run convert-opset first")
+        raise OpsetTooOld("the standard operator with this dtype", since, edit.scope.opset())
     return edit.op(node.op_type, node.inputs, node.attributes)
 
 

@@ -351,3 +351,41 @@ def test_in_the_default_pipeline(target: Target, device: Device) -> None:
     assert all(node.op_type != "Mish" for node in all_nodes(source))
     (array,) = device.run(ir.to_proto(source))
     np.testing.assert_allclose(array, before["y"], 1e-5, 1e-6)
+
+
+_SCALER = (
+    '<ir_version: 8, opset_import: ["": 9, "ai.onnx.ml": 1]> g (float[2,3] x) => (float[2,3] y)'
+    " { y = ai.onnx.ml.Scaler <offset = [1.0, 2.0, 3.0], scale = [2.0, 1.0, 0.5]> (x) }"
+)
+_DYNAMIC = (
+    '<ir_version: 8, opset_import: ["": 10, "com.microsoft": 1]> g (float[2,3] x) => (float[2,4] y)'
+    " <uint8[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float s = {0.5}, uint8 z = {3}>"
+    " { y = com.microsoft.DynamicQuantizeMatMul(x, w, s, z) }"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "raised"),
+    [
+        (ir.from_proto(onnx.parser.parse_model(_SCALER)), 11),
+        (ir.from_proto(onnx.parser.parse_model(_DYNAMIC)), 11),
+    ],
+    ids=["for a rule", "for an operator in a rule"],
+)
+def test_the_opset_that_a_rule_needs(source: ir.Model, raised: int, target: Target, device: Device) -> None:
+    result = apply(source, target, device)
+    assert source.graph.opset_imports[""] == raised
+    assert not result.skips
+
+
+def test_an_operator_without_an_equivalent_keeps_the_opset(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    @rewrite("local.Own", since_opset=13)
+    def own_by_neg(node: ir.Node, edit: Edit) -> Replacement:
+        return edit.op("Neg", node.inputs)
+
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: {("local", "Own"): [own_by_neg]})
+    source = model("(float[2,3,4] x) => (float[2,3,4] y) { a = local.Own(x) y = Hardmax<axis=1>(a) }", opset=12)
+    result = Legalize().run(source, Context(target))
+    assert source.graph.opset_imports[""] == 12
+    assert 13 in [skip.opset for skip in result.skips]
+    assert operators(source) == ["Own", "Hardmax"]

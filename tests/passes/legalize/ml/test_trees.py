@@ -150,8 +150,8 @@ class TestRegressor:
 
     def test_old_opset_of_large_trees(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("passes.legalize.ml.trees._MAX_CELLS", 10)
-        assert "too old to traverse" in why_not(evaluate_trees, regressor(3, opset=9))
-        assert "opset 8 is too old" in why_not(evaluate_trees, regressor(3, opset=8, post_transform="PROBIT"))
+        assert "traversing trees needs opset 11" in why_not(evaluate_trees, regressor(3, opset=9))
+        assert "needs opset 9" in why_not(evaluate_trees, regressor(3, opset=8, post_transform="PROBIT"))
 
     def test_large_trees_are_traversed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("passes.legalize.ml.trees._MAX_CELLS", 10)

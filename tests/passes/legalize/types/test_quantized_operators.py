@@ -183,7 +183,7 @@ class TestStandard:
         arrays = [*quantized("uint8", (1, 3, 6, 6), 0.05), *w, *output("uint8", 0.7)]
         m, _ = single("QLinearConv", arrays, [T.UINT8], opset=10, constant=(4, 5))
         (reason,) = why_not(dequantize_compute_quantize, m)
-        assert reason.endswith("run convert-opset first")
+        assert reason.endswith("convert-opset comes first")
 
     def test_matrices_by_rows_are_unchanged(self) -> None:
         a = [integers("uint8", (3, 8)), np.ones(3, np.float32), np.zeros(3, np.uint8)]
@@ -213,7 +213,7 @@ class TestToFloat:
         arrays: list[Array | None] = [np.ones((3, 8), np.float32), integers("uint8", (8, 4)), f32(0.02)]
         m, _ = single("DynamicQuantizeMatMul", arrays, [T.FLOAT], domain="com.microsoft", opset=10)
         assert why_not(quantized_product_to_float, m) == [
-            "DynamicQuantizeLinear exists since opset 11: run convert-opset first"
+            "DynamicQuantizeLinear needs opset 11, and the model has 10: convert-opset comes first"
         ]
 
     def test_static(self) -> None:
