@@ -21,12 +21,7 @@ from passes.core.text import printable
 
 @dataclass
 class Volume:
-    """The amount that is printed: ``--quiet`` and ``--verbose``, which may stand anywhere on the command line.
-
-    Attributes:
-        quiet: whether to print only errors.
-        verbose: whether to show all of a result that has a shorter form.
-    """
+    """The amount that is printed: errors alone if ``quiet``, all of a result that has a shorter form if ``verbose``."""
 
     quiet: bool = False
     verbose: bool = False

@@ -16,12 +16,7 @@ from onnx_bridge.requests.request import ModelSource
 
 
 class Source:
-    """A model file, or a model in memory.
-
-    Attributes:
-        given: the path or the model that the user gave.
-        name: the name of the model, which files are named after.
-    """
+    """A model file, or a model in memory (``given``), whose ``name`` files are named after."""
 
     def __init__(self, given: ModelSource, *, name: str | None = None, digest: str | None = None) -> None:
         """Create a source; the name and the digest of a model in memory may be given."""

@@ -31,12 +31,7 @@ Progress = Callable[[str], None]
 
 
 class TimedProgress(str):
-    """A detail whose end is estimated; a terminal counts down.
-
-    Attributes:
-        what: the detail, without the time.
-        seconds: the seconds that are left.
-    """
+    """A detail (``what``) with the seconds that are left, as estimated; a terminal counts down."""
 
     what: str
     seconds: float

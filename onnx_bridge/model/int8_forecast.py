@@ -59,12 +59,7 @@ class Product:
 
 @dataclass(frozen=True)
 class LostSaturation:
-    """A QuantizeLinear that is deleted although it saturates.
-
-    Attributes:
-        low: the least number that its integers represent, over all scales.
-        high: the largest.
-    """
+    """A QuantizeLinear that is deleted although it saturates, with the least and the largest number of its integers."""
 
     node: str
     low: float

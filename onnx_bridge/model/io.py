@@ -186,12 +186,7 @@ def _check_target(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Weight:
-    """A large initializer.
-
-    Attributes:
-        elements: packed as ONNX specifies.
-        dtype, shape: what they are.
-    """
+    """A large initializer; its elements are packed as ONNX specifies."""
 
     elements: Viewed
     dtype: ir.DataType

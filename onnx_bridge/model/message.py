@@ -22,12 +22,7 @@ _SHOWN = 60
 
 
 class NotUtf8(Malformed):
-    """A string of a message is not UTF-8.
-
-    Attributes:
-        place: the place of the string: "graph.node[3].doc_string".
-        value: the bytes of the string.
-    """
+    """A string of a message is not UTF-8; its place is written as in ``graph.node[3].doc_string``."""
 
     def __init__(self, place: str, value: bytes) -> None:
         shown = f"{value[:_SHOWN]!r}{'…' if len(value) > _SHOWN else ''}"

@@ -30,12 +30,7 @@ _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, er
 
 
 class Source:
-    """A file that tensors are mapped from, held open, so that its bytes stay when its name is removed or replaced.
-
-    Attributes:
-        path: the path by which it was opened.
-        size: the size in bytes.
-    """
+    """A file that tensors are mapped from, held open, so that its bytes stay when its name is removed or replaced."""
 
     def __init__(self, path: Path) -> None:
         """Open a file; raises InputError if it does not exist, access is denied, or it is not a regular file."""

@@ -89,12 +89,7 @@ class ImageRules:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples with their origin.
-
-    Attributes:
-        samples: at least one.
-        source: the origin of the samples, in words.
-    """
+    """At least one sample, and the origin of them in words."""
 
     samples: tuple[Sample, ...]
     source: str

@@ -74,12 +74,7 @@ def livelier(
 
 
 def frozen_values(model: ir.Model, freeze: Mapping[str, str]) -> Sample:
-    """Return the values of the inputs of a model that cleaning makes constant.
-
-    Args:
-        model: it is not changed.
-        freeze: the values as JSON text.
-    """
+    """Return the values, given as JSON text, of the inputs of a model that cleaning makes constant."""
     if not freeze:
         return {}
     model = model.clone()

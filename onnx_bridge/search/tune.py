@@ -154,12 +154,7 @@ def _key(model: Path, request: TuneRequest, first: Candidate, runtime: runtimes.
 
 @dataclass
 class _Search:
-    """Runs trials until no candidate is left, or the budget is spent.
-
-    Attributes:
-        budget: seconds.
-        resumed: how many of them are from the journal.
-    """
+    """Runs trials until no candidate is left, or the budget of seconds is spent; ``resumed`` are from the journal."""
 
     trials: Trials
     journal: Journal

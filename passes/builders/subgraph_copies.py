@@ -35,12 +35,7 @@ _OF_ANY_SIZE = operators("bounded") - _SIZED
 
 
 class Body:
-    """A subgraph that is copied in place of the node that it belongs to.
-
-    Args:
-        graph: a subgraph that `require_copyable` accepts.
-        edit: receives the copies.
-    """
+    """A subgraph (`require_copyable`) that is copied, into an edit, in place of the node that it belongs to."""
 
     def __init__(self, graph: ir.Graph, edit: Edit) -> None:
         self.graph, self.edit = graph, edit

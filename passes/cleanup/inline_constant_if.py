@@ -40,12 +40,7 @@ class InlineConstantIf(Pass):
 
 
 def inline_constant_ifs(scope: Scope, context: Context, maker: str) -> Result:
-    """Inline within one scope, from the outside in, so that branches that are never taken are not processed.
-
-    Args:
-        scope: whose nodes have names.
-        context: for the budget.
-    """
+    """Inline within one scope of named nodes, from the outside in: branches that are never taken are not processed."""
     result = Result(scope.model)
     if any((node.domain, node.op_type) == ("", "If") for node in scope.nodes()):
         _Inliner(maker, scope, context, result).visit(scope.graph, ChainMap())

@@ -55,12 +55,7 @@ class Condition(enum.Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """The first condition that is violated.
-
-    Attributes:
-        operand: the name of the value that violates it.
-        found: what is there instead.
-    """
+    """The first condition that is violated, the name of the value that violates it, and what is there instead."""
 
     condition: Condition
     operand: str = ""
@@ -72,12 +67,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class KernelForecast:
-    """The kernel of a product.
-
-    Attributes:
-        reason: why it is not one of 8 bits; None if it is one.
-        wrong: why its numbers would be wrong; empty otherwise.
-    """
+    """The kernel of a product; why it is not one of 8 bits, and why its numbers would be wrong, if that is so."""
 
     kernel: Kernel
     reason: Reason | None = None

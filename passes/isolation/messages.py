@@ -49,12 +49,7 @@ _MOST_FILES = 250
 
 @dataclass(frozen=True)
 class FileRange:
-    """Bytes of an open file, received as an array of uint8 that is mapped from it.
-
-    Attributes:
-        file: the descriptor.
-        offset, nbytes: the place of the bytes in the file.
-    """
+    """Bytes of an open file, received as an array of uint8 that is mapped from it."""
 
     file: int
     offset: int

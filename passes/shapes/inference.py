@@ -41,12 +41,7 @@ FAILURES = (*onnx_inference.FAILURES, ir.serde.SerdeError)
 
 @dataclass
 class Inferred:
-    """The result of an inference.
-
-    Attributes:
-        learned: values whose types or shapes are known better than before.
-        error: why inference failed; empty if it did not.
-    """
+    """The result of an inference: the values of which more is known than before, and why it failed, if it did."""
 
     learned: list[ir.Value] = field(default_factory=list)
     error: str = ""

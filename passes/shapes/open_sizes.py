@@ -127,12 +127,7 @@ class OpenDims:
         return {name for name in self.names if name not in later}
 
     def sizes(self, default: int, given: Mapping[str, int] | None = None) -> OpenSizes:
-        """Return a size for each open dimension.
-
-        Args:
-            default: the size for dimensions that do not follow from the model.
-            given: sizes of some of them, by name.
-        """
+        """Return a size for each open dimension: the given one, that which follows from the model, or the default."""
         known = {**self.given, **(given or {})}
         derived: dict[str, int] = {}
         for left in reversed(range(_ROUNDS)):

@@ -37,12 +37,7 @@ class UnconvertibleError(Exception):
 
 @dataclass(frozen=True)
 class Converted:
-    """The conversion of a node.
-
-    Attributes:
-        proposal: the replacement.
-        main: the node of it that does the work, or does it last.
-    """
+    """The conversion of a node: the replacement, and the node of it that does the work, or does it last (``main``)."""
 
     proposal: Proposal
     main: ir.Node
@@ -60,12 +55,7 @@ class Converted:
 
 
 class Converter:
-    """Converts nodes of one scope.
-
-    Args:
-        scope: where they are.
-        target: the version of the standard operators that they are to be written in.
-    """
+    """Converts nodes of one scope to another version of the standard operators (``target``)."""
 
     def __init__(self, scope: Scope, target: int) -> None:
         self.scope, self.source, self.target = scope, scope.opset(), target

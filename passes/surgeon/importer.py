@@ -35,12 +35,7 @@ _KINDS = {ir.SequenceType: "sequence_type", ir.OptionalType: "optional_type", ir
 
 
 class Importer:
-    """Makes a graphsurgeon graph of a model.
-
-    Args:
-        model: is not changed.
-        sources: records the arrays that the script reads.
-    """
+    """Makes a graphsurgeon graph of a model, which is not changed; ``sources`` records the arrays that are read."""
 
     def __init__(self, model: ir.Model, sources: ArraySources) -> None:
         self.model, self.sources = model, sources

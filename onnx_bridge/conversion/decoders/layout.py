@@ -119,12 +119,7 @@ def refuse_unknown(inputs: Sequence[str]) -> None:
 def cache_shape(
     past: ir.Value, batch: int, length: int, known: Mapping[str, int] | None = None
 ) -> tuple[tuple[int, ...], int | None]:
-    """Return the shape of a cache for some tokens, and their axis; None if no axis is open.
-
-    Args:
-        batch: the number of texts.
-        known: sizes of dimensions that have symbols, by name.
-    """
+    """Return the shape of a cache for a batch of texts of some tokens, and their axis; None if no axis is open."""
     dims = [(known or {}).get(dim, dim) if isinstance(dim, str) else dim for dim in dims_of(past) or ()]
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]
     if len(open_axes) > 1:

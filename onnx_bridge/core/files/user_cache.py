@@ -40,12 +40,7 @@ class CacheFolder(JsonRecord):
 
 @dataclass(frozen=True)
 class Cleared(JsonRecord):
-    """The entries that `clear` removed, or would remove.
-
-    Attributes:
-        sizes: bytes on the disk by name within the folder.
-        dry_run: whether nothing was removed.
-    """
+    """The entries that `clear` removed, or would remove (``dry_run``), with their bytes on the disk."""
 
     in_json = ("bytes",)
 

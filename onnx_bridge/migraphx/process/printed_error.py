@@ -18,12 +18,7 @@ _KERNEL = re.compile(r"^(?:.*: )?error: (.+)$(?=(?s:.*)^\d+ errors? generated wh
 
 @dataclass(frozen=True)
 class PrintedError:
-    """An error that MIGraphX printed.
-
-    Attributes:
-        text: its message, without source locations; empty if there is none.
-        out_of_memory: whether an allocation failed.
-    """
+    """An error that MIGraphX printed, without source locations; empty if there is none."""
 
     text: str
     out_of_memory: bool

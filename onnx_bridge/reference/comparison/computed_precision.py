@@ -34,12 +34,7 @@ _NAMES = {"float32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "f
 
 @dataclass(frozen=True)
 class Inside:
-    """A precision lower than that of a dtype.
-
-    Attributes:
-        preset: its name in `onnx_bridge.reference.comparison.tolerances.PRESETS`.
-        node: the first node that computes in it.
-    """
+    """A precision lower than that of a dtype: the preset of its tolerances, and the first node that computes in it."""
 
     preset: str
     node: str

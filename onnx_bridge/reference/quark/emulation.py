@@ -27,12 +27,7 @@ Session = Callable[[Mapping[str, Value]], Mapping[str, Value]]
 
 @dataclass
 class Emulation:
-    """A model in parts.
-
-    Args:
-        model: it is not changed; Quark's operators are searched for in its main graph.
-        session: creates the session of a part's model.
-    """
+    """A model in parts: Quark's operators are searched for in its main graph; ``session`` creates that of a part."""
 
     model: ir.Model
     session: Callable[[ir.Model], Session]

@@ -83,12 +83,7 @@ def name_dimensions(model: ir.Model, dynamic: Mapping[str, Mapping[int, str]]) -
 def correct_output_shapes(
     model: ir.Model, sizes: Sequence[Mapping[str, int]], shapes: Sequence[Mapping[str, Sequence[int]]]
 ) -> None:
-    """Correct the shapes of outputs, in place, by observed ones, as TorchScript infers some wrongly.
-
-    Args:
-        sizes: the sizes of symbols, for each sample.
-        shapes: the observed shapes of outputs by name, for each sample.
-    """
+    """Correct the shapes of outputs, in place, by those observed for each sample: TorchScript infers some wrongly."""
     for value in model.graph.outputs:
         seen = [sample[str(value.name)] for sample in shapes if str(value.name) in sample]
         if not seen or len({len(shape) for shape in seen}) > 1:

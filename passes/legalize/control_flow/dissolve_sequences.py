@@ -90,12 +90,7 @@ class _Optional:
 
 @dataclass
 class _Walk:
-    """One visit of all nodes.
-
-    Attributes:
-        changed: whether anything was rewritten.
-        skips: the reasons for which nodes were left.
-    """
+    """One visit of all nodes: whether anything was rewritten, and the reasons for which nodes were left."""
 
     owner: DissolveSequences
     scope: Scope

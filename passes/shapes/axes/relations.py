@@ -20,12 +20,7 @@ from passes.shapes.axes.words import Axes, Dim, Dims, Numbers
 
 @dataclass(frozen=True)
 class Relation:
-    """Sizes that belong together.
-
-    Attributes:
-        sizes: at least two.
-        broadcast: whether any of them may be 1 instead.
-    """
+    """At least two sizes that belong together; with ``broadcast`` any of them may be 1 instead."""
 
     sizes: Dims
     broadcast: bool = False
