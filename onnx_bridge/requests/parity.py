@@ -92,10 +92,7 @@ class ComparisonRequest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ParityRequest(ComparisonRequest):
-    """The options of `check`, `bisect` and `reduce`.
-
-    If the gpu target is rehearsed, the target ``auto`` is ``ref``.
-    """
+    """The options of `check`, `bisect` and `reduce`. If the gpu target is rehearsed, the target ``auto`` is ``ref``."""
 
     rehearse: Annotated[
         Literal["gpu"] | None,

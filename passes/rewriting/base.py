@@ -228,7 +228,4 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, model: ir.Model, context: Context) -> Result:
-        """Rewrite ``model`` in place.
-
-        Before each rewrite, ``context.budget.take()`` must return True.
-        """
+        """Rewrite ``model`` in place. Before each rewrite, ``context.budget.take()`` must return True."""
