@@ -8,7 +8,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.requests.schemes import BLOCK, Scheme
+from onnx_bridge.requests.schemes import BLOCK, Recipe
 
 _TYPES = {
     "int8": ("QInt8", "QInt8"),
@@ -17,41 +17,44 @@ _TYPES = {
     "fp8": ("QFLOAT8E4M3FN", "QFLOAT8E4M3FN"),
 }
 """The members of QuantType for activations and weights, by scheme."""
+_METHODS = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy", "distribution": "Distribution"}
+"""The members of CalibrationMethod."""
+_ENTROPY = "ONNX Runtime's entropy has as many bins as levels: its ranges are mostly those of minmax"
 
 
-def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
+def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple[str, ...]:
     """Quantize the first file of ``source`` into the second, and return what the user should know, in sentences.
 
     Args:
         source: the file to read, and the one to write.
-        scheme: a scheme that ONNX Runtime supports.
+        recipe: what to do; ONNX Runtime supports it.
         reader: the calibration data.
-        per_channel: whether weights get a scale for each output channel.
 
     Raises:
         InputError: ONNX Runtime fails, with its message.
     """
     softmax: list[str] = []
-    if scheme.name == "fp8":  # the quantizer has fixed ranges for their outputs, but no float8 scale
+    if recipe.scheme == "fp8":  # the quantizer has fixed ranges for their outputs, but no float8 scale
         graph = onnx.load(source.path, load_external_data=False).graph
         softmax = [node.name for node in graph.node if node.op_type == "Softmax"]
     try:
         with suppressed_output():
-            if scheme.name == "int4-weights":
+            if recipe.scheme == "int4-weights":
                 _four_bits(source)
             else:
-                _static(source, scheme, reader, per_channel, [*source.excluded, *softmax])
+                _static(source, recipe, reader, [*source.excluded, *softmax])
     except InputError:
         raise
     except Exception as error:  # of any type
-        raise InputError(f"ONNX Runtime's quantizer cannot do it: {describe(error)}", where=scheme.name) from error
-    return ("Softmax stays in float: ONNX Runtime's quantizer has no float8 for it",) if softmax else ()
+        raise InputError(f"ONNX Runtime's quantizer cannot do it: {describe(error)}", where=recipe.scheme) from error
+    notes = ("Softmax stays in float: ONNX Runtime's quantizer has no float8 for it",) * bool(softmax)
+    return (*notes, _ENTROPY) if recipe.method == "entropy" else notes
 
 
-def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_channel: bool, excluded: list[str]) -> None:
+def _static(source: Source, recipe: Recipe, reader: CalibrationReader, excluded: list[str]) -> None:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-    activations, weights = (getattr(QuantType, name) for name in _TYPES[scheme.name])
+    activations, weights = (getattr(QuantType, name) for name in _TYPES[recipe.scheme])
     quantize_static(
         source.path,
         source.target,
@@ -59,11 +62,11 @@ def _static(source: Source, scheme: Scheme, reader: CalibrationReader, per_chann
         quant_format=QuantFormat.QDQ,
         activation_type=activations,
         weight_type=weights,
-        per_channel=per_channel,
+        per_channel=recipe.per_channel,
         nodes_to_exclude=excluded,
-        calibrate_method=CalibrationMethod.Distribution if scheme.name == "fp8" else CalibrationMethod.MinMax,
+        calibrate_method=getattr(CalibrationMethod, _METHODS[str(recipe.method)]),
         use_external_data_format=source.large,
-        extra_options={"ActivationSymmetric": scheme.name != "uint8"},
+        extra_options={"ActivationSymmetric": recipe.scheme != "uint8"},
     )
 
 

@@ -80,7 +80,7 @@ def run(
     request, tell = replace(request, out=output_path(out)), progress or silent
     with limited(Limits.of(request.timeout, request.memory)):
         if isinstance(src, (str, os.PathLike, ir.Model)):
-            for name, value in {**call, "mode": request.mode, "train": request.train}.items():
+            for name, value in {**call, **_of_modules(request)}.items():
                 if value is not None:
                     raise InputError("the option is only for PyTorch modules", where=name, hint="omit it")
             return _quantize_model(src, request, tell)
@@ -89,8 +89,12 @@ def run(
         return _quantize_module(src, replace(ExportRequest(**given), args=args), request, tell)
 
 
+def _of_modules(request: QuantizeRequest) -> dict[str, Any]:
+    """Return the options that only Quark's quantizer of modules has."""
+    return {name: getattr(request, name) for name in ("mode", "train", "observer", "validate")}
+
+
 def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeRequest, progress: Progress) -> Quantized:
-    request.check_route("ort" if request.with_ == "ort" else "quark")
     if isinstance(src, ir.Model):
         return quantize_graph(src, request, progress)
     if request.out is not None and request.out.exists() and request.out.samefile(src):
@@ -104,9 +108,9 @@ def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRe
         from onnx_bridge.quantization.torch.quantize_module import quantize_module
 
         return quantize_module(module, call, request, progress)
-    for name, value in {"mode": request.mode, "train": request.train}.items():
+    for name, value in _of_modules(request).items():
         if value is not None:
             raise InputError("ONNX Runtime's quantizer does not have it", where=name, hint="use Quark")
-    request.check_route("ort")
+    request.recipe("ort")  # checks it
     exported = export(module, call.args, call.kwargs, dynamic=call.dynamic, progress=progress)
     return quantize_graph(exported.model, request, progress, [dict(exported.samples[0])])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 import onnx_ir as ir
@@ -23,6 +23,7 @@ from onnx_bridge.quantization.prepare import Prepared, Source, prepared
 from onnx_bridge.quantization.quantized import Deviation, Quantized, deviations, require_quantized, saved, versioned
 from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
+from onnx_bridge.requests.schemes import Quantizer, Recipe
 from onnx_bridge.samples.inputs import Sample, specs
 from passes.graphs.quantization import is_quantized
 from passes.isolation import limits, value_messages, worker
@@ -38,6 +39,7 @@ class _Attempt:
     """A quantization of a prepared model without the nodes of some names, which is checked against the original."""
 
     request: QuantizeRequest
+    recipe: Recipe
     prepared: Prepared
     original: Reference
     samples: Sequence[Sample]
@@ -50,7 +52,7 @@ class _Attempt:
         source.target.unlink(missing_ok=True)
         names = self.prepared.names
         samples = [{names.inputs[name]: array for name, array in as_arrays(sample).items()} for sample in self.samples]
-        notes = _quantize_file(self.request, source, samples, names)
+        notes = _quantize_file(self.request.with_, self.recipe, source, samples, names)
         quantized = self.prepared.result(library)
         self.progress("compare with the float model")
         try:
@@ -90,12 +92,13 @@ def quantize_graph(
     Nodes that the quantizer makes a wrong model of stay in float. ``own`` samples come with the model, for calibration
     if none are given.
     """
-    scheme = request.format
+    scheme, recipe = request.format, request.recipe(request.with_)
     with prepared(model, scheme, request.exclude) as ready:
         data = calibration_samples(scheme, request.calibration, specs(model), own)
         on = f" on {len(data.samples)} samples" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
-        attempt, excluded = _Attempt(request, ready, Reference(model), data.samples, progress), ready.source.excluded
+        attempt = _Attempt(request, recipe, ready, Reference(model), data.samples, progress)
+        excluded = ready.source.excluded
         left: tuple[str, ...] = ()
         try:
             quantized, compared, notes = attempt(excluded)
@@ -116,6 +119,7 @@ def quantize_graph(
         quantizer=versioned(*_NAMES[request.with_]),
         scheme=scheme.name,
         per_channel=request.per_channel,
+        method=recipe.method,
         excluded=tuple(ready.names.original(name) for name in excluded),
         calibration=data.source,
         samples=len(data.samples),
@@ -126,22 +130,21 @@ def quantize_graph(
 
 
 def _quantize_file(
-    request: QuantizeRequest, source: Source, samples: Sequence[Mapping[str, Array]], names: NeutralNames
+    quantizer: Quantizer, recipe: Recipe, source: Source, samples: Sequence[Mapping[str, Array]], names: NeutralNames
 ) -> tuple[str, ...]:
     """Quantize a file in a quantizer's process; return sentences for the user. Raises InputError or NativeFailure."""
     entries, arrays = value_messages.pack(samples)
     message = {
-        "quantizer": request.with_,
+        "quantizer": quantizer,
         "path": str(source.path),
         "target": str(source.target),
         "excluded": source.excluded,
         "large": source.large,
-        "scheme": request.scheme,
-        "per_channel": request.per_channel,
+        "recipe": asdict(recipe),
         "samples": entries,
     }
     bounds = limits.current(SECONDS * (2 + len(samples)))  # it loads and writes the model, and runs it on each sample
-    server, library = "onnx_bridge.quantization.server", _LIBRARIES[request.with_]
+    server, library = "onnx_bridge.quantization.server", _LIBRARIES[quantizer]
     (answer, _), _ = worker.shared("quantizers").call(server, message, arrays, limits=bounds, library=library)
     if "error" in answer:
         raise InputError(**answer["error"] | {"what": names.original(answer["error"]["what"])})

@@ -18,7 +18,7 @@ from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
 from onnx_bridge.reference.comparison.tolerances import is_float, largest
-from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.requests.schemes import Method, Scheme
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized
 
@@ -57,10 +57,12 @@ class Quantized:
         quantizer: the name and version of the quantizer.
         scheme: the name of the scheme.
         per_channel: whether weights have a scale for each output channel.
+        method: what ranges of activations were measured by; None if they were not.
         excluded: the nodes that stayed in float: those that the user excluded, and those that the quantizer fails on.
         calibration: the source of the samples.
         samples: the number of samples.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
+        accuracy: what the user's ``validate`` returned, by version of a module: float, PTQ and, if trained, QAT.
         notes: what the user should know, in sentences.
         path: the file that was written, if any.
         module: the quantized module, with the signature of the original one; None for ONNX models.
@@ -70,10 +72,12 @@ class Quantized:
     quantizer: str
     scheme: str
     per_channel: bool
+    method: Method | None
     excluded: tuple[str, ...]
     calibration: str
     samples: int
     deviations: tuple[Deviation, ...]
+    accuracy: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     path: Path | None = None
     module: nn.Module | None = field(default=None, repr=False)
@@ -84,12 +88,14 @@ class Quantized:
             "quantizer": self.quantizer,
             "scheme": self.scheme,
             "per_channel": self.per_channel,
+            "calibrate": self.method,
             "excluded": list(self.excluded),
             "calibration": self.calibration,
             "samples": self.samples,
             "opset": self.model.opset_imports.get(""),
             "nodes": self.model.graph.num_nodes(),
             "outputs": [asdict(deviation) for deviation in self.deviations],
+            "accuracy": dict(self.accuracy),
             "notes": list(self.notes),
         }
 

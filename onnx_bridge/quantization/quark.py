@@ -19,7 +19,7 @@ from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.reference.quark.build import bounded_waits
-from onnx_bridge.requests.schemes import BLOCK, Scheme
+from onnx_bridge.requests.schemes import BLOCK, Recipe
 
 EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
 _SPECS = {
@@ -33,6 +33,15 @@ _SPECS = {
     "int4-weights": ("Int8Spec", "Int8Spec"),
 }
 """Quark's classes for activations and weights, by scheme; 4-bit weights are a separate option."""
+_METHODS = {
+    "minmax": "MinMax",
+    "mse": "MinMSE",
+    "percentile": "Percentile",
+    "layer-percentile": "LayerwisePercentile",
+    "entropy": "Entropy",
+    "distribution": "Distribution",
+}
+"""The members of Quark's CalibMethod."""
 _PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, "ForceQuantizeNoInputCheck": True}
 _FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, "Symmetric": True, "Bits": 4}}
 
@@ -92,29 +101,30 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def quantize(source: Source, scheme: Scheme, reader: CalibrationReader, *, per_channel: bool) -> tuple[str, ...]:
+def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple[str, ...]:
     """Quantize as `onnx_bridge.quantization.onnxruntime_quantizer.quantize`; raises InputError without Quark, too."""
     library = load("quark.onnx")
-    config = _config(scheme, source, per_channel)
+    config = _config(recipe, source)
     try:
-        with suppressed_output():
+        with suppressed_output(), contextlib.chdir(source.path.parent):  # some methods write their times there
             library.ModelQuantizer(config).quantize_model(str(source.path), str(source.target), reader)
     except Exception as error:  # of any type
-        raise InputError(f"Quark cannot do it: {describe(error)}", where=scheme.name) from error
+        raise InputError(f"Quark cannot do it: {describe(error)}", where=recipe.scheme) from error
     return ()
 
 
-def _config(scheme: Scheme, source: Source, per_channel: bool) -> Any:
+def _config(recipe: Recipe, source: Source) -> Any:
     library, specs = load("quark.onnx"), load("quark.onnx.quantization.config.spec")
-    activations, weights = (getattr(specs, name) for name in _SPECS[scheme.name])
-    given: dict[str, Any] = {}
-    if scheme.calibrated and scheme.name != "int8-pow2":  # which minimizes the squared error
-        given["calibration_method"] = specs.CalibMethod.MinMax
-    granularity = specs.QuantGranularity.Channel if per_channel else specs.QuantGranularity.Tensor
-    weight = weights(**given, quant_granularity=granularity)
+    activations, weights = (getattr(specs, name) for name in _SPECS[recipe.scheme])
+    measured: dict[str, Any] = {}
+    if recipe.method is not None:
+        measured["calibration_method"] = getattr(specs.CalibMethod, _METHODS[recipe.method])
+    own = measured if recipe.scheme == "int8-pow2" else {"calibration_method": specs.CalibMethod.MinMax}
+    granularity = specs.QuantGranularity.Channel if recipe.per_channel else specs.QuantGranularity.Tensor
+    weight = weights(**own, quant_granularity=granularity)
     return library.QConfig(
-        library.QLayerConfig(input_tensors=activations(**given), weight=weight),
+        library.QLayerConfig(input_tensors=activations(**measured), weight=weight),
         exclude=list(source.excluded),
         use_external_data_format=source.large,
-        extra_options={**_PLAIN, **(_FOUR_BITS if scheme.name == "int4-weights" else {})},
+        extra_options={**_PLAIN, **(_FOUR_BITS if recipe.scheme == "int4-weights" else {})},
     )

@@ -10,7 +10,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import onnxruntime_quantizer, quark
 from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.requests.schemes import scheme_of
+from onnx_bridge.requests.schemes import Recipe
 from passes.isolation import value_messages
 from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Message
@@ -22,9 +22,8 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     """Quantize a file (see `onnx_bridge.quantization.quantize_graph`); raises MemoryError if none is left."""
     source = Source(Path(request["path"]), Path(request["target"]), tuple(request["excluded"]), request["large"])
     reader = CalibrationReader([as_arrays(sample) for sample in value_messages.unpack(request["samples"], arrays)])
-    scheme, per_channel = scheme_of(request["scheme"]), request["per_channel"]
     try:
-        return {"notes": _QUANTIZERS[request["quantizer"]](source, scheme, reader, per_channel=per_channel)}, {}
+        return {"notes": _QUANTIZERS[request["quantizer"]](source, Recipe(**request["recipe"]), reader)}, {}
     except InputError as error:
         cause = error.__cause__
         if lacks_memory(cause):

@@ -324,6 +324,7 @@ class QuantizeOptions(TypedDict, total=False):
     scheme: str
     mode: Literal["fx", "eager"] | None
     calibration: SampleSource | None
+    calibrate: Literal["minmax", "mse", "percentile", "layer-percentile", "entropy", "distribution"] | None
     per_channel: bool
     exclude: Sequence[str]
     train: Callable[[nn.Module], object] | None

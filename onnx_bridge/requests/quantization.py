@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests import texts
-from onnx_bridge.requests.request import Data, Option, Request
-from onnx_bridge.requests.schemes import Quantizer, Route, Scheme, scheme_of
+from onnx_bridge.requests.request import Data, Needs, Option, Request
+from onnx_bridge.requests.schemes import Method, Quantizer, Recipe, Route, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     Train = Callable[[nn.Module], object]
+    Validate = Callable[[nn.Module], float]
 else:
     Train = Annotated[Any, "Callable[[nn.Module], object]"]
+    Validate = Annotated[Any, "Callable[[nn.Module], float]"]
 
+Learnt = Literal["tqt", "lsq"]
+"""What learns scales: thresholds of powers of two (Jain et al. 2020), or step sizes (Esser et al. 2020)."""
+_LEARNT_FOR = {"tqt": "int8-pow2", "lsq": "int8"}
 Mode = Literal["fx", "eager"]
 
 
@@ -52,6 +58,10 @@ class QuantizeRequest(Request):
         Data | None,
         Option("Data to measure ranges on: an .npz, .npy, folder of images or .pb, or loader script.", metavar="DATA"),
     ] = None
+    calibrate: Annotated[
+        Method | None,
+        Option("How the range of an activation is found in what was measured; default: the scheme's first."),
+    ] = None
     per_channel: Annotated[bool, Option("A scale for each output channel of a weight, instead of one.")] = False
     exclude: Annotated[
         tuple[str, ...],
@@ -62,6 +72,18 @@ class QuantizeRequest(Request):
     train: Annotated[
         Train | None,
         Option("Trains the module with its quantizers, after calibration and before its scales are frozen.", cli=False),
+    ] = None
+    observer: Annotated[
+        Learnt | None,
+        Option(
+            "Scales that are trained, too: tqt (of int8-pow2) or lsq (of int8); default: those that were measured.",
+            cli=False,
+            needs=Needs("train"),
+        ),
+    ] = None
+    validate: Annotated[
+        Validate | None,
+        Option("Returns the accuracy of a module, which is measured in float, quantized, and trained.", cli=False),
     ] = None
     timeout: Annotated[
         float | None,
@@ -78,7 +100,15 @@ class QuantizeRequest(Request):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.format  # noqa: B018 — validates it
+        scheme = self.format.name
+        if self.observer is None:
+            return
+        if (fitting := _LEARNT_FOR[self.observer]) != scheme:
+            kind = "powers of two" if self.observer == "tqt" else "any numbers"
+            what = f"{self.observer} learns scales that are {kind}, which {scheme} does not have"
+            raise InputError(what, where="observer", hint=f"scheme='{fitting}'")
+        if self.observer == "tqt" and self.per_channel:
+            raise InputError("tqt has one scale for each tensor", where="per_channel", hint="leave it out")
 
     @property
     def format(self) -> Scheme:
@@ -90,6 +120,7 @@ class QuantizeRequest(Request):
         """The mode of Quark for a module."""
         return self.mode or ("eager" if "fx" in self.format.refusals else "fx")
 
-    def check_route(self, route: Route) -> None:
-        """Check that a quantizer supports the scheme; raises InputError otherwise."""
-        self.format.check(route, per_channel=self.per_channel)
+    def recipe(self, route: Route) -> Recipe:
+        """Return what a route is asked to do; raises InputError if it cannot."""
+        self.format.check(route, per_channel=self.per_channel, method=self.calibrate)
+        return Recipe(self.scheme, self.per_channel, self.format.method(route, self.calibrate))

@@ -1,8 +1,9 @@
-"""Quantization schemes, and which quantizers support them.
+"""Quantization schemes, the methods that measure ranges for them, and which quantizers support both.
 
 A *scheme* is a form in which numbers are stored. A *route* is a quantizer with its kind of input: Quark on ONNX graphs,
 Quark on a PyTorch module (as a graph of torch.export, or layer by layer), and ONNX Runtime's quantizer. This table has
-the reason why a route does not support a scheme.
+the reason why a route does not support a scheme. A *method* finds the range of an activation from what was measured; a
+route has those with which its scales are what the scheme says, and its results are right.
 """
 
 from __future__ import annotations
@@ -31,6 +32,29 @@ _OTHERS: Mapping[Route, str] = {
 """The routes that are suggested instead, in this order."""
 _INTEGERS_ONLY = "it quantizes only to integers"
 
+Method = Literal["minmax", "mse", "percentile", "layer-percentile", "entropy", "distribution"]
+_ANY: tuple[Method, ...] = ("minmax", "percentile", "layer-percentile", "entropy", "distribution")
+_MODULE: Mapping[str, tuple[Method, ...]] = {
+    "int8": ("minmax", "mse", "percentile"),
+    "int8-pow2": ("mse", "minmax"),
+    "uint8": ("minmax", "mse"),
+    "int16": ("minmax", "percentile"),
+    "fp8": ("minmax",),
+}
+_ORT: tuple[Method, ...] = ("minmax", "percentile", "entropy")
+METHODS: Mapping[Route, Mapping[str, tuple[Method, ...]]] = {
+    "quark": {"int8": _ANY, "int8-pow2": ("mse", "minmax"), "uint8": _ANY[:-1], "int16": _ANY},
+    "fx": _MODULE,
+    "eager": _MODULE,
+    "ort": {"int8": _ORT, "uint8": _ORT, "int16": _ORT, "fp8": ("distribution",)},
+}
+"""The methods of each route and scheme; the first is the default.
+
+Left out: what Quark offers and computes otherwise. Its mean squared error on ONNX graphs, and of its methods on powers
+of two all but two, give scales of the other kind; its distribution, and its histograms of modules, ignore the zero
+points of uint8.
+"""
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -50,7 +74,7 @@ class Scheme:
     channels: bool = True
     opset: int = 13
 
-    def check(self, route: Route, *, per_channel: bool) -> None:
+    def check(self, route: Route, *, per_channel: bool, method: Method | None = None) -> None:
         """Check that a route supports the scheme; the InputError otherwise says why, and which route does."""
         if (reason := self.refusals.get(route)) is not None:
             able = next((other for other in _OTHERS if other != route and other not in self.refusals), None)
@@ -59,6 +83,32 @@ class Scheme:
         if per_channel and not self.channels:
             what = f"there are no scales per channel in {self.name}: {self.text}"
             raise InputError(what, where="--per-channel", hint="leave it out")
+        methods = METHODS[route].get(self.name, ())
+        if method is not None and method not in methods:
+            what = f"{_ROUTES[route]} has no {method} for {self.name}: {self.text}"
+            able = next((other for other in _OTHERS if method in METHODS[other].get(self.name, ())), None)
+            hints = [f"it has {', '.join(methods)}"] if methods else []
+            hints += [] if able is None else [f"{_OTHERS[able]} can"]
+            raise InputError(what, where="--calibrate", hint="; ".join(hints) or "leave it out")
+
+    def method(self, route: Route, chosen: Method | None) -> Method | None:
+        """Return the method that a route measures ranges by; None if the scheme has no ranges."""
+        return chosen or next(iter(METHODS[route].get(self.name, ())), None)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a quantizer of ONNX graphs is asked to do, besides the files and the data.
+
+    Attributes:
+        scheme: the name of the scheme.
+        per_channel: whether weights get a scale for each output channel.
+        method: what ranges of activations are measured by; None if they are not.
+    """
+
+    scheme: str
+    per_channel: bool = False
+    method: Method | None = None
 
 
 _ORT_NONE = {"ort": "it has no such format"}

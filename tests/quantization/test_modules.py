@@ -16,7 +16,8 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.schemes import SCHEMES
+from onnx_bridge.requests.quantization import Mode
+from onnx_bridge.requests.schemes import SCHEMES, Method
 
 
 class Net(nn.Module):
@@ -53,6 +54,13 @@ LEAST = {"int8-pow2": 24, "fp8": 18, "mxfp4": 8, "int4-weights": 15}
 
 def operators(model: ir.Model) -> Counter[str]:
     return Counter(node.op_type for node in model.graph)
+
+
+def scales_of(node: ir.Node) -> Array:
+    scale = node.inputs[1]
+    assert scale is not None
+    assert scale.const_value is not None
+    return scale.const_value.numpy().reshape(-1)
 
 
 def weights(model: ir.Model) -> list[ir.DataType]:
@@ -137,8 +145,34 @@ def test_layers_stay_in_float_and_sizes_open(net: Net, data: list[dict[str, Arra
     assert found.shape == (1, 6)
 
 
-@pytest.mark.parametrize("mode", ["fx", "eager"])
-def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "scheme", "method"),
+    [("fx", "int8", "mse"), ("eager", "uint8", "mse"), ("eager", "int16", "percentile"), ("fx", "int8-pow2", "minmax")],
+)
+def test_methods_that_find_ranges(
+    net: Net, data: list[dict[str, Array]], mode: Mode, scheme: str, method: Method
+) -> None:
+    made = onnx_bridge.quantize(net, args=IMAGE, mode=mode, scheme=scheme, calibration=data, calibrate=method)
+    default = onnx_bridge.quantize(net, args=IMAGE, mode=mode, scheme=scheme, calibration=data)
+    assert made.method == method != default.method
+    assert made.deviations[0].max_abs != default.deviations[0].max_abs
+    assert (made.deviations[0].sqnr_db or 0) > 15
+
+
+def test_methods_that_the_modes_do_not_have(net: Net, data: list[dict[str, Array]]) -> None:
+    wrong: list[tuple[str, Method]] = [("uint8", "percentile"), ("int8", "entropy"), ("int16", "mse")]
+    for scheme, method in wrong:
+        with pytest.raises(InputError, match=f"no {method} for {scheme}"):
+            onnx_bridge.quantize(net, args=IMAGE, mode="eager", scheme=scheme, calibration=data, calibrate=method)
+
+
+@pytest.mark.parametrize(
+    ("mode", "scheme", "observer"),
+    [("fx", "int8", None), ("eager", "int8", None), ("eager", "int8-pow2", "tqt"), ("fx", "int8", "lsq")],
+)
+def test_training_with_quantizers(
+    net: Net, data: list[dict[str, Array]], mode: str, scheme: str, observer: str | None
+) -> None:
     before = copy.deepcopy(net.state_dict())
     target = torch.ones(4, 6)
     losses: list[float] = []
@@ -153,8 +187,13 @@ def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: 
             optimizer.step()
             losses.append(loss.item())
 
-    options = {"mode": mode, "calibration": data}
-    made = onnx_bridge.quantize(net, args=IMAGE, train=train, **options)  # type: ignore[arg-type]
+    def far(module: nn.Module) -> float:
+        with torch.no_grad():
+            return float((module(IMAGE)["logits"] - target).square().mean())
+
+    options = {"mode": mode, "calibration": data, "scheme": scheme}
+    learning = {"train": train, "validate": far, "observer": observer}
+    made = onnx_bridge.quantize(net, args=IMAGE, **learning, **options)  # type: ignore[arg-type]
     untrained = onnx_bridge.quantize(net, args=IMAGE, **options)  # type: ignore[arg-type]
     assert losses[-1] < losses[0]
     assert "trained" in made.quantizer
@@ -166,7 +205,25 @@ def test_training_with_quantizers(net: Net, data: list[dict[str, Array]], mode: 
         return float(np.square(logits - 1).mean())
 
     assert distance(made.model) < distance(untrained.model)  # what was trained is in the graph
+    assert list(made.accuracy) == ["float", "PTQ", "QAT"]
+    assert made.accuracy["float"] == far(net)
+    assert made.accuracy["PTQ"] == pytest.approx(distance(untrained.model), rel=0.02)  # a tie may fall otherwise
+    assert made.accuracy["QAT"] == pytest.approx(distance(made.model), rel=0.02)
+    learnt = [scale for node in made.model.graph if node.op_type == "QuantizeLinear" for scale in scales_of(node)]
+    assert all(np.log2(scale).is_integer() for scale in learnt) == (observer == "tqt")
     assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())  # and not in the module
+
+
+def test_learnt_scales_suit_the_scheme(net: Net) -> None:
+    for options, word in (
+        ({"observer": "lsq", "scheme": "int8-pow2", "train": print}, "any numbers"),
+        ({"observer": "tqt", "train": print}, "powers of two"),
+        ({"observer": "tqt", "scheme": "int8-pow2", "per_channel": True, "train": print}, "each tensor"),
+        ({"observer": "lsq"}, "without"),
+        ({"observer": "lsq", "train": print, "with_": "ort"}, "does not have it"),
+    ):
+        with pytest.raises(InputError, match=word):
+            onnx_bridge.quantize(net, args=IMAGE, **options)  # type: ignore[arg-type]
 
 
 def test_replacements_by_graph_mode_are_noted() -> None:

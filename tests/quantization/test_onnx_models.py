@@ -15,7 +15,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES
+from onnx_bridge.requests.schemes import METHODS, QUANTIZERS, SCHEMES
 
 Data = list[dict[str, Array]]
 
@@ -174,3 +174,53 @@ def test_results_convert_and_compute_the_same(
     assert isinstance(expected, np.ndarray)
     assert isinstance(found, np.ndarray)
     assert np.abs(found - expected).max() <= near * made.deviations[0].largest  # a rounding tie may fall otherwise
+
+
+METHODS_OF = [
+    (quantizer, scheme, method)
+    for quantizer in QUANTIZERS
+    for scheme, methods in METHODS[quantizer].items()
+    for method in methods
+]
+
+
+@pytest.mark.parametrize(("quantizer", "scheme", "method"), METHODS_OF)
+def test_every_method_finds_ranges_that_suit_the_scheme(
+    source: Path, data: Data, quantizer: str, scheme: str, method: str
+) -> None:
+    made = onnx_bridge.quantize(source, with_=quantizer, scheme=scheme, calibration=data, calibrate=method)
+    assert made.method == method
+    assert (made.deviations[0].sqnr_db or 0) > LEAST[scheme] - 8 * (scheme == "int8-pow2" and method == "minmax")
+    powers = [np.exp2(np.round(np.log2(each))) == each for each in scales(made.model, "QuantizeLinear")]
+    assert all(map(np.all, powers)) == (scheme == "int8-pow2")
+
+
+def test_methods_find_different_ranges(source: Path, data: Data) -> None:
+    for quantizer, methods in (("quark", ("minmax", "entropy")), ("ort", ("minmax", "percentile"))):
+        one, other = (
+            onnx_bridge.quantize(source, with_=quantizer, calibration=data, calibrate=method).deviations[0].sqnr_db
+            for method in methods
+        )
+        assert one != other
+    entropy = onnx_bridge.quantize(source, with_="ort", calibration=data, calibrate="entropy")
+    assert any("minmax" in note for note in entropy.notes)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "scheme", "method", "hint"),
+    [
+        ("quark", "int8", "mse", "it has minmax"),  # its scales would be powers of two
+        ("quark", "int8-pow2", "entropy", "it has mse, minmax"),  # its scales would not be
+        ("quark", "uint8", "distribution", "it has"),
+        ("ort", "int8", "mse", "mode, from a PyTorch module, can"),
+        ("ort", "fp8", "minmax", "mode, from a PyTorch module, can"),
+        ("ort", "int4-weights", "minmax", "leave it out"),
+        ("quark", "bf16", "entropy", "leave it out"),
+    ],
+)
+def test_methods_that_a_scheme_does_not_have(
+    source: Path, data: Data, quantizer: str, scheme: str, method: str, hint: str
+) -> None:
+    with pytest.raises(InputError, match=f"no {method} for {scheme}") as caught:
+        onnx_bridge.quantize(source, with_=quantizer, scheme=scheme, calibration=data, calibrate=method)
+    assert hint in str(caught.value.hint)

@@ -106,14 +106,17 @@ def test_errors_are_one_line_and_usage(run: Run, source: Path) -> None:
     assert not Path("q.onnx").exists()
 
 
-def test_quark_prints_nothing(source: Path, samples: Path, tmp_path: Path) -> None:
+def test_quark_prints_and_writes_nothing_else(source: Path, samples: Path, tmp_path: Path) -> None:
     """In a separate process, where Quark and its dependencies are imported for the first time."""
+    (folder := tmp_path / "empty").mkdir()
     command = [sys.executable, "-m", "onnx_bridge", "quantize", str(source), "-o", str(tmp_path / "q.onnx")]
     done = subprocess.run(
-        [*command, "--scheme", "int8", "--calibration", str(samples), "--json"],
+        [*command, "--calibrate", "layer-percentile", "--calibration", str(samples), "--json"],
+        cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout)["scheme"] == "int8"
+    assert json.loads(done.stdout)["calibrate"] == "layer-percentile"
+    assert not list(folder.iterdir())
     assert done.stderr == ""

@@ -53,7 +53,7 @@ _WIDE = 21
 def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
     """Quantize a module, which is not changed, for its arguments and open dimensions; raises like `quantize`."""
     scheme, mode = request.format, request.module_mode
-    request.check_route(mode)
+    recipe = request.recipe(mode)
     _check_mode(request, call)
     arguments, tensors = _call(module, call)
     dims = check_dynamic(tensors, call.dynamic)
@@ -65,15 +65,24 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
     with inference_copy(module) as copied:
         original = FlatModule(copied, arguments).eval()
         result = run_module(original, tensors)
+        accuracy = {} if request.validate is None else {"float": request.validate(copied)}
         progress(f"quantize to {scheme.name}")
-        quantizer = Quantizer(scheme, mode, per_channel=request.per_channel, exclude=layers)
+        quantizer = Quantizer(recipe, mode, exclude=layers)
         quantized = quantizer.insert(original, tensors, [as_arrays(sample) for sample in data.samples], progress)
-        if request.train is not None:
-            progress("train")
-            with library.without_log():
-                request.train(WithOriginalSignature(quantized, module, result.structure))
+        with library.without_log():
+            trained = WithOriginalSignature(quantized, module, result.structure).eval()
+            if request.validate is not None:
+                with quantizer.paused(quantized):
+                    accuracy["PTQ"] = request.validate(trained)
+            if request.train is not None:
+                progress("train")
+                with quantizer.learnt_scales(quantized, request.observer):
+                    request.train(trained)
         progress("freeze")
         frozen = FrozenModule(quantizer.freeze(quantized), arguments).eval()
+        made = WithOriginalSignature(frozen.module, module, result.structure).eval()
+        if request.validate is not None and request.train is not None:
+            accuracy["QAT"] = request.validate(made)
         progress("export")
         model = _export(frozen, tensors, list(result.tensors), dims, request)
         progress("compare with the float module")
@@ -81,19 +90,22 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         compared = deviations(
             lambda sample: reference.run(as_arrays(sample)), lambda sample: _run(original, sample), data.samples
         )
-    how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' if request.train else ''}"
+    how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' * bool(request.train)}"
+    how += f" by {request.observer}" if request.observer else ""
     return Quantized(
         model=saved(model, request.out, progress),
         quantizer=f"{versioned('AMD Quark', 'amd-quark')}, {how}",
         scheme=scheme.name,
         per_channel=request.per_channel,
+        method=recipe.method,
         excluded=tuple(layers),
         calibration=data.source,
         samples=len(data.samples),
         deviations=compared,
         notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes),
         path=request.out,
-        module=WithOriginalSignature(frozen.module, module, result.structure).eval(),
+        accuracy=accuracy,
+        module=made,
     )
 
 

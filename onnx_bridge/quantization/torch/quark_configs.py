@@ -7,24 +7,32 @@ from typing import Any
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.quantization import quark
 from onnx_bridge.requests.quantization import Mode
-from onnx_bridge.requests.schemes import BLOCK, Scheme
+from onnx_bridge.requests.schemes import BLOCK, Method, Recipe, Scheme
 
 _CONFIG = "quark.torch.quantization.config"
 _OBSERVER = "quark.torch.quantization.observer.observer"
+_OBSERVERS = {
+    "minmax": "PerTensorMinMaxObserver",
+    "mse": "PerTensorHistogramObserverPro",
+    "percentile": "PerTensorPercentileObserver",
+}
+"""Quark's classes for scales that are any numbers. Its own search for the least squared error tries 3 of 2048 ranges;
+that of torch tries all."""
 _WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
 """Schemes whose activations stay in float: Quark has no ONNX form for them, or they are for weights only."""
 
 
-def config(scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: list[str]) -> Any:
-    """Return a configuration of Quark for a scheme and mode; ``exclude`` names layers, for the eager mode.
+def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
+    """Return a configuration of Quark for a recipe and mode; ``exclude`` names layers, for the eager mode.
 
     The mode ``fx`` also quantizes operators between layers, such as additions. Biases stay in float: as integers they
     would need the scale of the product, which neither Quark nor MIGraphX enforces.
     """
     configs, types = quark.load(f"{_CONFIG}.config"), quark.load(f"{_CONFIG}.type")
-    stored = "int8" if scheme.name in ("uint8", "int16") else scheme.name  # of weights
-    weight = _spec(stored, configs, per_channel=per_channel)
-    activations = None if scheme.name in _WEIGHTS_ONLY else _spec(scheme.name, configs)
+    stored = "int8" if recipe.scheme in ("uint8", "int16") else recipe.scheme  # of weights
+    method = recipe.method if stored == "int8-pow2" else "minmax"
+    weight = _spec(stored, configs, method, per_channel=recipe.per_channel)
+    activations = None if recipe.scheme in _WEIGHTS_ONLY else _spec(recipe.scheme, configs, recipe.method)
     layer = configs.QLayerConfig(
         input_tensors=activations, output_tensors=activations if mode == "fx" else None, weight=weight
     )
@@ -42,7 +50,7 @@ def storage_notes(scheme: Scheme) -> tuple[str, ...]:
     return ()
 
 
-def _spec(name: str, configs: Any, *, per_channel: bool = False) -> Any:
+def _spec(name: str, configs: Any, method: Method | None, *, per_channel: bool = False) -> Any:
     """Return how a tensor is stored in the form of a scheme."""
     match name:
         case "bf16":
@@ -63,12 +71,13 @@ def _spec(name: str, configs: Any, *, per_channel: bool = False) -> Any:
         case "fp8":
             return configs.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False).to_quantization_spec()
         case _:
-            return _integers(name.removesuffix("-pow2"), configs, per_channel, powers=name.endswith("-pow2"))
+            return _integers(name.removesuffix("-pow2"), configs, method, per_channel, powers=name.endswith("-pow2"))
 
 
-def _integers(name: str, configs: Any, per_channel: bool, *, powers: bool) -> Any:
+def _integers(name: str, configs: Any, method: Method | None, per_channel: bool, *, powers: bool) -> Any:
     types, observers = quark.load(f"{_CONFIG}.type"), quark.load(_OBSERVER)
-    measure = f"Per{'Channel' if per_channel else 'Tensor'}{'PowOf2MinMSE' if powers else 'MinMax'}Observer"
+    measure = f"PerTensorPowOf2Min{'MSE' if method == 'mse' else 'Max'}Observer" if powers else _OBSERVERS[str(method)]
+    measure = measure.replace("Tensor", "Channel") if per_channel else measure
     if not hasattr(observers, measure):
         raise InputError(f"this version of Quark has no {measure}", hint=quark.EXTRA)
     return configs.QTensorConfig(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +24,8 @@ from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
 from onnx_bridge.quantization.torch import quark_configs
-from onnx_bridge.requests.quantization import Mode
-from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.requests.quantization import Learnt, Mode
+from onnx_bridge.requests.schemes import Recipe, scheme_of
 from onnx_bridge.torch.export.exporters import reason as reason_of
 from onnx_bridge.torch.modules.calls import Call, FlatModule
 from onnx_bridge.torch.modules.structure import Structure, leaf_names, rebuild
@@ -31,6 +33,10 @@ from onnx_bridge.torch.modules.tensors import to_tensor
 
 _REPLACED = {"sigmoid": ("hardsigmoid", "Sigmoid by HardSigmoid"), "silu": ("hardswish", "SiLU by HardSwish")}
 """The silent replacements of the graph mode: an operator of torch, its replacement, and both in words."""
+_ROUNDING = "fake_quantize_with_qparams"
+"""The method of Quark's quantizers that rounds."""
+_LEAST = float(torch.finfo(torch.float32).eps)
+"""The smallest scale that is learnt, as Quark's quantizers have it."""
 _LAYERS = "flat.module."
 """The prefix of the names of layers in the module that Quark gets."""
 
@@ -79,16 +85,14 @@ class WithOriginalSignature(nn.Module):
 
 
 class Quantizer:
-    """Quark's quantizer for one scheme and mode; its ``notes`` say what it replaced."""
+    """Quark's quantizer for one recipe and mode; its ``notes`` say what it replaced."""
 
-    def __init__(self, scheme: Scheme, mode: Mode, *, per_channel: bool, exclude: Sequence[str]) -> None:
+    def __init__(self, recipe: Recipe, mode: Mode, *, exclude: Sequence[str]) -> None:
         if mode == "fx":
             quark.require_torchao()
         layers = [f"{_LAYERS}{name}" for name in exclude]
-        self._quantizer = quark.load("quark.torch").ModelQuantizer(
-            quark_configs.config(scheme, mode, per_channel=per_channel, exclude=layers)
-        )
-        self._scheme, self._mode = scheme, mode
+        self._quantizer = quark.load("quark.torch").ModelQuantizer(quark_configs.config(recipe, mode, exclude=layers))
+        self._scheme, self._mode = scheme_of(recipe.scheme), mode
         self.notes: list[str] = []
 
     def insert(
@@ -114,16 +118,38 @@ class Quantizer:
                 self.notes.append(f"Quark's graph mode replaced {count} {said}, which computes something else")
         return quantized
 
+    @contextlib.contextmanager
+    def paused(self, quantized: nn.Module) -> Iterator[None]:
+        """Measure no ranges meanwhile."""
+        quantizers = _fake_quantizers(quantized)
+        for quantizer in quantizers:
+            quantizer.disable_observer()
+        yield
+        for quantizer in quantizers:
+            quantizer.enable_observer()
+
+    @contextlib.contextmanager
+    def learnt_scales(self, quantized: nn.Module, by: Learnt | None) -> Iterator[None]:
+        """Make scales parameters meanwhile, which begin as they were measured; None goes on measuring them."""
+        learners = {part: _LEARNERS[by](part) for part in _fake_quantizers(quantized)} if by is not None else {}
+        for quantizer, learner in learners.items():
+            quantizer.learner = learner
+            setattr(quantizer, _ROUNDING, functools.partial(learner.rounded, quantizer))
+            quantizer.disable_observer()
+        yield
+        for quantizer, learner in learners.items():
+            quantizer.scale = learner.learnt().detach().abs().clamp(min=_LEAST).reshape(quantizer.scale.shape)
+            del quantizer.learner
+            delattr(quantizer, _ROUNDING)
+
     def freeze(self, quantized: nn.Module) -> nn.Module:
         """Return the module with fixed scales, its weights floats with quantizers; raises InputError if Quark fails."""
         options = {} if self._mode == "fx" or quark_configs.storage_notes(self._scheme) else {"quantize": False}
         with self._errors(), uncompiled(), suppressed_output():
             frozen: nn.Module = self._quantizer.freeze(quantized.eval(), **options)
-            fake = quark.load("quark.torch.quantization.tensor_quantize").ScaledFakeQuantize
-            for module in frozen.modules():
-                if isinstance(module, fake):
-                    module.disable_observer()
-                    module.enable_fake_quant()
+            for module in _fake_quantizers(frozen):
+                module.disable_observer()
+                module.enable_fake_quant()
         return frozen
 
     @contextlib.contextmanager
@@ -155,6 +181,51 @@ class CalibrationBatches(Sequence[list[torch.Tensor]]):
         for index in range(len(self)):
             yield self[index]
             countdown.step()
+
+
+def _fake_quantizers(module: nn.Module) -> list[Any]:
+    kind = quark.load("quark.torch.quantization.tensor_quantize").ScaledFakeQuantize
+    return [part for part in module.modules() if isinstance(part, kind)]
+
+
+class _StepSizes(nn.Module):
+    """The scales of a quantizer as parameters, with the gradients of LSQ; Quark's own run only on a GPU."""
+
+    def __init__(self, quantizer: Any) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(quantizer.scale.detach().clone().reshape(-1))
+        self.zero_point = torch.zeros_like(self.scale)
+
+    def rounded(self, quantizer: Any, x: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+        bounds = quantizer.quant_min, quantizer.quant_max, 1 / math.sqrt(x.numel() * quantizer.quant_max)
+        if quantizer.ch_axis is None:
+            return torch._fake_quantize_learnable_per_tensor_affine(x, self.scale, self.zero_point, *bounds)
+        axis = quantizer.ch_axis % x.dim()
+        return torch._fake_quantize_learnable_per_channel_affine(x, self.scale, self.zero_point, axis, *bounds)
+
+    def learnt(self) -> torch.Tensor:
+        return self.scale
+
+
+class _Threshold(nn.Module):
+    """The logarithm of a quantizer's largest number as a parameter, with the gradient of TQT in Quark."""
+
+    def __init__(self, quantizer: Any) -> None:
+        super().__init__()
+        self.levels = torch.tensor([quantizer.quant_max + 1.0])
+        threshold = torch.log2(quantizer.scale.detach().reshape(1) * self.levels)
+        self.logarithm = nn.Parameter(threshold - 0.5)  # the middle of those that are rounded up to it
+
+    def rounded(self, quantizer: Any, x: torch.Tensor, *, zero_point: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+        apply = quark.load("quark.torch.kernel").tqt_quantize
+        rounded: torch.Tensor = apply(x, self.logarithm, zero_point, self.levels, quantizer.round_method)
+        return rounded
+
+    def learnt(self) -> torch.Tensor:
+        return torch.exp2(self.logarithm.ceil()) / self.levels
+
+
+_LEARNERS: dict[Learnt, Callable[[Any], Any]] = {"tqt": _Threshold, "lsq": _StepSizes}
 
 
 def _graph(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:

@@ -18,6 +18,7 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
         ratio = "–" if output.sqnr_db is None else f"{output.sqnr_db:.1f} dB"
         table.add_row(output.name, ratio, f"{output.max_abs:.3g}", f"{output.largest:.3g}")
     how = f"{quantized.scheme}{', weights per channel' if quantized.per_channel else ''}, by {quantized.quantizer}"
+    how += f", ranges by {quantized.method}" if quantized.method else ""
     samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
     lines = [f"{how}; compared with float on {samples}"]
     lines += [f"left in float: {', '.join(quantized.excluded)}"] if quantized.excluded else []
