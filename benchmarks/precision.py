@@ -92,7 +92,7 @@ def _measured(path: Path, precision: str, keep_fp32: Sequence[str], folder: Path
 
 
 def _quantized(bundle: Bundle, precision: str) -> str:
-    """How many pairs of operands are quantized: on ``ref`` each is behind a quantizelinear and a dequantizelinear."""
+    """Return how many pairs of operands are quantized, on ``ref`` behind a quantizelinear and a dequantizelinear."""
     if precision not in BY_CALIBRATION:
         return ""
     (sample,) = generate(bundle.specs)

@@ -107,7 +107,7 @@ def second_runtime() -> Runtime:
 
 @pytest.fixture
 def with_wheel(runtime: Runtime) -> Callable[[str, Path], subprocess.CompletedProcess[str]]:
-    """What runs Python in a folder, in the environment with ONNX Runtime's provider; without a GPU, behind a stub."""
+    """Return what runs Python in a folder and the environment with ONNX Runtime's provider, or behind its stub."""
     from onnx_bridge.provider.provider import shared
 
     provider = shared(runtime=runtime)

@@ -55,7 +55,7 @@ convert_all = functools.partial(requests.convert_all, jobs=1)
 
 
 def converted_here(sources: Sequence[Path], out: Path, request: JobRequest, **options: Any) -> Outcome:
-    """What `convert_all` makes without processes."""
+    """Return what `convert_all` makes without processes."""
     return requests.convert_all(sources, out, request, engine=Inline(), **options)
 
 

@@ -239,7 +239,7 @@ def test_jobs_run_on_suitable_nodes(nodes: Nodes) -> None:
     try:
 
         def where(gpu: bool) -> str:
-            """Where a job runs; the node rejects it, since it expects other facts."""
+            """Return where a job runs; the node rejects it, since it expects other facts."""
             node, event = ray.get(next(engine._task(1 << 40, gpu, "a").remote({}, {})))
             assert event.failure.kind == "UnsuitableNode"
             assert event.failure.transient

@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on_a_terminal(arguments: list[object], folder: Path, stream: str = "stdout") -> str:
-    """What a command prints on a stream that is a terminal of eighty columns; the other one is none."""
+    """Return what a command prints on a stream that is a terminal of eighty columns; the other one is none."""
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
     here, there = pty.openpty()
     fcntl.ioctl(here, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

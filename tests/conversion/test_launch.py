@@ -19,7 +19,7 @@ def own_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(runtime: Runtime) -> tuple[bool, bool]:
-    """Whether MIGraphX was, and the one that judges."""
+    """Return whether MIGraphX was started, and the one that judges."""
     found = workers.shared(runtime), workers.shared_with_heap_checks(runtime)
     return found[0].pid is not None, found[1].pid is not None
 

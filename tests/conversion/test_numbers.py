@@ -53,7 +53,7 @@ def stored(name: str, array: Array, *, numbers: bool = False) -> onnx.TensorProt
 def converted(
     model: onnx.ModelProto, inputs: Mapping[str, Array], folder: Path
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What the model computes on MIGraphX, and what it should."""
+    """Return what the model computes on MIGraphX, and what it should."""
     onnx.save(model, folder / "model.onnx")
     bundle = onnx_bridge.convert(folder / "model.onnx", folder / "bundle", target="ref")
     assert bundle.wholly_on_migraphx

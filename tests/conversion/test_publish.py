@@ -102,7 +102,7 @@ def replacements(
 
 
 def state(out: Path, bundles: Path) -> str:
-    """Which of the bundles is in a place, whole; empty if none is."""
+    """Return which of the bundles is in a place, whole; empty if none is."""
     if onnx_bridge.verify(out, here=False).problems:
         return ""
     found = Manifest.read(manifest_path(out))

@@ -11,7 +11,7 @@ from onnx_bridge.core.progress import TimedProgress, duration
 
 
 def told(total: int | None, seconds: float, steps: int, estimate: float | None = None) -> list[str]:
-    """What is told of some steps that take as many seconds each."""
+    """Return what is told of some steps that take as many seconds each."""
     lines: list[str] = []
     now = [0.0]
     countdown = Countdown(lines.append, "run", total, estimate, clock=lambda: now[0])

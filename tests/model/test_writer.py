@@ -52,7 +52,7 @@ def written(folder: Path, *seeds: int, external: bool = False, name: str = "mode
 
 
 def seeds(path: Path) -> list[int]:
-    """Which weights a saved model has."""
+    """Return which weights a saved model has."""
     proto = onnx.load(path)
     onnx.checker.check_model(proto)
     known = {weights(seed).tobytes(): seed for seed in range(5)}

@@ -92,12 +92,12 @@ def apply(
 
 
 def stops(step: Pass, source: ir.Model, limit: int) -> int:
-    """How many rewrites a pass commits that may commit ``limit``."""
+    """Return how many rewrites a pass commits that may commit ``limit``."""
     return len(step.run(source, Context(budget=Budget(limit))).rewrites)
 
 
 def all_nodes(source: ir.Model) -> Iterator[ir.Node]:
-    """Those of the main graph, of its subgraphs and of all functions."""
+    """Return the nodes of the main graph, of its subgraphs and of all functions."""
     for scope in scopes(source):
         yield from scope.nodes()
 
@@ -108,7 +108,7 @@ def operators(source: ir.Model) -> list[str]:
 
 
 def reasons(result: Result) -> list[str]:
-    """Why a pass left what it left."""
+    """Return why a pass left what it left."""
     return [skip.reason for skip in result.skips]
 
 

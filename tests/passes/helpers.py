@@ -73,7 +73,7 @@ def initializers(source: ir.Model) -> dict[str, Any]:
 
 
 def mentioned(text: str, constants: dict[str, Any]) -> dict[str, Any]:
-    """Those constants that a text names."""
+    """Return the constants that a text names."""
     return {name: array for name, array in constants.items() if re.search(rf"\b{name}\b", text)}
 
 

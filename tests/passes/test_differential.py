@@ -78,7 +78,7 @@ def tangent(angle: float) -> bytes:
 
 
 def differing(model: bytes) -> list[str]:
-    """Which passes are said to change the results of a model."""
+    """Return which passes are said to change the results of a model."""
     sample = {"x": np.float32([0.25, 1])}
     case = Case(model, (sample,), (SingleThreaded(model).run(sample),), 1, False, model)
     return [each.where for each in judge(case, 1, None, lambda name: None)]

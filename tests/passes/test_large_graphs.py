@@ -161,7 +161,7 @@ def in_branch(source: ir.Model) -> ir.Model:
 
 
 def calls(function: Callable[[], object]) -> int:
-    """How many functions of Python a call of ``function`` calls: its work, on whatever machine."""
+    """Return how many functions of Python a call of ``function`` calls: its work, on whatever machine."""
     count = 0
 
     def seen(_frame: object, event: str, _argument: object) -> None:

@@ -53,7 +53,7 @@ def distance(actual: Outputs, expected: Outputs) -> float:
 
 
 def flips(actual: Outputs, expected: Outputs, step: float) -> int:
-    """How many values differ by one step of the last quantizer, rounded to the other side of a tie.
+    """Return how many values differ by one step of the last quantizer, rounded to the other side of a tie.
 
     All others agree within 1e-5 of the largest.
     """

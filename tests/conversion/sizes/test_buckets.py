@@ -24,7 +24,7 @@ def sizes(model: ir.Model, buckets: dict[str, tuple[int, ...]], **rest: Any) -> 
 
 
 def runs(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """What ONNX Runtime says of a decoder: the mask has an element for each key."""
+    """Return what ONNX Runtime says of a decoder: the mask has an element for each key."""
     keys = shapes["past_key_values_0_key"][2] + shapes["input_ids"][1]
     return None if shapes["attention_mask"][1] == keys else f"And: {shapes['attention_mask'][1]} by {keys}"
 

@@ -156,7 +156,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digests(folder: Path) -> list[str]:
-    """Those of verdicts, of cleaning, and of the whole project in a folder."""
+    """Return the digests of verdicts, of cleaning, and of the whole project in a folder."""
     code = (
         "from onnx_bridge.core.files.code_digest import code_digest as d\nprint(d(sys.argv[1]), d(*sys.argv[2:]), d())"
     )

@@ -85,7 +85,7 @@ def package(folder: Path, name: str, architecture: str = "amd64") -> Path:
 
 
 def runs_as(user: str, python: str) -> bool:
-    """Whether another user can start this Python."""
+    """Return whether another user can start this Python."""
     try:
         return subprocess.run([python, "-c", "pass"], user=user, cwd="/", check=False).returncode == 0
     except OSError:

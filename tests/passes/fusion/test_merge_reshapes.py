@@ -21,7 +21,7 @@ def shape(*dims: int) -> np.ndarray:
 
 
 def target(m: ir.Model) -> list[int]:
-    """What the only Reshape is told."""
+    """Return what the only Reshape is told."""
     (node,) = [node for node in m.graph if node.op_type == "Reshape"]
     tensor = node.inputs[1].const_value if node.inputs[1] else None
     assert tensor is not None

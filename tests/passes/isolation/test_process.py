@@ -212,7 +212,7 @@ def open_files() -> int:
 
 
 def in_a_fork(holds: Callable[[], bool], meanwhile: Callable[[], object]) -> bool:
-    """Whether something holds in a fork, once this process has done something after forking."""
+    """Return whether something holds in a fork, once this process has done something after forking."""
     (ours, theirs), (done, tell) = os.pipe(), os.pipe()
     fork = os.fork()
     if not fork:

@@ -123,7 +123,7 @@ def skips(
     outputs: Sequence[str] = ("y",),
     **options: Any,
 ) -> list[str]:
-    """Why a rule leaves a node, which it must, as it is; see `holds`."""
+    """Return why a rule leaves a node, which it must, as it is; see `holds`."""
     model = ir.from_proto(node_model(op_type, inputs, outputs, attributes, **options))
     result: Result = rule.run(model, Context())
     assert not result.rewrites

@@ -65,7 +65,7 @@ def one(
 
 
 def refused(source: ir.Model, feeds: Mapping[str, Array]) -> bool:
-    """Whether ONNX Runtime does not support the model."""
+    """Return whether ONNX Runtime does not support the model."""
     try:
         run(ir.to_proto(source), feeds)
     except REFUSALS:
@@ -74,7 +74,7 @@ def refused(source: ir.Model, feeds: Mapping[str, Array]) -> bool:
 
 
 def skipped(step: Pass, source: ir.Model) -> list[str]:
-    """Why a rule leaves a model alone, which it must."""
+    """Return why a rule leaves a model alone, which it must."""
     result = step.run(source, Context())
     assert not result.rewrites
     return reasons(result)

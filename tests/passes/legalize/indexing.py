@@ -25,7 +25,7 @@ def numbers(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Ar
 
 
 def declared(name: str, array: Array) -> str:
-    """How ONNX text declares an array: ``float[2,3] x``; without brackets for a scalar."""
+    """Return how ONNX text declares an array: ``float[2,3] x``; without brackets for a scalar."""
     shape = f"[{','.join(map(str, array.shape))}]" if array.ndim else ""
     return f"{ONNX.get(array.dtype.name, array.dtype.name)}{shape} {name}"
 

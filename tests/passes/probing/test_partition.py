@@ -37,7 +37,7 @@ def shown(found: Partitioning) -> str:
 
 
 def in_partitions(source: ir.Model, found: Partitioning, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the partitions compute one after another on ONNX Runtime, each given only what it asks for."""
+    """Return what the partitions compute one after another on ONNX Runtime, each given only what it asks for."""
     values = dict(inputs)
     for partition in found.partitions:
         names = [str(value.name) for value in partition.inputs]

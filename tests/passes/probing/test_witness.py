@@ -96,7 +96,7 @@ def run(probe: Probe) -> None:
 
 
 def check(probe: Probe, *, free: tuple[str, ...] = ()) -> Probe:
-    """What holds for every witness.
+    """Check what holds for every witness.
 
     Args:
         probe: of one node.

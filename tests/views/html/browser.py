@@ -56,7 +56,7 @@ def browser() -> Iterator[Page]:
 
 
 def options(profile: str) -> list[str]:
-    """How the browser is started."""
+    """Return how the browser is started."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # which root cannot have
     plain = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"]
     return [*plain, *sandbox, f"--user-data-dir={profile}"]

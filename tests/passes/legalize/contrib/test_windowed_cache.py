@@ -30,7 +30,7 @@ STEPS = {
 
 
 def resident(total: int, capacity: int) -> int:
-    """How many tokens are in the cache, as ONNX Runtime describes it; its other rows are unspecified."""
+    """Return how many tokens are in the cache, as ONNX Runtime describes it; its other rows are unspecified."""
     step = capacity - 4 + 1
     return total if total <= capacity else total - step * -((capacity - total) // step)
 

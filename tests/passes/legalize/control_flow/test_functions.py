@@ -27,7 +27,7 @@ class Once(ExpandFunctions):
 
     @property
     def operators(self) -> frozenset[tuple[str, str]]:  # type: ignore[override]
-        """Those given."""
+        """Return the operators that were given."""
         found: frozenset[tuple[str, str]] = self._names  # type: ignore[attr-defined]
         return found
 
