@@ -12,6 +12,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.buckets import run_buckets
 from onnx_bridge.conversion.decoders.decoder import run_decoder, with_defaults
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
+from onnx_bridge.conversion.serving.gpu_programs import add_gpu_programs
 from onnx_bridge.conversion.serving.session import write_session
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.run import run as run_steps
@@ -79,4 +80,5 @@ def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progre
         bundle = (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)
         if request.application is not None:
             write_session(bundle.path, bundle.manifest)
+            bundle = add_gpu_programs(bundle, request)
         return bundle

@@ -3,7 +3,8 @@
 //   2. writes one line of JSON per call that matters to the file STANDIN_LOG,
 //   3. gives every program the parameters "main:#output_N" of a program that was compiled for the GPU without
 //      offload_copy, and lets run_async write into them: ref programs return their results instead.
-// STANDIN_REAL is the real library's path.
+// STANDIN_REAL is the real library's path. If STANDIN_KEEPS_TARGET is set, only calls are written: MIGraphX compiles for a
+// GPU that is not there.
 #include <dlfcn.h>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@ using status = int;  // migraphx_status: 0 success, 1 bad_param, 5 unknown_error
 using handle = void*;
 
 static std::mutex mu;
+static const bool keeps_target = std::getenv("STANDIN_KEEPS_TARGET") != nullptr;
 
 static void* real(const char* name) {
   static void* lib = [] {
@@ -63,7 +65,7 @@ static long output_index(const char* name) {
 extern "C" {
 
 status migraphx_target_create(handle* target, const char* name) {
-  return REAL(migraphx_target_create, handle*, const char*)(target, std::strcmp(name, "gpu") ? name : "ref");
+  return REAL(migraphx_target_create, handle*, const char*)(target, keeps_target || std::strcmp(name, "gpu") ? name : "ref");
 }
 
 status migraphx_parse_onnx_buffer(handle* out, const void* data, std::size_t size, handle options) {
@@ -92,7 +94,7 @@ status migraphx_save(handle prog, const char* name, handle options) {
 
 status migraphx_program_get_parameter_shapes(handle* out, handle prog) {
   status s = REAL(migraphx_program_get_parameter_shapes, handle*, handle)(out, prog);
-  if (s) return s;
+  if (s || keeps_target) return s;
   ParamShapes p{*out, {}, nullptr};
   s = REAL(migraphx_program_get_output_shapes, handle*, handle)(&p.out_shapes, prog);
   std::size_t n = 0;
@@ -141,7 +143,7 @@ status migraphx_program_parameter_shapes_destroy(handle shapes) {
 
 status migraphx_program_parameters_add(handle params, const char* name, handle argument) {
   long i = output_index(name);
-  if (i >= 0) {
+  if (i >= 0 && !keeps_target) {
     void* buffer = nullptr;
     status s = REAL(migraphx_argument_buffer, void**, handle)(&buffer, argument);
     std::lock_guard<std::mutex> lock(mu);

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from onnx_bridge.core.native_code import build, digest, kept_folder
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.architectures import ARCHITECTURES
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.stub import LIBRARY, stub_libraries, stub_version
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 from onnx_bridge.migraphx.runtime import Runtime
@@ -133,15 +134,29 @@ class Provider:
     Args:
         environment: the environment; default: the first one on this machine.
         runtime: the MIGraphX; default: the one that is used otherwise, too.
+        compiler: a compiler for a GPU that is not there: programs are compiled for it, and sessions cannot be run.
+        architecture: the architecture that is pretended, whatever is there; default: that of the GPU, if there is one.
 
     Attributes:
         stubbed: whether there is no GPU: then everything is computed by ``ref`` on the CPU.
     """
 
-    def __init__(self, environment: Environment | None = None, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment | None = None,
+        runtime: Runtime | None = None,
+        *,
+        compiler: GpuCompiler | None = None,
+        architecture: str | None = None,
+    ) -> None:
         self.environment = environment or environments.find()
-        self.stubbed = gpu_architecture() is None
+        self.stubbed = bool(compiler or architecture) or gpu_architecture() is None
         self.runtime = (runtime or runtimes.find()).by_c_library()
+        self._compiler, self._pretended = compiler, ARCHITECTURES.get(architecture or "", _PRETENDED)
+        if compiler is not None:
+            folder = stub_libraries([*compiler.runtime.gpu_libraries, self.environment.library])
+            folders = folder, *compiler.runtime.library_path[1:]
+            self.runtime = replace(compiler.runtime, library_path=folders).by_c_library()
         self._worker = Worker(command=self._command, environment=self._variables(), as_json=True)
         self._dropped: list[tuple[int, int]] = []
         self._kept: weakref.WeakValueDictionary[Path, Session] = weakref.WeakValueDictionary()
@@ -205,10 +220,13 @@ class Provider:
         if self.stubbed:
             variables |= {
                 "STANDIN_STUB": str(stub_libraries([self.environment.library]) / LIBRARY),
-                "GPUSTUB_DEVICE": _PRETENDED.described,
+                "GPUSTUB_DEVICE": self._pretended.described,
                 "STANDIN_SHIM": str(_shim()),
                 "STANDIN_REAL": str(self.runtime.library),
             }
+        if self._compiler is not None:
+            variables |= {**self._compiler.variables(variables, self.runtime), "STANDIN_KEEPS_TARGET": "1"}
+            variables["STANDIN_STUB"] = str(self.runtime.library_path[0] / LIBRARY)
         return variables
 
     def _request(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
-from onnx_bridge.bundle.files.sessions import SESSION_FILES, SESSION_FOLDERS, session_notes
+from onnx_bridge.bundle.files.sessions import SESSION_FILES, SESSION_FOLDERS, check_sessions
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -155,7 +155,9 @@ def _is_foreign(name: str) -> bool:
 def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -> None:
     if manifest.request.application is not None:
         try:
-            verification.notes += session_notes(verification.path, manifest)
+            check = check_sessions(verification.path, manifest, verification.problems)
+            verification.notes += check.notes
+            verification.unfit = check.unfit
         except BridgeError as error:
             verification.unfit = str(error)
         return

@@ -14,6 +14,7 @@ from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.core.files.atomic_write import atomic_file
 
+PROVIDER_OPTIONS = {"device_id": "0"}
 _PYTHON = '''\
 """Open the sessions of this folder; the first time on a machine fills cache/. Sizes without a session are refused."""
 import json, os, pathlib
@@ -22,15 +23,21 @@ import numpy, onnxruntime
 here = pathlib.Path(__file__).parent
 settings = json.loads((here / "session.json").read_text())
 os.environ.pop("ORT_MIGRAPHX_MODEL_CACHE_PATH", None)  # it would win over the option
-(here / "cache").mkdir(exist_ok=True)
+cache, made = here / "cache", here / "cache/made.json"
+cache.mkdir(exist_ok=True)
+if not made.exists() or json.loads(made.read_text())["provider"] != settings["provider"]:
+    for program in (*cache.glob("*.mxr"), *cache.glob("made.json")):
+        program.unlink()  # names of programs do not tell options: those of others would be run
 options = onnxruntime.SessionOptions()
-options.graph_optimization_level = onnxruntime.GraphOptimizationLevel[settings["graph_optimization"]]
-provider = ("MIGraphXExecutionProvider", {**settings["provider"], "migraphx_model_cache_dir": str(here / "cache")})
+options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, settings["graph_optimization"])
+provider = ("MIGraphXExecutionProvider", {**settings["provider"], "migraphx_model_cache_dir": str(cache)})
 sessions = {
     json.dumps(entry["inputs"], sort_keys=True): onnxruntime.InferenceSession(
         str(here / entry["model"]), options, [provider, "CPUExecutionProvider"], enable_fallback=0)
     for entry in settings["models"]
 }
+if not made.exists():
+    made.write_text(json.dumps({"provider": settings["provider"], "by": f"onnxruntime {onnxruntime.__version__}"}))
 
 
 def run(inputs):
@@ -40,7 +47,7 @@ def run(inputs):
 
 
 if __name__ == "__main__":
-    print(f"{len(sessions)} sessions, {len(list((here / 'cache').glob('*.mxr')))} programs in cache/")
+    print(f"{len(sessions)} sessions, {len(list(cache.glob('*.mxr')))} programs in cache/")
 '''
 _CPP = """\
 // Opens the model for one size; add -I and -L of ONNX Runtime, -lonnxruntime. Beside it: cache/ and the model.
@@ -84,7 +91,7 @@ def write_session(folder: Path, manifest: Manifest) -> None:
         for program in manifest.programs
     ]
     settings: dict[str, Any] = {
-        "provider": {"device_id": "0"},
+        "provider": PROVIDER_OPTIONS,
         "graph_optimization": "ORT_DISABLE_ALL",
         "free_dimension_overrides": {},
         "environment": {"ORT_MIGRAPHX_MODEL_CACHE_PATH": None},

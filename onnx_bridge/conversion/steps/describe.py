@@ -96,7 +96,7 @@ def _notes(compiled: Compiled) -> list[str]:
     for name, classes in classes_of(compiled.cleaned.model.metadata_props).items():
         listed = ", ".join(map(str, classes[:_LISTED])) + (", …" if len(classes) > _LISTED else "")
         notes.append(f"{name}: the scores of the classes {listed}, as columns of an array instead of maps")
-    if plan.rehearsal is not None and not compiled.gpu_programs:
+    if plan.rehearsal is not None and plan.provider is None and not compiled.gpu_programs:
         notes.append(plan.rehearsal.note)
     if compiled.partitioned.environment and not plan.program_only:
         model = plan.out / f"{plan.source.name}.onnx"

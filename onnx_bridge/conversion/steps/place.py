@@ -85,8 +85,6 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
     if told := {node: why for node, why in hidden.items() if why != _CROSSING}:
         causes = [node for node, why in told.items() if why != _LEFT]
         notes.append(f"on ONNX Runtime's CPU: {listed_reasons(told, causes)}")
-    if provider.stubbed:
-        notes.append("without a GPU there are no programs for it here: `python run.py` beside the card fills the cache")
     cleaned = replace(cleaned, path=path, files=infos)
     return Compiled(cleaned, partitioned, (), None, None, None, tuple(notes), session, served.session)
 

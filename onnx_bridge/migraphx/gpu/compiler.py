@@ -75,15 +75,20 @@ class GpuCompiler(Rehearsal):
         return self
 
     def worker(self, environment: Mapping[str, str] | None = None, *, checks_heap: bool = False) -> workers.Worker:
-        kernels = {**_KERNELS, "AMD_COMGR_CACHE_DIR": str(cache_dir() / "kernels")}
-        variables = {**(environment or {}), **kernels, "GPUSTUB_DEVICE": self.architecture.described}
+        variables = self.variables(environment or {}, self.runtime)
         if self.computes:
             build(self.architecture.wavefront)
             variables[STUB] = str(self.runtime.library_path[0] / LIBRARY)
-        if self.runtime.loader is None:
-            folders = [str(self.runtime.library_path[0]), os.environ.get("LD_LIBRARY_PATH", "")]
-            variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
         return workers.shared(self.runtime, variables)
+
+    def variables(self, environment: Mapping[str, str], runtime: Runtime) -> dict[str, str]:
+        """Return the variables of a process that compiles, with a runtime whose first folder has the stub."""
+        kernels = {**_KERNELS, "AMD_COMGR_CACHE_DIR": str(cache_dir() / "kernels")}
+        variables = {**environment, **kernels, "GPUSTUB_DEVICE": self.architecture.described}
+        if runtime.loader is None:
+            folders = [str(runtime.library_path[0]), os.environ.get("LD_LIBRARY_PATH", "")]
+            variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+        return variables
 
     def prepare(self, program: RemoteProgram) -> list[dict[str, Any]]:
         return []

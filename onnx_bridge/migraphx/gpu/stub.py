@@ -69,7 +69,7 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
         for soname in sonames:
             (folder / soname).symlink_to(LIBRARY)
 
-    return kept_folder("gpu-stub", f"{stub_version()}-{file_digest(clients[0])[:10]}", fill)
+    return kept_folder("gpu-stub", "-".join([stub_version(), *(file_digest(client)[:10] for client in clients)]), fill)
 
 
 def _needed_symbols(clients: Sequence[Path]) -> list[str]:
