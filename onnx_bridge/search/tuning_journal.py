@@ -60,8 +60,8 @@ class Journal:
         self._write({"candidate": candidate.to_json(), "float32_nodes": list(names)})
 
     def _write(self, values: Mapping[str, Any]) -> None:
-        torn = self._path.read_bytes()[-1:] not in (b"", b"\n")  # the last line is incomplete
         with self._path.open("a", encoding="utf-8") as file:
+            torn = self._path.read_bytes()[-1:] not in (b"", b"\n")  # the last line is incomplete
             file.write("\n" * torn + json.dumps({"key": self._key, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())
