@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 
 from onnx_bridge.core.errors import InputError
@@ -40,7 +42,7 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
     try:
         with suppressed_output():
             if recipe.scheme == "int4-weights":
-                _four_bits(source)
+                _four_bits(source, next((name for name, _ in recipe.algorithms), None))
             else:
                 _static(source, recipe, reader, [*source.excluded, *softmax])
     except InputError:
@@ -70,11 +72,20 @@ def _static(source: Source, recipe: Recipe, reader: CalibrationReader, excluded:
     )
 
 
-def _four_bits(source: Source) -> None:
-    from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
+def _four_bits(source: Source, algorithm: str | None) -> None:
+    from onnxruntime.quantization import matmul_nbits_quantizer as library
 
-    config = DefaultWeightOnlyQuantConfig(block_size=BLOCK, is_symmetric=True, bits=4)
-    model = onnx.load(source.path)
-    quantizer = MatMulNBitsQuantizer(model, nodes_to_exclude=list(source.excluded), algo_config=config)
+    config: Any = library.DefaultWeightOnlyQuantConfig(block_size=BLOCK, is_symmetric=True, bits=4)
+    if algorithm == "hqq":
+        try:
+            import torch  # noqa: F401 — it fails late without
+        except ImportError:
+            raise InputError("hqq needs PyTorch", where="--algorithm", hint="pip install torch") from None
+        config = library.HQQWeightOnlyQuantConfig(block_size=BLOCK, bits=4)
+    elif algorithm == "k-quant":
+        config = library.KQuantWeightOnlyQuantConfig()
+    quantizer = library.MatMulNBitsQuantizer(
+        onnx.load(source.path), block_size=BLOCK, nodes_to_exclude=list(source.excluded), algo_config=config
+    )
     quantizer.process()
     quantizer.model.save_model_to_file(str(source.target), source.large)

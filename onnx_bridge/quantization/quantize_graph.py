@@ -16,20 +16,34 @@ from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import shorten
-from onnx_bridge.core.values import Array
+from onnx_bridge.core.values import Array, Value
+from onnx_bridge.model import io as models
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.neutral_names import NeutralNames
 from onnx_bridge.quantization.prepare import Prepared, Source, prepared
-from onnx_bridge.quantization.quantized import Deviation, Quantized, deviations, require_quantized, saved, versioned
+from onnx_bridge.quantization.quantized import (
+    Deviation,
+    Gain,
+    Quantized,
+    deviations,
+    losses,
+    require_quantized,
+    saved,
+    versioned,
+)
 from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.requests.schemes import Quantizer, Recipe
 from onnx_bridge.samples.inputs import Sample, specs
+from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import is_quantized
 from passes.isolation import limits, value_messages, worker
+from passes.probing.partition import extract
 
 _LIBRARIES = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}
+_FEW_SAMPLES = 4
+"""The most samples on which layers are compared."""
 _FEW = 16
 """The most nodes of wrong operators that are tried one by one, if other nodes can be quantized."""
 
@@ -60,6 +74,32 @@ class _Attempt:
         except InputError as error:
             raise InputError(f"{library} wrote a model that ONNX Runtime refuses: {error.what}") from error
         return quantized, deviations(reference.run, self.original.run, self.samples), (*notes, *reference.notes)
+
+    def layers(self, quantized: ir.Model) -> tuple[Deviation, ...]:
+        """Compare the results of convolutions and matrix products that both models have."""
+        original, names = models.load(self.prepared.source.path), self.prepared.names
+        kept = {value.name for node in quantized.graph for value in node.outputs}
+        values = [str(node.outputs[0].name) for node in original.graph if node.op_type in PRODUCTS]
+        values = [name for name in values if names.original(name) in kept]
+        if not values:
+            return ()
+        whole = Reference(extract(original, list(names.inputs.values()), values))
+        part = Reference(extract(quantized, list(names.inputs), [names.original(name) for name in values]))
+
+        def run(sample: Sample) -> Mapping[str, Value]:
+            return whole.run({names.inputs[name]: sample[name] for name in names.inputs})
+
+        return deviations(part.run, run, self.samples[:_FEW_SAMPLES])
+
+    def gains(self, excluded: Sequence[str], quantized: ir.Model, outputs: Sequence[Deviation]) -> tuple[Gain, ...]:
+        """Return what each algorithm brought, by quantizing with ever more of them."""
+        gains, algorithms = [], self.recipe.algorithms
+        for count in range(len(algorithms)):
+            name = algorithms[count - 1][0] if count else "none"
+            self.progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
+            fewer, compared, _ = replace(self, recipe=replace(self.recipe, algorithms=algorithms[:count]))(excluded)
+            gains.append(Gain(name, compared, self.layers(fewer)))
+        return (*gains, Gain(algorithms[-1][0], tuple(outputs), self.layers(quantized))) if algorithms else ()
 
     def culprits(self) -> list[ir.Node]:
         """Return a minimal set of nodes without which the attempt succeeds; none if it fails without all of them.
@@ -114,6 +154,7 @@ def quantize_graph(
             left = (f"{shorten(names)} stayed in float, because quantization fails with it: {error.what}",)
         require_quantized(quantized, scheme)
         quantized = saved(quantized, request.out, progress)
+        gains = attempt.gains(excluded, quantized, compared)
     return Quantized(
         model=quantized,
         quantizer=versioned(*_NAMES[request.with_]),
@@ -124,7 +165,8 @@ def quantize_graph(
         calibration=data.source,
         samples=len(data.samples),
         deviations=compared,
-        notes=(*data.notes, *left, *notes),
+        gains=gains,
+        notes=(*data.notes, *left, *notes, *losses(gains)),
         path=request.out,
     )
 

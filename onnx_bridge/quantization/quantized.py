@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,26 @@ class Deviation:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """The state after an algorithm, together with those before it.
+
+    Attributes:
+        algorithm: its name; ``none`` for the model without any.
+        outputs: how far each output is from that of the float model.
+        layers: how far the result of each convolution and matrix product is.
+    """
+
+    algorithm: str
+    outputs: tuple[Deviation, ...]
+    layers: tuple[Deviation, ...]
+
+    @property
+    def worst(self) -> float:
+        """The least signal to noise of an output, in dB."""
+        return min((output.sqnr_db for output in self.outputs if output.sqnr_db is not None), default=math.inf)
+
+
+@dataclass(frozen=True)
 class Quantized:
     """A quantized model.
 
@@ -62,6 +83,7 @@ class Quantized:
         calibration: the source of the samples.
         samples: the number of samples.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
+        gains: what each algorithm brought, beginning with the model without any; empty without algorithms.
         accuracy: what the user's ``validate`` returned, by version of a module: float, PTQ and, if trained, QAT.
         notes: what the user should know, in sentences.
         path: the file that was written, if any.
@@ -77,6 +99,7 @@ class Quantized:
     calibration: str
     samples: int
     deviations: tuple[Deviation, ...]
+    gains: tuple[Gain, ...] = ()
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     path: Path | None = None
@@ -95,9 +118,17 @@ class Quantized:
             "opset": self.model.opset_imports.get(""),
             "nodes": self.model.graph.num_nodes(),
             "outputs": [asdict(deviation) for deviation in self.deviations],
+            "gains": [asdict(gain) for gain in self.gains],
             "accuracy": dict(self.accuracy),
             "notes": list(self.notes),
         }
+
+
+def losses(gains: Sequence[Gain]) -> tuple[str, ...]:
+    """Return a sentence for each algorithm that makes the worst output worse."""
+    pairs = [(gain, before.worst - gain.worst) for before, gain in pairwise(gains)]
+    text = "{} made the worst output {:.1f} dB worse: leave it out"
+    return tuple(text.format(gain.algorithm, loss) for gain, loss in pairs if loss > 0.05)
 
 
 def versioned(name: str, package: str) -> str:

@@ -11,7 +11,7 @@ import gc
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnx_bridge.core.errors import InputError
@@ -42,6 +42,14 @@ _METHODS = {
     "distribution": "Distribution",
 }
 """The members of Quark's CalibMethod."""
+_ALGORITHMS = {
+    "cle": ("CLEConfig", {"steps": "cle_steps"}),
+    "smoothquant": ("SmoothQuantConfig", {"alpha": "alpha"}),
+    "bias-correction": ("BiasCorrectionConfig", {}),
+    "adaround": ("AdaRoundConfig", {"iterations": "num_iterations", "rate": "learning_rate"}),
+    "adaquant": ("AdaQuantConfig", {"iterations": "num_iterations", "rate": "learning_rate"}),
+}
+"""Quark's classes of algorithms, and what they call our options."""
 _PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, "ForceQuantizeNoInputCheck": True}
 _FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, "Symmetric": True, "Bits": 4}}
 
@@ -125,6 +133,13 @@ def _config(recipe: Recipe, source: Source) -> Any:
     return library.QConfig(
         library.QLayerConfig(input_tensors=activations(**measured), weight=weight),
         exclude=list(source.excluded),
+        algo_config=[_algorithm(name, options) for name, options in recipe.algorithms],
         use_external_data_format=source.large,
         extra_options={**_PLAIN, **(_FOUR_BITS if recipe.scheme == "int4-weights" else {})},
     )
+
+
+def _algorithm(name: str, options: Mapping[str, float]) -> Any:
+    kind, names = _ALGORITHMS[name]
+    given = {names[option]: value for option, value in options.items()}
+    return getattr(load("quark.onnx.quantization.config.algorithm"), kind)(**given)

@@ -325,9 +325,12 @@ class QuantizeOptions(TypedDict, total=False):
     mode: Literal["fx", "eager"] | None
     calibration: SampleSource | None
     calibrate: Literal["minmax", "mse", "percentile", "layer-percentile", "entropy", "distribution"] | None
+    algorithm: str
     per_channel: bool
     exclude: Sequence[str]
     train: Callable[[nn.Module], object] | None
+    observer: Literal["tqt", "lsq"] | None
+    validate: Callable[[nn.Module], float] | None
     timeout: float | None
     memory: float | None
 

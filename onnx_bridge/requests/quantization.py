@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.requests import texts
+from onnx_bridge.requests import algorithms, texts
 from onnx_bridge.requests.request import Data, Needs, Option, Request
-from onnx_bridge.requests.schemes import Method, Quantizer, Recipe, Route, Scheme, scheme_of
+from onnx_bridge.requests.schemes import QUANTIZERS, Method, Quantizer, Recipe, Route, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,14 @@ class QuantizeRequest(Request):
         Method | None,
         Option("How the range of an activation is found in what was measured; default: the scheme's first."),
     ] = None
+    algorithm: Annotated[
+        str,
+        Option(
+            "Algorithms that win accuracy back: cle, smoothquant, bias-correction, adaround, adaquant; with ort, "
+            "of 4-bit weights, hqq or k-quant. Options as in adaround{iterations=200}.",
+            metavar="NAME{OPTION=VALUE},…",
+        ),
+    ] = ""
     per_channel: Annotated[bool, Option("A scale for each output channel of a weight, instead of one.")] = False
     exclude: Annotated[
         tuple[str, ...],
@@ -123,4 +131,8 @@ class QuantizeRequest(Request):
     def recipe(self, route: Route) -> Recipe:
         """Return what a route is asked to do; raises InputError if it cannot."""
         self.format.check(route, per_channel=self.per_channel, method=self.calibrate)
-        return Recipe(self.scheme, self.per_channel, self.format.method(route, self.calibrate))
+        method, chosen = self.format.method(route, self.calibrate), algorithms.parse(self.algorithm)
+        if chosen and route not in QUANTIZERS:
+            raise InputError("modules have no algorithms", where="algorithm", hint="quantize the ONNX export")
+        algorithms.check(chosen, self.with_, self.scheme, method)
+        return Recipe(self.scheme, self.per_channel, method, tuple((each.name, each.options) for each in chosen))

@@ -104,11 +104,13 @@ class Recipe:
         scheme: the name of the scheme.
         per_channel: whether weights get a scale for each output channel.
         method: what ranges of activations are measured by; None if they are not.
+        algorithms: the names of algorithms, each with its options (`onnx_bridge.requests.algorithms`).
     """
 
     scheme: str
     per_channel: bool = False
     method: Method | None = None
+    algorithms: tuple[tuple[str, Mapping[str, float]], ...] = ()
 
 
 _ORT_NONE = {"ort": "it has no such format"}

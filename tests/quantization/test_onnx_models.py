@@ -224,3 +224,50 @@ def test_methods_that_a_scheme_does_not_have(
     with pytest.raises(InputError, match=f"no {method} for {scheme}") as caught:
         onnx_bridge.quantize(source, with_=quantizer, scheme=scheme, calibration=data, calibrate=method)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "scheme", "algorithm", "least"),
+    [
+        ("quark", "int8", "cle", -0.5),
+        ("quark", "uint8", "cle", -0.5),
+        ("quark", "int8", "bias-correction", -0.5),
+        ("quark", "int8", "adaround{iterations=20}", 0.1),
+        ("quark", "int8-pow2", "cle{steps=2},adaquant{iterations=20}", 0.1),
+        ("ort", "int4-weights", "hqq", 0.1),
+        ("ort", "int4-weights", "k-quant", -3),
+    ],
+)
+def test_what_algorithms_bring_stands_in_the_result(
+    source: Path, data: Data, quantizer: str, scheme: str, algorithm: str, least: float
+) -> None:
+    made = onnx_bridge.quantize(source, with_=quantizer, scheme=scheme, calibration=data, algorithm=algorithm)
+    names = [part.partition("{")[0] for part in algorithm.split(",")]
+    assert [gain.algorithm for gain in made.gains] == ["none", *names]
+    first, last = made.gains[0], made.gains[-1]
+    assert last.outputs == made.deviations
+    assert last.worst - first.worst > least
+    assert len(last.layers) == len(first.layers) > 0
+    assert any("worse" in note for note in made.notes) == (algorithm == "k-quant")
+    powers = [np.exp2(np.round(np.log2(scale))) == scale for scale in scales(made.model, "QuantizeLinear")]
+    assert all(map(np.all, powers)) == (scheme in ("int8-pow2", "int4-weights"))
+    kernels = {product.kernel for product in onnx_bridge.forecast(made.model).products if product.operator == "Conv"}
+    assert kernels == {"float" if scheme in ("uint8", "int4-weights") else "int8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"algorithm": "cel"}, "does not exist"),
+        ({"algorithm": "cle{alpha=1}"}, "no option alpha"),
+        ({"algorithm": "cle{steps=-1}"}, "cannot be -1"),
+        ({"algorithm": "adaround,adaquant"}, "only one"),
+        ({"algorithm": "gptq"}, "does not exist"),
+        ({"algorithm": "smoothquant", "with_": "ort"}, "does not exist for int8 with ort"),
+        ({"algorithm": "bias-correction", "calibrate": "entropy"}, "not corrected"),
+        ({"algorithm": "cle", "scheme": "bf16"}, "does not exist for bf16"),
+    ],
+)
+def test_algorithms_that_do_not_go_together(source: Path, data: Data, options: dict[str, str], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        onnx_bridge.quantize(source, calibration=data, **options)  # type: ignore[arg-type]

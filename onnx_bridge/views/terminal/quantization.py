@@ -21,5 +21,10 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
     how += f", ranges by {quantized.method}" if quantized.method else ""
     samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
     lines = [f"{how}; compared with float on {samples}"]
+    for gain in quantized.gains:
+        layers = [layer for layer in gain.layers if layer.sqnr_db is not None]
+        worst = min(layers, key=lambda layer: layer.sqnr_db or 0.0, default=None)
+        layer = f"; worst layer {worst.sqnr_db:.1f} dB, {worst.name}" if worst is not None else ""
+        lines.append(f"{gain.algorithm}: worst output {gain.worst:.1f} dB{layer}")
     lines += [f"left in float: {', '.join(quantized.excluded)}"] if quantized.excluded else []
     return Group(table, *lines, *notes_of(quantized.notes), written_line(quantized.path, "not written"))

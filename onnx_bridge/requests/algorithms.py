@@ -1,0 +1,102 @@
+"""Algorithms that win back what rounding costs, with their few options, and the quantizers and schemes they are for.
+
+cle,adaround{iterations=200}   →   Chosen("cle"), Chosen("adaround", {"iterations": 200})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.requests.schemes import Method, Quantizer
+
+_INTEGERS = ("int8", "int8-pow2", "uint8", "int16")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of a quantizer of ONNX models.
+
+    Attributes:
+        quantizer: the quantizer that has it.
+        schemes: the schemes that it is for.
+        options: the defaults of its options, as the quantizer has them.
+    """
+
+    quantizer: Quantizer
+    schemes: tuple[str, ...] = _INTEGERS
+    options: Mapping[str, float] = field(default_factory=dict)
+
+
+# Quark's GPTQ of an ONNX model takes the quantizers of activations away: nothing would run in int8.
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "cle": Algorithm("quark", options={"steps": 1}),
+    "smoothquant": Algorithm("quark", options={"alpha": 0.5}),
+    "bias-correction": Algorithm("quark"),
+    "adaround": Algorithm("quark", options={"iterations": 1000, "rate": 0.1}),
+    "adaquant": Algorithm("quark", options={"iterations": 3000, "rate": 1e-5}),
+    "hqq": Algorithm("ort", ("int4-weights",)),
+    "k-quant": Algorithm("ort", ("int4-weights",)),
+}
+_ALONE = (("adaround", "adaquant"), ("hqq", "k-quant"))
+"""Algorithms of which a quantizer runs one, and silently leaves the others out."""
+_CORRECTED: tuple[Method, ...] = ("minmax", "percentile", "mse")
+"""The methods with which Quark corrects biases; with others it silently does not."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An algorithm with all of its options."""
+
+    name: str
+    options: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse(text: str) -> tuple[Chosen, ...]:
+    """Return the algorithms that a text names; raises InputError for one, or an option, that does not exist."""
+    if not text:
+        return ()
+    from passes.rewriting import spec  # which imports onnx_ir
+
+    chosen = []
+    for name, given in spec.parse(text):
+        if (algorithm := ALGORITHMS.get(name)) is None:
+            hint = nearest(name, ALGORITHMS) or f"there are {', '.join(ALGORITHMS)}"
+            raise InputError(f"the algorithm {name!r} does not exist", where="--algorithm", hint=hint)
+        values = dict(algorithm.options)
+        for option, value in given.items():
+            if option not in values:
+                known = f"it has {', '.join(values)}" if values else "it has no options"
+                raise InputError(f"{name} has no option {option}", where="--algorithm", hint=known)
+            values[option] = _positive(name, option, value, type(values[option]))
+        chosen.append(Chosen(name, values))
+    return tuple(chosen)
+
+
+def check(chosen: Sequence[Chosen], quantizer: Quantizer, scheme: str, method: Method | None) -> None:
+    """Check that a quantizer has algorithms for a scheme, and runs them together; raises InputError otherwise."""
+    names = [algorithm.name for algorithm in chosen]
+    for name in names:
+        known = ALGORITHMS[name]
+        if quantizer != known.quantizer or scheme not in known.schemes:
+            what = f"{name} does not exist for {scheme} with {quantizer}"
+            hint = f"--with {known.quantizer} has it for {', '.join(known.schemes)}"
+            raise InputError(what, where="--algorithm", hint=hint)
+    together = next((group for group in _ALONE if len([name for name in names if name in group]) > 1), None)
+    if together is not None or len(set(names)) < len(names):
+        what = f"only one of {' and '.join(together or names)} is run"
+        raise InputError(what, where="--algorithm", hint="leave the others out")
+    if "bias-correction" in names and method not in _CORRECTED:
+        what = f"biases are not corrected after calibration by {method}"
+        raise InputError(what, where="--algorithm", hint=f"--calibrate {_CORRECTED[0]}")
+
+
+def _positive(name: str, option: str, value: object, kind: type[float]) -> float:
+    try:
+        number = kind(str(value))
+    except ValueError:
+        number = kind(0)
+    if not 0 < number < 1e9:
+        raise InputError(f"{option} of {name} cannot be {value}", where="--algorithm", hint="give a positive number")
+    return number
