@@ -1,10 +1,10 @@
 """Reject invalid quantization, and name the node.
 
-A scale must be positive and finite. It may be zero where the constant is all zeros, as in pruned channels; low-bit
-weights in blocks may have negative scales. There must be one scale, or as many as the axis is long. Zero points must
-have the dtype of the integers, be as many as the scales and within the range of the dtype, and be zero for 32-bit
-integers. A weight must not be quantized twice with different 8-bit parameters, which loses precision: that is the
-result of quantizing a quantized model.
+A scale must be positive and finite. It may be zero where the constant is all zeros, as in pruned channels; stored
+weights may have negative scales, as NNCF writes them. There must be one scale, or as many as the axis is long. Zero
+points must have the dtype of the integers, be as many as the scales and within the range of the dtype, and be zero for
+32-bit integers. A weight must not be quantized twice with different 8-bit parameters, which loses precision: that is
+the result of quantizing a quantized model.
 
 The same is checked for operators on integers (standard and ONNX Runtime's), for weights in blocks, and for AMD Quark's
 operators. Runtimes accept such models, or abort, and return infinities, NaN or wrong numbers. The model is not changed.
@@ -101,7 +101,8 @@ def _problem(node: ir.Node, scope: Scope) -> tuple[str, str] | None:
         if not scale.dtype.is_floating_point():
             return f"its scale is {scale.dtype.name.lower()}", "a scale must be a float"
         steps = scale.numpy().astype(np.float64)
-        if problem := _values(steps, _zeros_only(node, steps, offset, scope), signed=steps.ndim > 1):
+        signed = steps.ndim > 1 or (is_dequantize(node) and scope.constant(node.inputs[0]) is not None)
+        if problem := _values(steps, _zeros_only(node, steps, offset, scope), signed=signed):
             return problem, "calibrate on data that is representative of the inputs, and quantize the model again"
         if problem := _length(node, steps, offset, scope):
             return problem, _AGAIN
