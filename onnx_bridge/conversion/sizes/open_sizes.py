@@ -32,7 +32,8 @@ class OpenSizesError(InputError):
         sizes: the sizes of all open dimensions, by name; a dimension without a name is ``input[axis]``.
         too_small: the names of the dimensions to change.
         node: the node that they do not fit; None if it is unknown.
-        enough: a size of these dimensions with which the reference runs the model; None if it is unknown.
+        advised: sizes of these dimensions with which the reference runs the model; empty if they are unknown.
+        enough: the one size of all these; None if they differ, or are unknown.
         shapes: the shapes, with these sizes, of the inputs whose dimensions have no names.
     """
 
@@ -50,9 +51,11 @@ class OpenSizesError(InputError):
     ) -> None:
         super().__init__(what, hint=hint)
         self.sizes, self.too_small, self.node = dict(sizes), tuple(changed), node
-        self.enough, self.shapes = next(iter(changed.values()), None), dict(shapes)
+        self.advised, self.shapes = dict(changed), dict(shapes)
+        different = {*changed.values()}
+        self.enough = different.pop() if len(different) == 1 else None
         self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": self.enough}
-        self.details |= {"shapes": self.shapes}
+        self.details |= {"advised": self.advised, "shapes": self.shapes}
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
     image: [batch, 3, height, width], whose 16 × 16 patches meet 197 positions    →  height = width = 224
 
 One dimension is changed, otherwise all but the batch, otherwise all, to equal sizes. A size that inference finds the
-only one to fit is tried first, then powers of four; what runs is made smaller as long as it runs.
+only one to fit is tried first, or one for each dimension, then powers of four; what runs is made smaller as long as it
+runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from passes.shapes.open_sizes import Impossible
 
@@ -39,10 +41,21 @@ class SizeSearch:
         """Return the sizes to change, with which the model runs; None if none is found."""
         for names in self._groups():
             fitting = self._fitting(names)
-            for size in (*([fitting] if fitting else ()), *_TRIED):
+            if fitting and self.runs(dict.fromkeys(names, fitting)):
+                return self._smallest(names, fitting)
+            if fitting and self.runs(apart := self._apart(names, fitting)):
+                return apart
+            for size in _TRIED:
                 if any(self.sizes[name] != size for name in names) and self.runs(dict.fromkeys(names, size)):
                     return self._smallest(names, size)
         return None
+
+    def _apart(self, names: Sequence[str], size: int) -> dict[str, int]:
+        """Return the size of each dimension that is the only one to fit beside those of the others."""
+        changed = dict.fromkeys(names, size)
+        for name in names:
+            changed[name] = self._fitting([name], changed) or changed[name]
+        return changed
 
     def _groups(self) -> Iterator[Sequence[str]]:
         names = [name for name in self.sizes if name not in self.batch]
@@ -50,16 +63,22 @@ class SizeSearch:
         yield from ([name] for name in singles)
         yield from (group for group in (names, singles) if len(group) > 1)
 
-    def _fitting(self, names: Sequence[str]) -> int | None:
-        """Return the smallest size for which the sizes that contradict each other are the same."""
-        ends = [self._numbers(names, size) for size in _FITTING[-2:]]
-        wanted = set.intersection(*ends)
-        if len(wanted) != 1 or any(len(numbers) != 2 for numbers in ends):
+    def _fitting(self, names: Sequence[str], beside: Sizes = MappingProxyType({})) -> int | None:
+        """Return the smallest size, beside others, for which the sizes that contradict each other are the same."""
+
+        def contradicting(size: int) -> list[int]:
+            found = self.conflict({**beside, **dict.fromkeys(names, size)})
+            return [*dict.fromkeys(number for number in found.sizes if isinstance(number, int))] if found else []
+
+        ends = [contradicting(size) for size in _FITTING[-2:]]
+        fixed = [index for index, (one, other) in enumerate(zip(*ends, strict=False)) if one == other]
+        if len(fixed) != 1 or any(len(end) != 2 for end in ends):
             return None
-        (number,) = wanted
+        (index,), number = fixed, ends[0][fixed[0]]
 
         def is_smaller(size: int) -> bool:
-            return bool(others := self._numbers(names, size) - wanted) and max(others) < number
+            pair = contradicting(size)
+            return len(pair) == 2 and pair[index] == number and pair[1 - index] < number
 
         below = max(filter(is_smaller, _FITTING), default=0)
         if not below:
@@ -69,10 +88,6 @@ class SizeSearch:
             middle = (above + below) // 2
             below, above = (middle, above) if is_smaller(middle) else (below, middle)
         return above
-
-    def _numbers(self, names: Sequence[str], size: int) -> set[int]:
-        found = self.conflict(dict.fromkeys(names, size))
-        return {number for number in found.sizes if isinstance(number, int)} if found is not None else set()
 
     def _smallest(self, names: Sequence[str], size: int) -> dict[str, int]:
         """Return the smallest change: fewer of the dimensions, and a smaller size than one that runs."""

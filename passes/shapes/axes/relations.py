@@ -150,17 +150,19 @@ def _squeeze(node: Operands) -> Iterator[Relation]:
 
 
 def _reshape(node: Operands) -> Iterator[Relation]:
-    """Yield an open size that follows from the product of all sizes, which stays."""
+    """Yield an open size that follows from the product of all sizes, which stays; products that contradict."""
     dims, target = node.dims(0), node.constant(1)
-    if not target or -1 in target or node.number("allowzero", 0):
+    if not dims or not target or node.number("allowzero", 0):
         return
     if any(size == 0 and index >= len(dims) for index, size in enumerate(target)):
         return
     copied = [index for index, size in enumerate(target) if size == 0]
     left = [size for index, size in enumerate(dims) if index not in copied]
     fixed = [size for size in left if isinstance(size, int)]
-    elements, rest = math.prod(size for size in target if size), math.prod(fixed)
-    if len(fixed) == len(left) - 1 and rest and elements % rest == 0:
+    elements, rest = math.prod(size for size in target if size > 0), math.prod(fixed)
+    if len(fixed) == len(left) and (-1 not in target or rest % elements):
+        yield _same(rest, elements)
+    elif len(fixed) == len(left) - 1 and -1 not in target and rest and elements % rest == 0:
         (size,) = (factor for factor in left if not isinstance(factor, int))
         yield _same(size, elements // rest)
 

@@ -135,6 +135,12 @@ PADS = {"pads": np.array([0, 0, 0, 4]), "axis": np.array([1]), "w": np.ones((2, 
 TRANSFORMER = """(float[batch, 3, height, width] x) => (float[a, b, c] y) {
     p = Conv<strides = [STRIDE, STRIDE]>(x, w) f = Reshape(p, s) t = Transpose<perm = [0, 2, 1]>(f)
     u = Pad(t, first) y = Add(u, positions) }"""
+WINDOWS = """(float[batch, 3, height, width] x) => (float[a, b, c, d, e, f] y) {
+    p = Conv<strides = [4, 4]>(x, w) t = Transpose<perm = [0, 2, 3, 1]>(p) y = Reshape(t, s) }"""
+GRID = """(float[batch, 3, height, width] x) => (float[a, b, c, d] y) {
+    p = Conv<strides = [4, 4]>(x, w) y = Add(p, positions) }"""
+FOLDED = "(float[batch, n] x) => (float[batch, b, c] y) { y = Reshape(x, s) z = Add(x, x) }"
+PATCHES = np.ones((8, 3, 4, 4), np.float32)
 SHORT = "(float[1, 1, n] x) => (float[a, b, c] y) { y = Conv<strides = [2]>(x, w) }"
 WINDOW = np.ones((1, 1, 3), np.float32)
 
@@ -159,6 +165,9 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
         (*vision(16, 14), {}, {"height": 224, "width": 224}),
         (*vision(14, 37), {"height": 64, "width": 64}, {"height": 518, "width": 518}),
         (*vision(8, 4), {"batch": 2, "height": 32, "width": 64}, {"height": 16}),
+        (WINDOWS, {"w": PATCHES, "s": np.array([-1, 8, 7, 8, 7, 8])}, {}, {"height": 224, "width": 224}),
+        (GRID, {"w": PATCHES, "positions": np.ones((1, 8, 12, 16), np.float32)}, {}, {"height": 48, "width": 64}),
+        (FOLDED, {"s": np.array([0, 12, 4])}, {"n": 6}, {"n": 48}),
     ],
 )
 def test_what_is_advised_works(
