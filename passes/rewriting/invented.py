@@ -2,8 +2,9 @@
 
     Erfc(x)  →  invented::Erfc(x),  a function: 1 − Erf(x)
 
-Exporters keep the name of an operator that they do not know, or write one before its opset. Those of one operand and
-without attributes that mean the same everywhere are defined here.
+Exporters keep the name of an operator that they do not know, or write one before its opset, or write another runtime's
+(NVIDIA's Model Optimizer its roundings to float8, whose result it declares as uint8). Those without attributes that
+mean the same everywhere are defined here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _BODIES = {
     "Rsqrt": "s = Sqrt (x) y = Reciprocal (s)",
     **dict.fromkeys(("SiLU", "Silu", "Swish"), _SWISH),
     "Square": "y = Mul (x, x)",
+    "TRT_FP8DequantizeLinear": "y = DequantizeLinear (x, s)",
+    "TRT_FP8QuantizeLinear": "n = Constant <value_float = 0.0> () z = Cast <to = 17> (n) y = QuantizeLinear (x, s, z)",
 }
 NAMES = tuple(_BODIES)
 
@@ -36,14 +39,19 @@ def define_invented(model: ir.Model) -> None:
         opset = scope.opset()
         for node in scope.nodes():
             name, key = node.op_type, (DOMAIN, node.op_type, "")
-            if name not in _BODIES or node.domain or onnx.defs.has(name, opset, ""):
+            foreign = name.startswith("TRT_")
+            if name not in _BODIES or node.domain != ("trt" if foreign else "") or onnx.defs.has(name, opset, ""):
                 continue
-            if len(node.inputs) != 1 or len(node.outputs) != 1 or node.attributes or ("", name, "") in model.functions:
+            if len(node.inputs) != 1 + foreign or len(node.outputs) != 1 or node.attributes:
                 continue
-            text = f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {name} (x) => (y) {{ {_BODIES[name]} }}'
+            inputs = "x, s" if foreign else "x"
+            text = f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {name} ({inputs}) => (y) {{ {_BODIES[name]} }}'
             body = onnx.parser.parse_function(text)
-            if not all(onnx.defs.has(inner.op_type, opset, "") for inner in body.node):
+            known = all(onnx.defs.has(inner.op_type, opset, "") for inner in body.node) and opset >= 19 * foreign
+            if not known or (node.domain, name, "") in model.functions:
                 continue
+            if name == "TRT_FP8QuantizeLinear":
+                node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT8E4M3FN)
             model.functions[key] = ir.serde.deserialize_function(body)
             node.domain, scope.graph.opset_imports[DOMAIN] = DOMAIN, 1
             model.opset_imports[DOMAIN] = 1

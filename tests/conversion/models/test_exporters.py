@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from ml_dtypes import float8_e4m3fn as float8
 from onnx import helper, numpy_helper
 
 import onnx_bridge
@@ -108,6 +109,21 @@ class TestInventedOperators:
         assert bundle.proof.comparable
         assert any("Erfc" in note for note in bundle.manifest.notes)
         assert onnx_bridge.check(bundle).passed
+
+    def test_roundings_to_float8_of_another_runtime(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = """<ir_version: 9, opset_import: ["": 20, "trt": 1]> g (float[2, 8] x) => (float[2, 3] y)
+            <float s = {0.0625}, float[8, 3] w = {WEIGHTS}, uint8[2, 8] q> {
+            q = trt.TRT_FP8QuantizeLinear (x, s) d = trt.TRT_FP8DequantizeLinear (q, s)
+            v = trt.TRT_FP8QuantizeLinear (w, s) u = trt.TRT_FP8DequantizeLinear (v, s) y = MatMul (d, u) }"""
+        weights = W.reshape(-1)[:24]
+        text = text.replace("WEIGHTS", ", ".join(map(str, weights)))
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref")
+        x = W.reshape(-1)[24:40].reshape(2, 8)
+        x8, w8 = ((array / 0.0625).astype(float8).astype(np.float32) * 0.0625 for array in (x, weights.reshape(8, 3)))
+        np.testing.assert_allclose(bundle({"x": x})["y"], x8 @ w8, atol=1e-5)  # type: ignore[arg-type]
+        assert bundle.wholly_on_migraphx
+        assert any("TRT_FP8QuantizeLinear" in note for note in bundle.manifest.notes)
 
     @pytest.mark.parametrize(
         ("name", "attributes", "opset"),
