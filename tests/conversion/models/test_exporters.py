@@ -125,6 +125,26 @@ class TestInventedOperators:
         assert bundle.wholly_on_migraphx
         assert any("TRT_FP8QuantizeLinear" in note for note in bundle.manifest.notes)
 
+    @pytest.mark.parametrize("most", [2, 5])
+    def test_suppression_of_another_runtime(self, runtime: Runtime, tmp_path: Path, most: int) -> None:
+        """Two boxes overlap, and one has a low score; what is left of the rows is 0."""
+        text = f"""<ir_version: 8, opset_import: ["": 17, "TRT": 1]> g (float[2, 4, 4] b, float[2, 4, 2] p)
+            => (int32[2, 1] number, float[2, {most}, 4] boxes, float[2, {most}] scores, int32[2, {most}] classes) {{
+            number, boxes, scores, classes = TRT.EfficientNMS_TRT <background_class = -1, box_coding = 0,
+                iou_threshold = 0.45, max_output_boxes = {most}, plugin_version = "1", score_activation = 0,
+                score_threshold = 0.2> (b, p) }}"""
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+        boxes = np.array([[0, 0, 4, 4], [0, 0, 4, 5], [6, 6, 9, 9], [20, 20, 30, 30]], np.float32)
+        scores = np.array([[0.9, 0.05], [0.8, 0.7], [0.1, 0.6], [0.1, 0.15]], np.float32)
+        given = {"b": np.stack([boxes, boxes + 1]), "p": np.stack([scores, scores[::-1]])}
+        bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref")
+        found = bundle(given)
+        rows = np.array([0.9, 0.7, 0.6, 0, 0], np.float32)[:most]
+        np.testing.assert_allclose(found["scores"][0], rows)  # type: ignore[index]
+        np.testing.assert_array_equal(found["classes"][0], [0, 1, 1, 0, 0][:most])  # type: ignore[index]
+        np.testing.assert_array_equal(found["boxes"][0][: min(most, 3)], boxes[[0, 1, 2]][:most])  # type: ignore[index]
+        assert found["number"][0] == min(most, 3)  # type: ignore[index]
+
     @pytest.mark.parametrize(
         ("name", "attributes", "opset"),
         [("Erfc", "<alpha = 1.0>", 15), ("Erfc", "", 13), ("HardSwish", "", 14), ("Mish", "", 18), ("Erfcx", "", 15)],
