@@ -289,7 +289,8 @@ class Scheduler:
             if job.name not in names:
                 self._history.add(BundleDone(job.name, job.key, "found"))
             return
-        for name in names:
+        # a model for ONNX Runtime is named in programs and in what opens them, so it is not copied to another name
+        for name in () if job.request.conversion.application else names:
             if name == job.name or (manifest := self._intact_manifest(job, name)) is None:
                 continue
             with contextlib.suppress(BridgeError):

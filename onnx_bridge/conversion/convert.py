@@ -72,12 +72,13 @@ def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progre
         if needs_sizes and not isinstance(source.given, ir.Model):
             request = with_defaults(source, request)
         if request.decoder:
-            return run_decoder(source, out, request, tell)
-        if request.ties and not request.buckets:
+            bundle = run_decoder(source, out, request, tell)
+        elif request.ties and not request.buckets:
             what = "a dimension is tied to one with buckets, and there is none"
             raise InputError(what, where=", ".join(request.ties), hint="give the sizes of the other one, too")
-        selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
-        bundle = (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)
+        else:
+            selecting = out.suffix != ".mxr" and selecting_inputs(source.view(), request)
+            bundle = (run_buckets if request.buckets or selecting else run_steps)(source, out, request, tell)
         if request.application is not None:
             write_session(bundle.path, bundle.manifest)
             bundle = add_gpu_programs(bundle, request)

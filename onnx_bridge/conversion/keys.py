@@ -27,6 +27,7 @@ from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import resolve_target
+from onnx_bridge.provider import environment as environments
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.calibration import Calibration
 from onnx_bridge.samples.files import SampleSource
@@ -63,12 +64,18 @@ def cleaning_key(
             "probe budget": request.probe_budget,
             "rehearse": request.rehearsed,
             **({"compiler": machine.compiler} if named_architecture(request.target) else {}),
-            **({"for": request.application, "layout": request.layout} if request.application else {}),
+            **(_application(request) if request.application else {}),
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,
         }
     )
+
+
+def _application(request: ConvertRequest) -> dict[str, Any]:
+    """Return the application, and the wheel that answers for it, as parts of a key."""
+    wheels = [environment.identity for environment in environments.installed()[:1]]
+    return {"for": request.application, "layout": request.layout, "wheel": wheels}
 
 
 def conversion_key(

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.files.sessions import is_for_sessions
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.errors import BridgeError, InputError
@@ -121,7 +122,11 @@ def _own_entries(out: Path) -> set[str]:
     """Return the files and folders of a bundle in its folder, with its manifest, and with leftovers of earlier ones."""
     own = {MANIFEST, UNFINISHED}
     with contextlib.suppress(BridgeError):
-        own |= {PurePath(file.file).parts[0] for file in Manifest.read(out / MANIFEST).files} - {".."}
+        manifest = Manifest.read(out / MANIFEST)
+        own |= {PurePath(file.file).parts[0] for file in manifest.files} - {".."}
+        if manifest.request.application is not None:
+            names = [path.name for path in out.iterdir()]
+            own |= {name for name in names if is_for_sessions(name) or is_for_sessions(f"{name}/")}
     return own
 
 

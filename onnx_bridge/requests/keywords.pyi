@@ -165,6 +165,7 @@ class BackendOptions(TypedDict, total=False):
     memory: float | None
     runtime: str | None
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     prove: Literal["auto", "always", "never"]
     prove_budget: float
@@ -179,6 +180,7 @@ class LowerOptions(TypedDict, total=False):
     memory: float | None
     runtime: str | None
     target: str
+    application: Literal["onnxruntime"] | None
     host: bool
     prove: Literal["auto", "always", "never"]
     prove_budget: float

@@ -14,7 +14,7 @@ from onnx_bridge.requests.export import ExportRequest
 from onnx_bridge.requests.request import Option, Part, Request
 
 HalfPrecision = Literal["fp16", "bf16"]
-_OF_CONVERSION = ("target", "host", "timeout", "memory", "runtime", "prove", "prove_budget")
+_OF_CONVERSION = ("target", "application", "host", "timeout", "memory", "runtime", "prove", "prove_budget")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class LowerRequest(Request):
         default_factory=ConvertRequest
     )
     export: Annotated[ExportRequest, Part("dynamic", "exporter", "opset")] = field(default_factory=ExportRequest)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.in_process and self.convert.application is not None:
+            what = "sessions of ONNX Runtime run in a process of their own"
+            raise InputError(what, where="in_process", hint="leave one of in_process and application out")
 
     @property
     def cache_folder(self) -> Path | None:

@@ -137,6 +137,14 @@ def test_a_cache_that_is_missing_or_has_no_record_is_named_and_no_damage(filled:
     assert verification.passed and any("cache" in note for note in verification.notes)
 
 
+def test_a_packed_folder_keeps_what_opens_its_sessions(filled: Path, tmp_path: Path) -> None:
+    onnx_bridge.pack(filled, tmp_path / "packed.onnxbridge")
+    assert verify(tmp_path / "packed.onnxbridge").passed
+    onnx_bridge.unpack(tmp_path / "packed.onnxbridge", tmp_path / "again")
+    assert (tmp_path / "again/run.py").read_text() == (filled / "run.py").read_text()
+    assert any("2 of the 2" in note for note in verify(tmp_path / "again").notes)
+
+
 def test_a_convolution_has_no_programs_without_the_gpu_on_which_miopen_chooses(
     runtime: Runtime, tmp_path: Path
 ) -> None:

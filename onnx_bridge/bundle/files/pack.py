@@ -18,7 +18,10 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
+from onnx_bridge.bundle.files.sessions import session_files
 from onnx_bridge.bundle.files.verify import bytes_on_disk, verify
+from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.atomic_write import AtomicFiles
@@ -65,11 +68,12 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progres
     if outside := [name for name in verification.files if ".." in PurePosixPath(name).parts]:
         what = f"{outside[0]} is not in this folder: buckets share their weights"
         raise InputError(what, where=str(bundle), hint=f"pack all buckets: {bundle.parent}")
-    countdown = ByteCountdown(progress, "packing", verification.bytes)
+    contents = {**verification.files, **session_files(bundle, Manifest.read(manifest_path(bundle)))}
+    countdown = ByteCountdown(progress, "packing", sum(path.stat().st_size for path in contents.values()))
     try:
         with AtomicFiles() as files, os.fdopen(os.dup(files.create(out)), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for index, (name, path) in enumerate(verification.files.items()):
+                for index, (name, path) in enumerate(contents.items()):
                     entry = tarfile.TarInfo(name if index else FIRST)
                     entry.size, entry.mode = path.stat().st_size, 0o644
                     with countdown.open(path) as content:
@@ -78,7 +82,7 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progres
             os.fsync(file.fileno())
     except OSError as error:
         raise InputError(f"the file cannot be written: {error.strerror or error}", where=str(out)) from error
-    return Packed(out, len(verification.files), verification.bytes)
+    return Packed(out, len(contents), sum(path.stat().st_size for path in contents.values()))
 
 
 def unpack(packed: str | os.PathLike[str], out: str | os.PathLike[str], *, progress: Progress | None = None) -> Packed:

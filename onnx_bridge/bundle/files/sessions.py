@@ -66,6 +66,20 @@ class SessionCheck:
     unfit: str | None = None
 
 
+def is_for_sessions(name: str) -> bool:
+    """Return whether a file of a bundle is for the applications that open its sessions."""
+    return name in SESSION_FILES or name.startswith(SESSION_FOLDERS)
+
+
+def session_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Return the files of a bundle that are for applications, by name."""
+    if manifest.request.application is None:
+        return {}
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    named = {path.relative_to(folder).as_posix(): path for path in files}
+    return {name: path for name, path in named.items() if is_for_sessions(name)}
+
+
 def write_record(folder: Path, record: CacheRecord) -> None:
     """Write the record of the cache of a bundle."""
     write_text(folder / CACHE / _RECORD, json.dumps(vars(record)))

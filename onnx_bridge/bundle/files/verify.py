@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
-from onnx_bridge.bundle.files.sessions import SESSION_FILES, SESSION_FOLDERS, check_sessions
+from onnx_bridge.bundle.files.sessions import check_sessions, is_for_sessions
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -141,18 +142,17 @@ def _examine(path: Path, files: _Folder | _Packed) -> tuple[Verification, Manife
         if problem := files.problem(name, info):
             verification.problems[name] = problem
     verification.bytes = sum(files.size(name) for name in verification.files)
-    if extra := sorted(filter(_is_foreign, files.names() - verification.files.keys())) if path.suffix != ".mxr" else []:
+    names = set() if path.suffix == ".mxr" else files.names() - verification.files.keys()
+    if extra := sorted(itertools.filterfalse(is_for_sessions, names)):
         more = " and more" * (len(extra) > 5)
         verification.notes.append(f"files that do not belong to the bundle: {', '.join(extra[:5])}{more}")
     return verification, manifest
 
 
-def _is_foreign(name: str) -> bool:
-    """Return whether a file is neither of a bundle nor for the applications that open its sessions."""
-    return name not in SESSION_FILES and not name.startswith(SESSION_FOLDERS)
-
-
 def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -> None:
+    if manifest.request.application is not None and is_packed(verification.path):
+        verification.notes.append("whether its sessions find their programs is said when it is unpacked")
+        return
     if manifest.request.application is not None:
         try:
             check = check_sessions(verification.path, manifest, verification.problems)

@@ -13,6 +13,7 @@ from typing import Any
 from onnx_bridge.bundle.manifest.entries import ProgramInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.core.files.atomic_write import atomic_file
+from onnx_bridge.core.schema import to_json
 
 PROVIDER_OPTIONS = {"device_id": "0"}
 _PYTHON = '''\
@@ -98,6 +99,8 @@ def write_session(folder: Path, manifest: Manifest) -> None:
         "made_by": f"onnx-bridge for onnxruntime-migraphx {manifest.versions.get('onnxruntime-migraphx', '')}",
         "models": entries,
     }
+    if manifest.decoder is not None:
+        settings["decoder"] = to_json(manifest.decoder)
     first = manifest.programs[0]
     texts = {
         "session.json": json.dumps(settings, indent=1) + "\n",
