@@ -228,6 +228,7 @@ def test_the_ten_lines_run_in_the_environment(runtime: Runtime, tmp_path: Path) 
     model = written(NETWORK, tmp_path / "net.onnx")
     out = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", dims={"N": 1}, layout="triton").path
     config = (out / "triton/net/config.pbtxt").read_text()
+    assert "level: 2" in config  # ORT_DISABLE_ALL in Triton's backend
     (name,) = (path.name for path in out.glob("*.onnx"))
     assert name in config and (out / "triton/net/1" / name).is_file()
     compile((out / "run.py").read_text(), "run.py", "exec")

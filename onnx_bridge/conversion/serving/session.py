@@ -63,6 +63,7 @@ int main() {
 }
 """
 _TRITON = """\
+# Start Triton with ORT_MIGRAPHX_MODEL_CACHE_PATH, an existing folder beside the repository, with the files of cache/.
 name: "{name}"
 backend: "onnxruntime"
 max_batch_size: 0
@@ -70,13 +71,8 @@ default_model_filename: "{file}"
 {inputs}
 {outputs}
 optimization {{
-  graph {{ level: -1 }}
-  execution_accelerators {{
-    gpu_execution_accelerator: [ {{
-      name: "migraphx"
-      parameters {{ key: "migraphx_model_cache_dir" value: "/cache/{name}" }}
-    }} ]
-  }}
+  graph {{ level: 2 }}  # none: -1 is basic, which folds what keeps runs on the provider
+  execution_accelerators {{ gpu_execution_accelerator: [ {{ name: "migraphx" }} ] }}
 }}
 """
 _TRITON_TYPES = {"float32": "FP32", "float16": "FP16", "float64": "FP64", "bfloat16": "BF16", "string": "STRING"}
