@@ -21,7 +21,7 @@ from onnx_bridge.core.files.user_cache import cache_dir
 _CACHE = Path(".cache/onnx-bridge")
 """The cache folder of the commands, in the folder that they run in."""
 _HOST = re.compile(r"(https?://)[\w.:-]+")
-_KEPT = ("runtimes", "gpu-stub", "gpu-view", "quark-*")
+_KEPT = ("runtimes", "gpu-stub", "gpu-view", "provider", "quark-*")
 """What takes long to make, of the user's cache; all else would differ from machine to machine."""
 
 
