@@ -6,7 +6,7 @@ A probe is compiled for ``ref``; if it is also run, its outputs are compared wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_bridge.migraphx.program import Tensor, type_of
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.evaluations import Values
-from onnx_bridge.verdicts.probe_samples import samples
+from onnx_bridge.verdicts.probe_samples import samples, special_sample
 from passes.graphs.byte_strings import from_proto
 from passes.graphs.traversal import has_subgraphs
 from passes.isolation.failure import NativeFailure
@@ -43,6 +43,7 @@ class ProbeRequest:
         expected: the right outputs for each sample.
         unproven: why it is not run, or why its run proves too little; None if it proves all.
         in_doubt: whether the reference did not answer, which it may do the next time.
+        special: whether the last sample is one of NaN and infinities: what is made of these alone is no wrong verdict.
     """
 
     probe: Probe
@@ -52,6 +53,22 @@ class ProbeRequest:
     expected: list[Values] = field(default_factory=list)
     unproven: Unproven | None = None
     in_doubt: bool = False
+    special: bool = False
+
+    def with_special_sample(self) -> ProbeRequest:
+        """Return the request with a sample of NaN and infinities, if the probe is of an operator on floats."""
+        if not self.samples or self.probe.replaces is not None:
+            return self
+        sample = special_sample(from_proto(onnx.ModelProto.FromString(self.model)), self.samples[0])
+        if sample is None:
+            return self
+        try:
+            (outputs,) = evaluations.evaluate(self.model, [sample])
+        except NativeFailure:
+            return self
+        if outputs is None:
+            return self
+        return replace(self, samples=[*self.samples, sample], expected=[*self.expected, outputs], special=True)
 
     @property
     def reload(self) -> bool:

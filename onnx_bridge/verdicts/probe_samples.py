@@ -6,7 +6,7 @@ ONNX leaves a result undefined, samples avoid it: the indices of a scatter are d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -23,6 +23,8 @@ from passes.operators import operators
 _FLOATS = (0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1.0, -1.0, 2.0, -3.0, 0.3, -0.7, 10.0, -10.0, 6.5)
 _SPECIAL = (np.inf, -np.inf, np.nan, -0.0, 65519.0, 65520.0, 70000.0, 3.395e38, 3.397e38, -1e39)
 """Values that a cast between floats keeps, or turns into an infinity, and those next to them."""
+_NOT_NUMBERS = (np.nan, 1.0, np.inf, -0.0, -np.inf, 0.0, -2.0, 0.5)
+"""Values of floats that are no numbers, and numbers beside them."""
 _TIES = (1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, 1 + 3 * 2**-8, 1.0625, 1.1875, 1.125, 1.375, 3e-6, 2**-25, 3 * 2**-25)
 """Halfway between two numbers of float16, bfloat16, and floats of 8 bits; subnormal numbers of float16."""
 _EXPONENTIAL = frozenset(
@@ -91,6 +93,33 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
         return [ordinary]
     turns = range(max(map(len, edges.values())))
     return [ordinary, *({name: arrays[turn % len(arrays)] for name, arrays in edges.items()} for turn in turns)]
+
+
+def special_sample(model: ir.Model, ordinary: Mapping[str, Array]) -> dict[str, Array] | None:
+    """Return a sample of NaN, infinities and −0 among numbers, for a probe of one operator on floats; None for others.
+
+    Args:
+        model: the probe.
+        ordinary: its ordinary sample.
+    """
+    nodes = [node for node in model.graph if node.op_type != "Constant"]
+    known = operators("exact", "few", "many")
+    if len(nodes) != 1 or nodes[0].op_type not in known or not all(map(_is_real, nodes[0].outputs)):
+        return None
+    values = [value for value in model.graph.inputs if value.name in ordinary]
+    numbers = [spec.name for spec, value in zip(specs(model), values, strict=True) if _is_free(spec, value)]
+    if not numbers:
+        return None
+    arrays = {name: _spread(_NOT_NUMBERS, ordinary[name], place)[0] for place, name in enumerate(numbers)}
+    return {**ordinary, **arrays}
+
+
+def _is_free(spec: TensorSpec, value: ir.Value) -> bool:
+    return isinstance(spec.role, Data) and _is_real(value)
+
+
+def _is_real(value: ir.Value) -> bool:
+    return value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: int) -> list[Array]:

@@ -113,11 +113,17 @@ class Prober:
         right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]
         if not self.rehearsal.computes:
             right = [replace(request, samples=[], expected=[]) for request in right]
+        elif self.rehearsal.target != TARGET:  # kernels, which may lose NaN
+            right = [request.with_special_sample() for request in right]
         rehearsed = self._certain(right, len(self.rehearsal.groups))
         for request in right:
             answer = rehearsed[request.probe]
             if answer.verdict.status is not Status.OK:
                 answers[request.probe] = self._attributed(request, answer, self.rehearsal.groups)
+            elif answer.verdict.message:
+                known = answers[request.probe]
+                message = f"{self.rehearsal.leg}, {answer.verdict.message}"
+                answers[request.probe] = replace(known, verdict=replace(known.verdict, message=message))
         return answers
 
     def _attributed(self, request: ProbeRequest, after_all: Answer, groups: Sequence[str]) -> Answer:

@@ -34,6 +34,18 @@ def test_doctor_asks_the_compiler(tmp_path: Path) -> None:
     assert onnx_bridge.doctor(model(CONV_4D), target="ref").nodes[0].verdict == "ok"
 
 
+@pytest.mark.parametrize(
+    ("node", "said"), [("Max(x, z)", "nan"), ("Min(x, z)", "nan"), ("Relu(x)", "nan"), ("Add(x, z)", "")]
+)
+def test_doctor_says_what_becomes_of_nan(node: str, said: str) -> None:
+    """The verdict is the same: a network of numbers is right."""
+    inputs = "float[8] x, float[8] z" if "z" in node else "float[8] x"
+    diagnosis = onnx_bridge.doctor(model(f"({inputs}) => (float[8] y) {{ y = {node} }}"), target=TARGET)
+    (only,) = diagnosis.nodes
+    assert (only.verdict, only.action) == ("ok", "unchanged")
+    assert (said in only.message) if said else not only.message
+
+
 def test_bisect_and_reduce_name_the_node(tmp_path: Path) -> None:
     fault = onnx_bridge.bisect(model(CONV_4D), target=TARGET, pipeline="none", host=False).fault
     assert fault is not None
