@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -137,6 +138,35 @@ def test_the_rest_of_a_register_with_a_half(bench_for: Callable[[str], Bench]) -
         assert equal(halves(new[1])[1], high + low)
         assert equal(new[2].view(F), high.astype(F))
     assert ((new[0] >> 16 == POISON >> 16) & (new[1] & 0xFFFF == POISON & 0xFFFF)).all()
+
+
+@pytest.mark.parametrize("isa", ["gfx942", "gfx1201"])
+def test_floats_of_8_bits(bench_for: Callable[[str], Bench], isa: str) -> None:
+    """One zero and one NaN on gfx942, those of the OCP on gfx1201; a half of the result keeps the other."""
+    bench = bench_for(isa)
+    packed = np.arange(256, dtype=np.uint8).view(U)[: bench.wave]
+    near = np.float32([0, -0.0, 1, 448, 449, 464.1, 240, 248.1, -57344, 61441, 1e9, 2**-10, 3 * 2**-11, 2**-17, np.inf])
+    a = np.concatenate((near, -near, np.random.default_rng(0).normal(size=34) * 50)).astype(F)[: bench.wave]
+    b = np.concatenate((np.float32([np.nan]), a[:-1] * F.type(1.125)))
+    for kind, dtype in (("fp8", ml_dtypes.float8_e4m3fnuz), ("bf8", ml_dtypes.float8_e5m2fnuz)):
+        number = np.dtype(dtype if bench.old else {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2}[kind])
+        byte, half = "v1 byte_sel:2", "v1 op_sel:[1,0]"
+        if bench.old:
+            byte, half = "v1 src0_sel:BYTE_2", "v1 src0_sel:WORD_1"
+        text = f"v_cvt_f32_{kind} v10, v1\n v_cvt_f32_{kind} v11, {byte}\n v_cvt_pk_f32_{kind} v[12:13], {half}"
+        text += f"\n v_cvt_pk_{kind}_f32 v14, v2, v3\n v_cvt_pk_{kind}_f32 v15, v2, -v3 op_sel:[0,0,1]"
+        found = bench(text, {1: packed, 2: a.view(U), 3: b.view(U)}, out=range(10, 16))
+        values = packed.view(np.uint8).view(number).astype(F).reshape(-1, 4)
+        for array, place in zip(found, (0, 2, 2, 3), strict=False):
+            assert equal(array.view(F), values[:, place])
+        with np.errstate(all="ignore"):
+            first, *second = (x.astype(number) for x in (a, b, -b))
+        for array, other, at, poison in ((found[4], second[0], 0, 16), (found[5], second[1], 16, 0)):
+            written = (array >> at).astype(W).view(np.uint8).reshape(-1, 2)
+            assert (array >> poison & 0xFFFF == POISON >> poison & 0xFFFF).all()
+            for k, right in enumerate((first, other)):
+                narrow = written[:, k].copy().view(number)
+                assert ((written[:, k] == right.view(np.uint8)) | np.isnan(narrow) & np.isnan(right)).all(), (kind, k)
 
 
 def _row(function: Callable[[int], int]) -> Callable[[int], int]:

@@ -63,6 +63,28 @@ struct bf16
     }
 };
 
+// ---- floats of 8 bits with M bits of mantissa: one zero and one NaN on gfx942, those of the OCP on later ones ----------
+constexpr bool ONE_ZERO = WAVE == 64;
+template<int M> constexpr int BIAS_8 = (M == 3 ? 7 : 15) + ONE_ZERO;
+template<int M> constexpr int LARGEST_8 = ONE_ZERO ? 0x7f : M == 3 ? 0x7e : 0x7b;
+template<int M> f32 widen8(u8 x)
+{
+    const int magnitude = x & 0x7f, e = magnitude >> M, m = magnitude & ((1 << M) - 1);
+    if (ONE_ZERO ? x == 0x80 : magnitude > LARGEST_8<M>) return cast<f32>(M == 2 && magnitude == 0x7c ? 0x7f800000 | (u32)x >> 7 << 31 : 0x7fc00000);
+    const f32 r = std::ldexp((f32)(e ? m | 1 << M : m), std::max(e, 1) - BIAS_8<M> - M);
+    return x & 0x80 ? -r : r;
+}
+template<int M> u8 narrow8(f32 x) // to nearest even
+{
+    const u8 sign = cast<u32>(x) >> 31 << 7;
+    const f32 a = std::fabs(x);
+    if (!(a < 0x1p17f)) return ONE_ZERO ? 0x80 : sign | (M == 2 && a == a ? 0x7c : 0x7f);
+    const int e = a == 0 ? 1 - BIAS_8<M> : std::max(std::ilogb(a), 1 - BIAS_8<M>);
+    const int bits = ((e + BIAS_8<M> - 1) << M) + (int)std::nearbyint(std::ldexp(a, M - e));
+    if (bits > LARGEST_8<M>) return ONE_ZERO ? 0x80 : sign | (M == 2 ? 0x7c : 0x7f);
+    return ONE_ZERO && !bits ? 0 : sign | bits;
+}
+
 // ---- operands of special form ---------------------------------------------------------------------------------------
 struct Lane { int at; };                               // not an operand: the lane's number
 struct Bit { bool set; operator bool() const { return set; } };       // the lane's bit of a scalar mask

@@ -296,6 +296,9 @@ extern const Entry vector_table[] = {
     V("v_cvt_pk_i16_i32", [](i32 a, i32 b) -> u32 { return (u16)std::clamp(a, -32768, 32767) | (u32)std::clamp(b, -32768, 32767) << 16; }),
     V("v_cvt_i32_i16", [](i16 a) -> i32 { return a; }), V("v_cvt_u32_u16", [](u16 a) -> u32 { return a; }),
     V("v_sat_pk_u8_i16", [](u32 a) -> u32 { return (u32)std::clamp((i32)(i16)a, 0, 255) | (u32)std::clamp((i32)(i16)(a >> 16), 0, 255) << 8; }),
+    V("v_cvt_f32_fp8", [](u32 a) { return widen8<3>(a); }), V("v_cvt_f32_bf8", [](u32 a) { return widen8<2>(a); }),
+    V("v_cvt_pk_f32_fp8", [](u16 a) -> Pair<f32> { return {widen8<3>(a), widen8<3>(a >> 8)}; }), V("v_cvt_pk_f32_bf8", [](u16 a) -> Pair<f32> { return {widen8<2>(a), widen8<2>(a >> 8)}; }),
+    V("v_cvt_pk_fp8_f32", [](f32 a, f32 b) -> u16 { return narrow8<3>(a) | narrow8<3>(b) << 8; }), V("v_cvt_pk_bf8_f32", [](f32 a, f32 b) -> u16 { return narrow8<2>(a) | narrow8<2>(b) << 8; }),
     // ---- two halves, or two floats, at once
     P<f16>("v_pk_add_f16", [](f16 a, f16 b) { return f16((f32)a + (f32)b); }), P<f16>("v_pk_mul_f16", [](f16 a, f16 b) { return f16((f32)a * (f32)b); }),
     P<f16>("v_pk_fma_f16", [](f16 a, f16 b, f16 c) { return fma_(a, b, c); }), P<f16>("v_pk_min_f16", [](f16 a, f16 b) { return least(a, b); }), P<f16>("v_pk_max_f16", [](f16 a, f16 b) { return most(a, b); }),
