@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +20,6 @@ from onnx_bridge.migraphx.kinds import STUB
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime, installed
-
-_KERNELS = {"AMD_COMGR_CACHE": "1", "AMD_COMGR_CACHE_POLICY": "cache_size_bytes=1g"}
-"""The compiler keeps the kernels that it has compiled, by their content."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,7 @@ class GpuCompiler(Rehearsal):
 
     def variables(self, environment: Mapping[str, str], runtime: Runtime) -> dict[str, str]:
         """Return the variables of a process that compiles, with a runtime whose first folder has the stub."""
-        kernels = {**_KERNELS, "AMD_COMGR_CACHE_DIR": str(cache_dir() / "kernels")}
-        variables = {**environment, **kernels, "GPUSTUB_DEVICE": self.architecture.described}
+        variables = {**environment, "GPUSTUB_DEVICE": self.architecture.described, **_kept_kernels(runtime)}
         if runtime.loader is None:
             folders = [str(runtime.library_path[0]), os.environ.get("LD_LIBRARY_PATH", "")]
             variables["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
@@ -125,8 +122,21 @@ def compiler_identity(runtime: Runtime) -> str:
 
 
 def _identity(runtime: Runtime) -> str:
+    return f"{_packages(runtime)} {stub_version()}"
+
+
+def _kept_kernels(runtime: Runtime) -> dict[str, str]:
+    """Return the variables of `hiprtc.cpp`: the compiler, and the folder of what it has compiled."""
+    folder = cache_dir() / "kernels" / re.sub(r"[^\w.-]", "_", _packages(runtime))
+    folder.mkdir(parents=True, exist_ok=True)
+    libraries = (path for place in runtime.library_path for path in sorted(place.glob("libhiprtc.so.*")))
+    real = next((path for path in libraries if path.resolve().name != LIBRARY), "")
+    return {"GPUSTUB_HIPRTC": str(real), "GPUSTUB_KERNELS": str(folder)}
+
+
+def _packages(runtime: Runtime) -> str:
     record = InstallRecord.read(runtime.path)
-    return f"{record.identity if record else runtime.identity} {stub_version()}"
+    return record.identity if record else runtime.identity
 
 
 def _compilers(runtime: Runtime) -> Iterator[Runtime]:

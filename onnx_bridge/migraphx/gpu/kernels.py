@@ -5,11 +5,12 @@ A saved program says which instruction of MIGraphX launches a kernel, what it ta
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,7 +19,8 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 
-_KERNEL = "gpu::code_object"
+_KERNEL, _LIBRARY = "gpu::code_object", re.compile(r"gpu::(?!code_object)")
+_T = TypeVar("_T")
 
 
 class _Launch(msgspec.Struct):
@@ -51,12 +53,14 @@ class Kernel:
         symbol: its name, which MIGraphX makes of the operators in it.
         output: what it computed.
         operands: the kernels that computed what it takes, by their place.
+        calls: MIGraphX's names of the calls of AMD's libraries that computed what it takes.
         instructions: the machine instructions that it executed, each once.
     """
 
     symbol: str
     output: Array
     operands: frozenset[int]
+    calls: frozenset[str]
     instructions: tuple[str, ...]
 
 
@@ -73,19 +77,25 @@ def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Ke
     launches = {name: launch for name, launch in named if launch.output.type != "tuple_type"}
     wanted = [(launch.symbol_name, _extent(launch.output)) for launch in launches.values()]
     answer, written = program.trace(parameters, wanted)
-    operands = _operands(nodes, {name: place for place, name in enumerate(launches)})
+    operands = _sources(nodes, {name: place for place, name in enumerate(launches)})
+    calls = _sources(nodes, {node.output: node.name for node in nodes if _LIBRARY.match(node.name)})
+    launched = zip(launches.items(), answer["executed"], strict=False)
     return [
-        Kernel(launch.symbol_name, _elements(written[str(place)].data, launch.output), operands[name], tuple(executed))
-        for place, ((name, launch), executed) in enumerate(zip(launches.items(), answer["executed"], strict=False))
+        Kernel(
+            launch.symbol_name, _elements(written[str(n)].data, launch.output), operands[name], calls[name], (*lines,)
+        )
+        for n, ((name, launch), lines) in enumerate(launched)
     ]
 
 
-def _operands(nodes: list[_Instruction], places: Mapping[str, int]) -> dict[str, frozenset[int]]:
-    """Return the places of the kernels whose results each instruction takes, directly or through other instructions."""
-    taken: dict[str, frozenset[int]] = {}
+def _sources(nodes: list[_Instruction], known: Mapping[str, _T]) -> dict[str, frozenset[_T]]:
+    """Return what is known of the instructions whose results each takes, directly or through views; kernels end it."""
+    taken: dict[str, frozenset[_T]] = {}
+    kernels = {node.output for node in nodes if node.name == _KERNEL}
     for node in nodes:
-        sources = (({places[name]} if name in places else taken.get(name, frozenset())) for name in node.inputs)
-        taken[node.output] = frozenset().union(*sources)
+        direct = frozenset(known[name] for name in node.inputs if name in known)
+        through = (taken[name] for name in node.inputs if name in taken and name not in known and name not in kernels)
+        taken[node.output] = direct.union(*through)
     return taken
 
 

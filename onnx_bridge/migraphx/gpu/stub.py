@@ -1,5 +1,7 @@
 """The libraries of a GPU, without one: ``hip.cpp`` and ``libraries.cpp``, built for the libraries that need them.
 
+The compiler of kernels is real; ``hiprtc.cpp`` stands before it, and keeps what it compiles.
+
 They are one file with the names of all. It exports each symbol that its clients need, in the version that they ask for;
  what the sources lack raises an exception that names it.
 """
@@ -14,12 +16,13 @@ from pathlib import Path
 from onnx_bridge.core.files.digest import file_digest
 from onnx_bridge.core.native_code import build, digest, kept_folder, run_tool
 
-SOURCES = (Path(__file__).parent / "hip.cpp", Path(__file__).parent / "libraries.cpp")
+SOURCES = tuple(Path(__file__).parent / name for name in ("hip.cpp", "libraries.cpp", "hiprtc.cpp"))
 LIBRARY = "libgpustub.so"
 _NO_MIOPEN = "compiled without MIOpen"
 """What stands in a program instead of MIOpen's choice of a kernel."""
 _PURPOSE = "compiling for a GPU that is not there"
 _LIBRARIES = re.compile(r"lib(amdhip64|MIOpen|rocblas|hipblaslt)\.so")
+_COMPILER, _COMPILER_SYMBOL = "libhiprtc.so", re.compile(r"hiprtc\w+")
 _SYMBOLS = re.compile(r"(__)?hip(?!rtc)|_Z\d+hip|miopen|rocblas_|_ZN13hipblaslt_ext")
 _ABSENT = """\
 [[noreturn]] void absent(const char* symbol);
@@ -66,7 +69,7 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
         link = f"-Wl,-soname,{sonames[0]}", f"-Wl,--version-script={folder / 'versions.map'}"
         options = ["-fvisibility=hidden", f'-DNO_MIOPEN="{_NO_MIOPEN}"', *link]
         build(SOURCES[0], folder / LIBRARY, [*sources, *options], purpose=_PURPOSE)
-        for soname in sonames:
+        for soname in (*sonames, *_kept_compiler(clients)):
             (folder / soname).symlink_to(LIBRARY)
 
     return kept_folder("gpu-stub", "-".join([stub_version(), *(file_digest(client)[:10] for client in clients)]), fill)
@@ -74,12 +77,25 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
 
 def _needed_symbols(clients: Sequence[Path]) -> list[str]:
     """Return the symbols of a GPU's libraries that others import, with ``@VERSION`` if they have one."""
+    return [symbol for symbol in _imported(clients) if _SYMBOLS.match(symbol)]
+
+
+def _imported(clients: Sequence[Path]) -> list[str]:
     printed = [run_tool(["nm", "-D", "--undefined-only", client], _PURPOSE).stdout for client in clients]
-    symbols = dict.fromkeys(line.split()[-1] for text in printed for line in text.splitlines())
-    return [symbol for symbol in symbols if _SYMBOLS.match(symbol)]
+    return [*dict.fromkeys(line.split()[-1] for text in printed for line in text.splitlines())]
+
+
+def _kept_compiler(clients: Sequence[Path]) -> list[str]:
+    """Return the name of the compiler's library, if ``hiprtc.cpp`` has all that others import of it."""
+    known = set(_COMPILER_SYMBOL.findall(SOURCES[-1].read_text()))
+    needed = {symbol for symbol in _imported(clients) if _COMPILER_SYMBOL.match(symbol)}
+    return [name for name in _sonames(clients) if name.startswith(_COMPILER)] if needed <= known else []
 
 
 def _needed_libraries(clients: Sequence[Path]) -> list[str]:
+    return [soname for soname in _sonames(clients) if _LIBRARIES.match(soname)]
+
+
+def _sonames(clients: Sequence[Path]) -> list[str]:
     printed = [run_tool(["readelf", "--dynamic", "--wide", client], _PURPOSE).stdout for client in clients]
-    sonames = dict.fromkeys(soname for text in printed for soname in re.findall(r"\(NEEDED\).*\[(.*)\]", text))
-    return [soname for soname in sonames if _LIBRARIES.match(soname)]
+    return [*dict.fromkeys(soname for text in printed for soname in re.findall(r"\(NEEDED\).*\[(.*)\]", text))]

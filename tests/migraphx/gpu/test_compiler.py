@@ -85,6 +85,31 @@ def test_architectures_are_validated() -> None:
         named_architecture("gpu:gfx924")
 
 
+def test_kernels_are_kept_by_what_is_compiled(
+    gfx942: GpuCompiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "cache_dir", lambda: tmp_path)
+
+    def kept(nodes: str, chosen: GpuCompiler = gfx942) -> tuple[set[Path], bytes]:
+        worker = chosen.worker()
+        program = worker.parse_onnx_buffer(model(nodes))
+        program.compile("gpu")
+        program.save(tmp_path / "program.mxr")
+        worker.close()
+        operators = [op["operator"] for op in main_module(tmp_path / "program.mxr") if op["name"] == "gpu::code_object"]
+        code = bytes(byte & 255 for byte in operators[0]["code_object"])
+        return set(tmp_path.glob("kernels/*/*")), code
+
+    files, code = kept("y = Exp(x)")
+    (file,) = (path for path in files if path.read_bytes() == code)
+    changed = code[:-1] + bytes([code[-1] ^ 1])
+    file.write_bytes(changed)
+    assert kept("y = Exp(x)") == (files, changed)  # it is read
+    others, other = kept("y = Sin(x)")
+    assert other not in (code, changed)
+    assert files < others < kept("y = Exp(x)", replace(gfx942, architecture=ARCHITECTURES["gfx1100"]))[0]
+
+
 _MODULE = """
 __version__ = "2.99.0"
 class Program:
