@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
-from fixtures.suites.gpu import planted
+from fixtures.suites.gpu import faults, planted
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 
@@ -54,7 +54,16 @@ def test_bisect_and_reduce_name_the_node(tmp_path: Path) -> None:
     assert [node.operator for node in fault.nodes] == ["Conv"]
     onnx_bridge.reduce(model(CONV_4D), tmp_path, target=TARGET, pipeline="none")
     assert not list(tmp_path.glob("*.cpp"))
-    assert 'get_target("gpu")' in (tmp_path / "README.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    assert 'get_target("gpu")' in readme
+    assert "LD_PRELOAD" not in readme  # it shows without checks of the heap
+
+
+@pytest.mark.parametrize("name", list(faults.FAULTS))
+def test_the_page_of_faults_says_what_reduce_says(name: str, tmp_path: Path) -> None:
+    fault = faults.FAULTS[name]
+    section = faults.PAGE.read_text().partition(f"## {name}\n\n")[2].partition("\n## ")[0]
+    assert section.strip() == faults.report(name, fault.architectures[0], tmp_path)
 
 
 @pytest.mark.parametrize(("text", "complete"), [(PRODUCT, True), (CONV, False)])
@@ -100,6 +109,17 @@ def test_an_edited_instruction_is_found_in_its_kernel(tmp_path: Path) -> None:
         if any(leg.differs for leg in report.legs):
             break
     assert any("kernel add_sin_kernel" in note and "y[" in note for note in report.notes)
+
+
+def test_a_product_by_the_host_is_named_beside_the_kernel(tmp_path: Path) -> None:
+    """Doubles are multiplied in float32, between two kernels that convert; those of inputs are right."""
+    product = model("(double[2,3] x, double[3,2] w) => (double[2,2] y) { y = MatMul(x, w) }")
+    fault = onnx_bridge.bisect(product, target=TARGET, pipeline="none", host=False).fault
+    assert fault is not None
+    assert fault.kernel is not None
+    assert (fault.kernel.value, fault.kernel.index) == ("y", (0, 0))
+    assert fault.kernel.operands
+    assert all(name.startswith("gpu::") for name in fault.kernel.operands)
 
 
 def test_buckets_are_emulated(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ INSIDE = np.arange(5, dtype=np.float32)
 
 def launched(*kernels: tuple[np.ndarray, set[int]]) -> list[Kernel]:
     return [
-        Kernel(f"k{place}", output, frozenset(after), ("s_endpgm",)) for place, (output, after) in enumerate(kernels)
+        Kernel(f"k{place}", output, frozenset(after), frozenset(), ("s_endpgm",))
+        for place, (output, after) in enumerate(kernels)
     ]
 
 

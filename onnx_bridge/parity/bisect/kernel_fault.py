@@ -1,29 +1,35 @@
 """From outputs of an emulated program that differ to the kernel at fault.
 
 What a kernel computes mostly is a value of the model, in its order or transposed. A kernel is right if its result is
-one of the reference's values, or if a kernel that takes it is right; the first of the others is at fault. Within a
-fusion MIGraphX has values of its own, which nothing can be compared with: kernels that compute such values, and whose
-results the one at fault takes, are named as well.
+one of the reference's values, or if a kernel that takes it is right; the first of the others is at
+fault. Within a fusion MIGraphX has values of its own, which nothing can be compared with: kernels that compute such
+values, and whose results the one at fault takes, are named as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.device import to_tensors
+from onnx_bridge.bundle.device import Device, to_tensors
+from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array, Value
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.kernels import Kernel, kernels
 from onnx_bridge.migraphx.remote_program import RemoteProgram
-from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 
+_MOVING = ("convert_kernel", "contiguous_kernel")
+"""Kernels that only move numbers, or narrow them."""
 _MOST_AXES = 4
 """The most axes, of more than one element, of a value whose transposes are looked at."""
 
@@ -40,7 +46,8 @@ class KernelFault(JsonRecord):
         expected: the reference's number.
         mismatched: how many elements differ.
         elements: how many there are.
-        operands: kernels whose results it takes, and of which nothing is known: the fault may be theirs.
+        operands: kernels, and calls of libraries, whose results it takes, and of which nothing is known: the fault may
+            be theirs.
         instructions: the machine instructions that the kernel executed, each once.
     """
 
@@ -59,7 +66,7 @@ class KernelFault(JsonRecord):
         before = f", or {' or '.join(self.operands)} before it," if self.operands else ""
         return (
             f"the kernel {self.symbol} ({len(self.instructions)} instructions){before} computes {element} as "
-            f"{self.actual:.7g} instead of {self.expected:.7g}, {self.mismatched} of {self.elements} elements: "
+            f"{self.actual:.9g} instead of {self.expected:.9g}, {self.mismatched} of {self.elements} elements: "
             "differs, confirm on hardware"
         )
 
@@ -79,14 +86,45 @@ def kernel_at_fault(
         BridgeError: the program, or the reference, cannot run the sample.
     """
     inside = InsideModel(model, sample)
-    values = inside.values(sample, sorted(inside.names))
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.size}
-    return first_wrong(kernels(program, to_tensors(program, sample)), arrays, tolerances)
+    computed = _arrays(inside.values(sample, sorted(inside.names)))
+    tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
+    constants = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
+    return first_wrong(kernels(program, to_tensors(program, sample)), computed, tolerances, constants | _arrays(sample))
 
 
-def first_wrong(launched: Sequence[Kernel], values: Mapping[str, Array], tolerances: Tolerances) -> KernelFault | None:
-    """Return the first kernel whose result is none of some values; None if each is right, or like none of them."""
-    right = {place for place, kernel in enumerate(launched) if _is_known(kernel.output, values, tolerances)}
+def _arrays(values: Mapping[str, Value]) -> dict[str, Array]:
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray) and value.size}
+
+
+def kernel_of(
+    device: Device, model: ir.Model, sample: Mapping[str, Value], tolerances: Tolerances
+) -> KernelFault | None:
+    """Compile a model for a GPU that is emulated, and return its kernel at fault; None on another device.
+
+    It is None as well if the model cannot be compiled or run, by MIGraphX or the reference.
+    """
+    if isinstance(device.rehearsal, GpuCompiler):
+        with device.worker.limited(device.limits), contextlib.suppress(BridgeError):
+            device.compile(program := device.parse(model, sample))
+            return kernel_at_fault(program, model, sample, tolerances)
+    return None
+
+
+def first_wrong(
+    launched: Sequence[Kernel],
+    values: Mapping[str, Array],
+    tolerances: Tolerances,
+    given: Mapping[str, Array] = MappingProxyType({}),
+) -> KernelFault | None:
+    """Return the first kernel whose result is none of some values; None if each is right, or like none of them.
+
+    What only moves numbers may give one of the inputs and constants, ``given``.
+    """
+    right = set()
+    for place, kernel in enumerate(launched):
+        likely = {**values, **given} if kernel.symbol in _MOVING else values
+        if any(not likeness.wrong.any() for likeness in _likenesses(kernel.output, likely, tolerances)):
+            right.add(place)
     for place in reversed(range(len(launched))):  # those that take a result come later
         if place in right:
             right |= launched[place].operands
@@ -94,52 +132,52 @@ def first_wrong(launched: Sequence[Kernel], values: Mapping[str, Array], toleran
     for place, kernel in enumerate(launched):
         if place in right:
             continue
-        likeliest = min(_mismatches(kernel.output, values, tolerances), key=lambda pair: pair[1].sum(), default=None)
+        likeliest = min(_likenesses(kernel.output, values, tolerances), key=lambda pair: pair.wrong.sum(), default=None)
         if likeliest is None:
             unknown.append(place)
             continue
-        (name, found), wrong = likeliest
-        expected, flat = values[name], int(np.flatnonzero(wrong)[0])
+        expected, flat = likeliest.expected, int(np.flatnonzero(likeliest.wrong)[0])
         return KernelFault(
             kernel.symbol,
-            name,
+            likeliest.name,
             tuple(map(int, np.unravel_index(flat, expected.shape))),
-            float(found.ravel()[flat]),
+            float(likeliest.actual.ravel()[flat]),
             float(expected.ravel()[flat]),
-            int(wrong.sum()),
-            wrong.size,
-            tuple(launched[other].symbol for other in unknown if other in kernel.operands),
+            int(likeliest.wrong.sum()),
+            expected.size,
+            (*(launched[other].symbol for other in unknown if other in kernel.operands), *sorted(kernel.calls)),
             kernel.instructions,
         )
     return None
 
 
-def _is_known(output: Array, values: Mapping[str, Array], tolerances: Tolerances) -> bool:
-    return any(
-        compare({name: array}, {name: values[name]}, tolerances).passed for name, array in _likened(output, values)
-    )
+class _Likeness(NamedTuple):
+    """A result in the form of a value that it may be, and which of its elements differ, one after the other."""
+
+    name: str
+    actual: Array
+    expected: Array
+    wrong: np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def _mismatches(
-    output: Array, values: Mapping[str, Array], tolerances: Tolerances
-) -> Iterator[tuple[tuple[str, Array], np.ndarray]]:
-    """Yield the result in the form of each value, with its name, and which elements differ."""
-    for name, array in _likened(output, values):
-        expected, allowed = values[name], tolerances.of(name, values[name])
-        with np.errstate(all="ignore"):
-            near = np.isclose(array.astype(np.float64), expected.astype(np.float64), allowed.rtol, allowed.atol, True)
-        if not near.all():
-            yield (name, array), ~near.ravel()
-
-
-def _likened(output: Array, values: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Yield a result in the form of each value that it may be: in its order, or transposed."""
+def _likenesses(output: Array, values: Mapping[str, Array], tolerances: Tolerances) -> Iterator[_Likeness]:
     for name, value in values.items():
         if output.size != value.size or (output.dtype.kind in "iub") != (value.dtype.kind in "iub"):
             continue
-        plain = np.asarray(output, value.dtype)
-        yield name, plain.reshape(value.shape)
-        sizes = [size for size in value.shape if size != 1]
-        for axes in itertools.permutations(range(len(sizes))) if len(sizes) <= _MOST_AXES else ():
-            if axes != tuple(range(len(sizes))) and [s for s in output.shape if s != 1] == [sizes[a] for a in axes]:
-                yield name, plain.reshape([sizes[a] for a in axes]).transpose(np.argsort(axes)).reshape(value.shape)
+        narrow = min(output.dtype, value.dtype, key=lambda dtype: dtype.itemsize)  # MIGraphX may compute in it
+        expected = value.astype(narrow)
+        allowed = tolerances.of(name, expected)
+        for actual in _orders(output.astype(narrow), value.shape):
+            numbers, right = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+            with np.errstate(all="ignore"):
+                near = np.isclose(numbers, right, allowed.rtol, allowed.atol, equal_nan=True)
+            yield _Likeness(name, actual, expected, ~near)
+
+
+def _orders(output: Array, shape: Sequence[int]) -> Iterator[Array]:
+    """Yield a result in a shape: in its order, and transposed if that has the shape as well."""
+    yield output.reshape(shape)
+    squeezed, sizes = output.squeeze(), [size for size in shape if size != 1]
+    for axes in itertools.permutations(range(squeezed.ndim)) if squeezed.ndim <= _MOST_AXES else ():
+        if axes != tuple(range(squeezed.ndim)) and [squeezed.shape[axis] for axis in axes] == sizes:
+            yield squeezed.transpose(axes).reshape(shape)

@@ -21,14 +21,13 @@ from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx import worker as workers
-from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.bisect.bisection import Component, Culprit, Fault
 from onnx_bridge.parity.bisect.first_divergence import first_divergence
-from onnx_bridge.parity.bisect.kernel_fault import KernelFault, kernel_at_fault
+from onnx_bridge.parity.bisect.kernel_fault import KernelFault, kernel_of
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.bisect.pass_applications import PassApplications
 from onnx_bridge.parity.reference_runs import run_samples, samples_for
@@ -242,19 +241,16 @@ class FaultLocalizer:
         self, localizer: NodeLocalizer, nodes: Sequence[ir.Node] | None, symptom: Symptom
     ) -> KernelFault | None:
         """Return the kernel that computes nodes, or without them the whole, wrongly, if kernels are emulated."""
-        assert isinstance(localizer.detector, MigraphxDetector)
-        device = localizer.detector.device
-        if not isinstance(device.rehearsal, GpuCompiler) or symptom.outputs is None:
+        detector = localizer.detector
+        assert isinstance(detector, MigraphxDetector)
+        if symptom.outputs is None:
             return None
         self.tell("rehearsal: which kernel")
         for submodel in localizer.whole if nodes is None else localizer.extractor.extract(nodes):
             if symptom.sample not in submodel.numbers:
                 continue
             inputs = submodel.inputs[submodel.numbers.index(symptom.sample)]
-            with device.worker.limited(device.limits):
-                device.compile(program := device.parse(submodel.model, inputs))
-                fault = kernel_at_fault(program, submodel.model, inputs, localizer.detector.tolerances)
-            if fault is not None:
+            if (fault := kernel_of(detector.device, submodel.model, inputs, detector.tolerances)) is not None:
                 return fault
         return None
 

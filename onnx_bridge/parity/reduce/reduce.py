@@ -20,12 +20,13 @@ from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.parity.bisect.bisection import Component
 from onnx_bridge.parity.bisect.bundle_request import cleaned_request
+from onnx_bridge.parity.bisect.kernel_fault import kernel_of
 from onnx_bridge.parity.bisect.localizer import FaultLocalizer
 from onnx_bridge.parity.bisect.node_localizer import NodeLocalizer
 from onnx_bridge.parity.reduce.minimizer import Minimizer, Reproduction, without_metadata
 from onnx_bridge.parity.reduce.reproduction import PROVIDER, Environment, title, write
 from onnx_bridge.parity.submodels.submodels import RunCounts, Submodel
-from onnx_bridge.parity.symptoms.symptom import Symptom
+from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptoms.symptom_detector import MigraphxDetector, first_group
 from onnx_bridge.requests.parity import ReduceRequest
 from onnx_bridge.requests.request import ModelSource
@@ -138,7 +139,8 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
     if isinstance(nodes.detector, MigraphxDetector):
         localizer.tell("the reproduction in a process of its own")
         device = nodes.detector.device
-        unchecked = replace(device, worker=workers.shared(device.worker.runtime))
+        worker = workers.shared(device.worker.runtime) if passes is None else passes.worker()
+        unchecked = replace(device, worker=worker)
         plain = Minimizer(replace(nodes.detector, device=unchecked), runs, localizer.tell)
         without_heap_checks = plain.attempt(minimal.model, {**minimal.sample}, minimal.symptom)
         reproduction = without_heap_checks or minimal
@@ -147,9 +149,15 @@ def _run(model: ModelSource, out: Path, request: ReduceRequest, progress: Progre
         target = "ref behind a stub of HIP" if provider.stubbed else "gpu"
         environment = replace(environment, target=target, provider=provider.environment.version)
         notes = [provider.note, *notes]
-    if isinstance(passes, GpuCompiler):
+    if isinstance(passes, GpuCompiler) and isinstance(nodes.detector, MigraphxDetector):
         environment = replace(environment, target="gpu")
-        notes = [passes.note, *notes]
+        wrong = minimal.symptom.kind is SymptomKind.WRONG
+        kernel = (
+            kernel_of(nodes.detector.device, minimal.model, minimal.sample, nodes.detector.tolerances)
+            if wrong
+            else None
+        )
+        notes = [passes.note, *notes, *([] if kernel is None else [str(kernel)])]
     elif passes is not None and isinstance(nodes.detector, MigraphxDetector):
         whole = Submodel(minimal.model, [{**minimal.sample}], [{**minimal.expected}], [0])
         group = first_group(nodes.detector, [whole])
