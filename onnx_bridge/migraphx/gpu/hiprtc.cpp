@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -94,6 +95,17 @@ int compile(program& p, int count, const char** options)
     p.code.resize(bytes);
     return call("hiprtcGetCode", p.made, p.code.data());
 }
+// Whole, or not at all: threads and processes may keep the same one
+void keep(const std::string& code, const std::string& path)
+{
+    static std::atomic<unsigned> number = 0;
+    const std::string written = path + "." + std::to_string(getpid()) + "." + std::to_string(number++);
+    std::ofstream file(written, std::ios::binary);
+    file.write(code.data(), code.size());
+    file.close();
+    if(not file or std::rename(written.c_str(), path.c_str()) != 0)
+        std::remove(written.c_str());
+}
 } // namespace
 
 API int hiprtcCreateProgram(
@@ -118,9 +130,7 @@ API int hiprtcCompileProgram(program* p, int count, const char** options)
         return 0;
     if(int failed = compile(*p, count, options))
         return failed;
-    const std::string written = path + "." + std::to_string(getpid());
-    std::ofstream(written, std::ios::binary).write(p->code.data(), p->code.size());
-    std::rename(written.c_str(), path.c_str());
+    keep(p->code, path);
     return 0;
 }
 API int hiprtcGetCodeSize(program* p, std::size_t* size) { return *size = p->code.size(), 0; }
