@@ -226,7 +226,9 @@ def _uses(value: ir.Value, *, everything: bool = False) -> Iterator[_Use]:
             yield _Use(node, index, offset, steps == 0, aligned, integer)
             moves = node.op_type in _KEEPING and (index == 0 or node.op_type == "Concat")
             bodies = list(subgraphs(node)) if node.op_type == "Scan" or (node.op_type == "Loop" and index > 1) else []
-            targets = [body.inputs[index] for body in bodies] or node.outputs
+            # counted from the end: before opset 9 Scan has an input more, first, which its body has not
+            places = [(body, index - len(node.inputs) + len(body.inputs)) for body in bodies]
+            targets = [body.inputs[place] for body, place in places if place >= 0] if bodies else node.outputs
             more = 0 if bodies or (moves if everything else _moves(node, index)) else _shift(node, index)
             if more is None or steps == _MAX_STEPS:
                 continue

@@ -446,3 +446,16 @@ def test_dtypes_beyond_numpy_are_named_with_their_package() -> None:
 def test_roles_are_plain_data() -> None:
     found = inputs.specs(model("g (int64[2] mask, float[2] x) => (float[2] y) { y = Neg(x) }"))
     assert [each.role for each in found] == [Mask(), Data()]
+
+
+@pytest.mark.parametrize(("opset", "lengths", "batch"), [(8, '"", ', "1, "), (9, "", "")])
+def test_indices_in_the_body_of_a_scan(opset: int, lengths: str, batch: str) -> None:
+    """Before opset 9 a Scan's first input, the lengths, is none of its body's."""
+    body = "g (int64[2] i) => (float[2] r) { r = Gather(w, i) }"
+    made = ir.from_onnx_text(
+        HEAD.replace("21", str(opset)) + f"g (int64[{batch}3, 2] x) => (float[{batch}3, 2] y) <float[2] w = {{1, 2}}>"
+        f" {{ y = Scan <num_scan_inputs = 1, body = {body}> ({lengths}x) }}"
+    )
+    (sample,) = inputs.generate(made, seed=3)
+    assert set(sample["x"].flat) <= {0, 1}
+    Reference(made).run(sample)
