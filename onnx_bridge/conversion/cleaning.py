@@ -170,7 +170,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
         if close_unfit_branches(cleaned, context):  # of bodies that are main graphs now
             steps += passes.run(cleaned, context, between=verifier)
             cleaned = steps[-1].result.model if steps else model
-        _check_sizes(cleaned)
+        _check_sizes(cleaned, is_open=sizes.is_open)
         notes += closed_branches(cleaned)
     if context.contradictions:
         first, *more = context.contradictions.values()
@@ -196,12 +196,13 @@ def _verifier(model: ir.Model, request: CleanRequest) -> Verifier | None:
     return Verifier(model, request.dims, request.shapes)
 
 
-def _check_sizes(model: ir.Model) -> None:
-    """Raise InputError if the inputs are too small for the model, as a convolution without padding shows."""
+def _check_sizes(model: ir.Model, *, is_open: bool) -> None:
+    """Raise InputError if a size is negative, as of an input that is too small, which may be ``is_open``."""
     for value in values_of(model):
         if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
-            what = f"{value.name} gets the shape {value.shape}: the sizes of the inputs are too small"
-            raise InputError(what, hint="give larger ones with --dim NAME=N or --shape NAME:[…]")
+            what = f"{value.name} gets the shape {value.shape}, in which a size is negative"
+            larger = "give the inputs larger sizes with --dim NAME=N or --shape NAME:[…]"
+            raise InputError(what, hint=larger if is_open else None)
 
 
 def check_ranks(model: ir.Model) -> None:

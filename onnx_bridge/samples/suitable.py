@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +17,7 @@ from onnx_bridge.samples.roles import Data, Dim
 from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 
+_Run = TypeVar("_Run")
 _TRIED = 4
 """The number of samples that are generated for each, if the reference may refuse some."""
 _FACTORS = (None, 1, 16, 256)
@@ -49,6 +52,26 @@ def suitable(
     generated = samplers.generate(wanted, seed=seed, samples=samples * _TRIED, dims=dims)
     taken = list(itertools.islice(filter(takes, generated), samples))
     return taken if len(taken) == samples else generated[:samples]
+
+
+def run_suitable(
+    samples: Sequence[Sample], run: Callable[[Sequence[Sample]], Sequence[_Run]], refusal: type[Exception]
+) -> tuple[list[Sample], list[_Run]]:
+    """Run samples, or, if they are refused, one whose integers are 1, or 0; returns what was run, and the results.
+
+    The integers may be out of a range that the model does not show.
+    """
+    try:
+        return list(samples), list(run(samples))
+    except refusal:
+        integers = {
+            name for name, value in samples[0].items() if isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+        }
+        for number in (1, 0) if integers else ():
+            sample = {**samples[0], **{name: np.full_like(samples[0][name], number) for name in integers}}
+            with contextlib.suppress(refusal):
+                return [sample], list(run([sample]))
+        raise
 
 
 def livelier(

@@ -21,15 +21,20 @@ from passes.graphs.traversal import has_subgraphs, operands_of
 from passes.shapes.fatal import FatalInference
 from passes.shapes.inference import FAILURES, ask_node
 
-_POSITIVE = ("dilations", "group", "kernel_shape", "num_groups", "output_height", "output_width", "size", "strides")
-"""Attributes of ONNX's operators of which each number is at least 1, which inference does not always check."""
+_POSITIVE = {
+    "dilations", "group", "hidden_size", "kernel_shape", "kv_num_heads", "num_groups", "num_heads", "output_height",
+    "output_width", "size", "strides",
+}  # fmt: skip
+"""Attributes of which each number is at least 1, which inference does not always check."""
+_UNSET = {"RotaryEmbedding"}
+"""Operators that take 0 for a number that is not given."""
 
 
 def check_nodes(nodes: Iterable[ir.Node], scope: Scope, *, sized: bool = False) -> None:
-    """Check nodes of ONNX's own operators, to the extent that the types of their inputs are known.
+    """Check nodes of ONNX's and ONNX Runtime's operators, to the extent that the types of their inputs are known.
 
     Args:
-        nodes: the nodes after inference; those of other operators are not checked.
+        nodes: the nodes after inference; of those of ONNX Runtime's operators, some attributes are checked.
         scope: the main graph or function that contains them.
         sized: whether the sizes of inputs are checked as well; otherwise, nodes of whose outputs inference has found
             the ranks are known to be valid.
@@ -38,17 +43,18 @@ def check_nodes(nodes: Iterable[ir.Node], scope: Scope, *, sized: bool = False) 
         InputError: a node is invalid.
     """
     for node in nodes:
+        problem = _not_positive(node) if node.domain == "com.microsoft" and is_plain(node, scope) else ""
         if node.domain == "" and onnx.defs.has(node.op_type, scope.opset(), "") and is_plain(node, scope):
             doubtful = sized or any(value.shape is None or value.is_graph_output() for value in node.outputs)
             problem = _not_positive(node) or (_refusal(node, scope, sized) if doubtful else "") or _too_large(node)
-            if problem:
-                raise InputError(f"{node.op_type} is not valid: {problem}", where=f"node {node.name}")
+        if problem:
+            raise InputError(f"{node.op_type} is not valid: {problem}", where=f"node {node.name}")
 
 
 def _not_positive(node: ir.Node) -> str:
-    for name in _POSITIVE:
-        attribute = node.attributes.get(name)
-        if attribute is not None and attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+    for name in sorted(_POSITIVE.intersection(() if node.op_type in _UNSET else node.attributes)):
+        attribute = node.attributes[name]
+        if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
             numbers = [attribute.value] if attribute.type == ir.AttributeType.INT else list(attribute.value)
             if any(number < 1 for number in numbers):
                 return f"{name} is {attribute.value}, and must be positive"

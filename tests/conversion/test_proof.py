@@ -53,6 +53,14 @@ def model(tmp_path: Path) -> Path:
 SIZES = {"N": 4, "H": 96, "W": 96}
 
 
+def test_integers_that_the_reference_takes(runtime: Runtime, tmp_path: Path) -> None:
+    """Generated indices are below the number of rows, and twice as large afterwards."""
+    text = "(int64[2] i, float[3] x) => (float[2,3] y) { j = Add(i, i) r = Gather(w, j) y = Mul(r, x) }"
+    path = write(tmp_path / "m.onnx", text, w=np.arange(9).reshape(3, 3))
+    assert onnx_bridge.convert(path, tmp_path / "out", target="ref").proof.level is Proof.RUN
+    assert onnx_bridge.check(path).unproven == ()
+
+
 BLIND = "(float[1,3,16,16] x) => (float[1,4,14,14] y) { c = Conv(x, w, b) y = Sigmoid(c) }"
 NOTHING = "the same numbers on all inputs that were generated"
 

@@ -27,7 +27,7 @@ from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.samples.roles import Dim
-from onnx_bridge.samples.suitable import frozen_values, livelier, suitable
+from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, limited
 from passes.isolation.memory import available_bytes
@@ -118,8 +118,11 @@ class _Comparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
         shapes = {tensor.name: tensor.shape for tensor in bundle.inputs}
-        samples = [dict(sample) for sample in self.samples(shapes)]
-        expected: list[Sample] = [*self.reference(samples)]
+        samples, expected = [dict(sample) for sample in self.samples(shapes)], list[Sample]()
+        if self.original.samples:
+            expected += self.reference(samples)
+        else:
+            samples, expected = run_suitable(samples, self.reference, NoReferenceRun)
         arrays = [array for outputs in expected for array in flat(outputs).values()]
         if all(map(_is_nan, arrays)):
             raise Unprovable("the reference returns NaN alone")

@@ -87,6 +87,11 @@ class ChosenSizes:
         return replace(self.request, dims={**self.request.dims, **named}, shapes={**self.request.shapes, **shapes})
 
     @property
+    def is_open(self) -> bool:
+        """Whether any size of an input may be chosen."""
+        return bool(self._free.names)
+
+    @property
     def notes(self) -> list[str]:
         """Sentences for the user."""
         notes = []

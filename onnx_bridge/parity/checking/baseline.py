@@ -43,7 +43,7 @@ from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.suitable import frozen_values, livelier
+from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable
 from passes.graphs.quantization import is_quantized
 
 Outputs = Sequence[Mapping[str, Value]]
@@ -98,7 +98,14 @@ class Baseline:
         model = models.load(original)
         frozen = frozen_values(model, bundle.manifest.request.freeze)
         samples = samples_for(request, bundle.specs, model, lambda sample: reference.run({**sample, **frozen}))
-        truth = run_samples(reference, [{**sample, **frozen} for sample in samples], "reference", tell)
+
+        def run(samples: Sequence[Sample]) -> list[Mapping[str, Value]]:
+            return run_samples(reference, [{**sample, **frozen} for sample in samples], "reference", tell)
+
+        if request.generated_seed is None:
+            truth = run(samples)
+        else:
+            samples, truth = run_suitable(samples, run, InputError)
         device, cleaning = tolerances_of_bundle(request, bundle)
         cleaned = [] if bundle.model_path is None else [models.load(bundle.model_path)]
         presets, said = output_presets(computed_precisions(model, *cleaned), reference.output_names)

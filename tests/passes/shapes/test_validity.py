@@ -55,6 +55,20 @@ def test_invalid_nodes(name: str, shape: str) -> None:
     assert str(caught.value.where).startswith("node ")
 
 
+@pytest.mark.parametrize(
+    "row",
+    ["com.microsoft.MultiHeadAttention<num_heads = 0>(x, x, x)", "GRU<hidden_size = 0>(x, w, w)",
+     "com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 0>(x, x, x, , , l, l)"],
+)  # fmt: skip
+def test_numbers_of_heads(row: str) -> None:
+    """Rules would divide by them, and MIGraphX does."""
+    head = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]> g (float[1,2,8] x, float[1,3,8] w, int32[1] l'
+    for node, refused in ((row, True), ("com.microsoft.RotaryEmbedding<num_heads = 0>(x, p, w, w)", False)):
+        source = ir.from_onnx_text(f"{head}, int64[1] p) => (y) {{ y = {node} }}")
+        with pytest.raises(InputError, match=" is not valid: .* is 0") if refused else contextlib.nullcontext():
+            Pipeline.parse("infer-shapes").run(source)
+
+
 @rewrite("Slice")
 def divide_by_step(node: ir.Node, edit: Edit) -> Replacement:
     """Divide by the step."""
