@@ -266,6 +266,21 @@ def test_raw_some_of_these_fail(runtime: Runtime, tmp_path: Path) -> None:
         shared(runtime=runtime).session(model)
 
 
+@pytest.mark.parametrize(("inside", "hidden"), [(2.9999998, False), (3.0, True)])
+def test_a_difference_behind_a_tie_is_none(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: float, hidden: bool
+) -> None:
+    text = HEAD + "(float[4] x, float[4] c) => (float[4] y) { h = Mul(x, c) f = Floor(h) y = Mul(f, c) }"
+    model = ir.from_proto(parser.parse_model(text))
+    sample = {"x": np.arange(4, dtype=np.float32), "c": np.ones(4, np.float32)}
+    trial = Trial.of(model, shared(runtime=runtime), [sample], tmp_path)
+    session = trial.session(model)
+    y, h = np.array([0, 1, 2, 2], np.float32), np.array([0, 1, 2, inside], np.float32)
+    monkeypatch.setattr(session, "run", lambda _: {"y": y})
+    monkeypatch.setattr(Trial, "run", lambda *_: {"y": y, "f": y, "h": h})
+    assert (trial.difference(session) is not None) is hidden
+
+
 @pytest.mark.parametrize("quantized", [False, True])
 def test_a_quantized_model_may_round_otherwise_next_to_a_tie(tmp_path: Path, quantized: bool) -> None:
     between = "q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)" if quantized else "y = Mul(x, s)"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.bundle.device import InsideDevice
 from onnx_bridge.core.delta_debug import bisect_first
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import file_digest
@@ -17,6 +18,7 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
 from onnx_bridge.provider.provider import CACHE_OPTION, Calls, Provider, ProviderError, Session, SessionOptions
 from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
@@ -109,7 +111,10 @@ class Trial:
         return self.open(model, scalars=scalars)[1]
 
     def difference(self, session: Session, *, scalars: bool = True) -> str | None:
-        """Return how outputs of a session differ from the reference's on the samples that this takes."""
+        """Return how outputs of a session differ from the reference's on the samples that this takes.
+
+        A difference is judged as `check` judges it: it counts only if the reference determines the output.
+        """
         assert isinstance(session.model, Path)
         reference = Reference(session.model)
         for sample in self.samples:
@@ -122,10 +127,22 @@ class Trial:
             session.runs.append((given, outputs))
             if not scalars:
                 outputs = {name: shaped_as(output, expected[name]) for name, output in outputs.items()}
-            for output in compare(outputs, expected, self.tolerances).outputs:
-                if not output.passed:
+            compared = compare(outputs, expected, self.tolerances)
+            if not compared.passed:
+                model = models.load(session.model)
+                judge = Judge(model, self.tolerances, session=reference)
+                compared = judge.judge(outputs, expected, given, InsideDevice(model, self))
+            for output in compared.outputs:
+                if output.differs:
                     return f"output {output.name}: {output.reason}"
         return None
+
+    def run(self, model: ir.Model, inputs: Mapping[str, Value], expected: Mapping[str, Value]) -> dict[str, Value]:
+        """Run a model in a session, its scalars shaped as expected ones; raises ProviderError, NativeFailure."""
+        path = self.folder / "inside.onnx"
+        models.save(model, path)
+        outputs = self.provider.session(path).run(inputs)
+        return {name: shaped_as(output, expected[name]) for name, output in outputs.items()}
 
     def _written(self, model: ir.Model) -> Path:
         """Write a model, and return its file, which is named after its content; external data are beside it."""
