@@ -4,9 +4,11 @@
 
 The provider claims nodes by operator and element type, never a Scan, and nothing at all of a graph in which it does not
 claim more than ten nodes. So the body of the Scan, which runs once, has a dozen nodes with sequences beside the hidden
-ones; a graph within these, as of If and Loop, is offered to the provider as well, and has its own dozen. What the nodes
-take is an input of the Scan: the provider crashes on values of its own that a body captures. Around the Scan nothing
-changes: it counts as a single node, whatever it holds.
+ones; a graph within these, as of If and Loop, is offered to the provider as well, and has its own dozen. Branches may
+be left open: then the provider runs them, and the CPU only chooses. The body of a Loop may not: ONNX Runtime forgets
+the sizes of its inputs, so that it would be compiled in a run, and not kept. What the nodes take is an input of the
+Scan: the provider crashes on values of its own that a body captures. Around the Scan nothing changes: it counts as a
+single node, whatever it holds.
 
 The provider returns a scalar as (1,). That is what an input of a Scan has to be, within which it is a scalar again; so
 the scalars that a model returns go through a Scan as well.
@@ -37,12 +39,13 @@ def is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
 
 
-def hide(nodes: Sequence[ir.Node], scope: Scope) -> bool:
+def hide(nodes: Sequence[ir.Node], scope: Scope, is_open: Collection[str] = ()) -> bool:
     """Bring nodes of the main graph into the form that the provider leaves to the CPU, as one node.
 
     Args:
         nodes: in topological order; what lies between them is among them.
         scope: the scope of the main graph.
+        is_open: the names of nodes within whose graphs nothing is hidden.
 
     Returns:
         Whether it was possible: what enters and leaves a Scan are tensors, and those that leave it have a known rank.
@@ -58,7 +61,7 @@ def hide(nodes: Sequence[ir.Node], scope: Scope) -> bool:
     if not all(value.shape is not None and value.shape.is_static() and is_tensor(value) for value in states):
         return False
     for node in nodes:
-        for inner in subgraphs(node):
+        for inner in () if node.name in is_open else subgraphs(node):
             _fill(inner, scope)
     made = _Made(scope)
     computed = [value for value in taken if scope.constant(value) is None and not value.is_initializer()]

@@ -194,7 +194,7 @@ def test_a_model_too_large_to_run_is_placed_and_has_a_witness_of_the_provider(
     [
         ("(float[3,5] x) => (float[3,5] y, float s) { y = Shrink(x) s = ReduceSum<keepdims = 0>(y) }", "(1,)"),
         ("(float[3,5] x, int64[3] t) => (float l) { l = NegativeLogLikelihoodLoss(x, t) }", "(1,)"),
-        ("(float[3,5] x) => (int64[2,N] y) { z = Exp(x) y = NonZero(z) }", "NonZero"),
+        ("(float[3,5] x) => (int64[2,N] y) { z = Relu(x) y = NonZero(z) }", "NonZero"),
         ("(float[3,5] x) => (float[K] y) { z = Exp(x) y = Unique(z) }", "Unique"),
     ],
 )
@@ -215,6 +215,35 @@ def test_the_provider_is_named_if_it_is_the_judge(runtime: Runtime, tmp_path: Pa
     assert onnx_bridge.convert(model, tmp_path / "whole", application="onnxruntime").manifest.host_reasons() == ""
     bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", pipeline="none")
     assert f"{node.judge} rejects it" in bundle.manifest.host_reasons()
+
+
+@pytest.mark.parametrize(
+    ("inner", "programs"),
+    [
+        ("b = MatMul(a, z) c = MatMul(b, z) o = Tanh(c)", 3),
+        ("s = ReduceSum<keepdims = 0>(x) b = MatMul(a, z) c = MatMul(b, z) o = Mul(c, s)", 1),
+        ("s, i = Unique(x) r = Size(s) b = MatMul(a, z) c = MatMul(b, z) f = Cast<to = 1>(r) o = Mul(c, f)", 1),
+    ],
+)
+def test_branches_stay_on_the_provider_if_all_in_them_is_right(
+    runtime: Runtime, tmp_path: Path, inner: str, programs: int
+) -> None:
+    text = HEAD + (
+        "(float[30,64] x, float[64,64] z) => (float[30,64] y) { m = ReduceSum<keepdims = 0>(x) k = Greater(m, q)"
+        f" y = If(k)<then_branch = t () => (float[30,64] o) {{ a = MatMul(x, z) {inner} }},"
+        " else_branch = u () => (float[30,64] p) { d = MatMul(x, z) p = Exp(d) }> }"
+    )
+    model = written(text, tmp_path / "model.onnx")
+    bundle = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime")
+    (partition,) = bundle.program.info.partitions
+    assert partition.session is not None and partition.session.programs == programs
+    assert partition.session.calls == {"load": programs, "parse": 0, "compile": 0}
+    (file,) = bundle.path.glob("*.onnx")
+    session, reference = shared(runtime=runtime).session(file), Reference(model)
+    numbers = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32) / 8
+    for sign in (1, -1):
+        sample = {"x": sign * np.abs(numbers[:30]), "z": numbers}
+        assert compare(session.run(sample), reference.run(sample)).passed
 
 
 @pytest.mark.parametrize("case", FAILING)

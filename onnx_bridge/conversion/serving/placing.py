@@ -3,6 +3,8 @@
 A node is hidden if MIGraphX, or the provider, cannot run it, or if its shapes depend on the data; then the whole model
 is asked. If no session can be created, or an output is wrong, the first node is hidden with which it is so: the model
 up to that node fails, and up to the one before it does not.
+
+The branches of a hidden If are left to the provider if they are worth it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.core.doubts import Doubts
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import Scope
-from passes.probing.partition import Side, hosted, is_constant, plan
+from passes.graphs.traversal import with_nested
+from passes.probing.node_verdicts import NodeVerdicts
+from passes.probing.partition import Side, can_cross, hosted, is_constant, plan
 from passes.rewriting.base import Context, Verdict
 from passes.specialize.convert_opset import ConvertOpset
 
@@ -89,10 +93,12 @@ class _Learned(JsonRecord):
     Attributes:
         reasons: why nodes failed in sessions, by name.
         kept: the names of the last nodes of runs that are kept.
+        closed: whether sessions in which branches are left to the provider are not right.
     """
 
     reasons: dict[str, str] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
+    closed: bool = False
 
     @classmethod
     def read(cls, file: Path) -> _Learned:
@@ -105,11 +111,13 @@ class _Placing:
     def __init__(self, model: ir.Model, verdicts: ProbedRuntime, trial: Trial, learned: _Learned) -> None:
         self.model, self.verdicts, self.trial, self.learned = model, verdicts, trial, learned
         self.reasons: dict[str, str] = {}
+        self.open: set[str] = set()
 
     def run(self) -> Placed:
         judged = judge(self.model, self.verdicts)
         self.reasons = {str(node.name): why for node, why in hosted(self.model, judged.reasons).items()}
         self.reasons |= self.learned.reasons
+        self.open = set() if self.learned.closed else self._worthy_branches()
         while True:
             model, hidden = self._hidden()
             self._keep_runs(model, lambda run: run[-1].name in self.learned.kept)
@@ -118,6 +126,9 @@ class _Placing:
                 break
             if self.learned.kept:
                 self.learned.kept = []
+                continue
+            if self.open:
+                self.open, self.learned.closed = set(), True
                 continue
             nodes = [node for node in model.graph if HIDDEN not in node.metadata_props and not is_constant(node)]
             if self._converted():
@@ -136,6 +147,20 @@ class _Placing:
             model, served = self._with_kept_runs(model, served)
         known = {node: verdicts[str(node.name)] for node in model.graph if str(node.name) in verdicts}
         return Placed(model, served, {name: why for name, why in self.reasons.items() if name in hidden}, known)
+
+    def _worthy_branches(self) -> set[str]:
+        """Return the names of the hidden Ifs whose branches are right, and worth it.
+
+        Sessions run only the branches that samples choose, so all nodes in them are judged.
+        """
+        verdicts, names = NodeVerdicts(self.verdicts, Scope(self.model, self.model.graph)), set()
+        for node in self.model.graph:
+            if str(node.name) not in self.reasons or node.op_type != "If" or estimate(node) < _WORTH:
+                continue
+            inner = [part for part in with_nested([node]) if part is not node and not is_constant(part)]
+            if all(map(_can_be_claimed, inner)) and not verdicts.failing_nodes(inner):
+                names.add(str(node.name))
+        return names
 
     def _on_cpu(self) -> tuple[ir.Model, Served]:
         """Return a copy of the model of which the provider claims nothing, and its session; raises InputError."""
@@ -165,7 +190,7 @@ class _Placing:
             return self._hidden()
         names: set[str] = set()
         for partition in plan(model, reasons).partitions:
-            if partition.side is Side.HOST and hide(partition.nodes, scope):
+            if partition.side is Side.HOST and hide(partition.nodes, scope, self.open):
                 names |= {str(node.name) for node in partition.nodes}
         shape_scalars({str(node.name) for node in model.graph}, scope)
         return model, names | self.reasons.keys()
@@ -194,6 +219,11 @@ class _Placing:
         scope, unclaimed = Scope(model, model.graph), self.reasons.keys()
         claimed = runs(model.graph, lambda node: node.name not in unclaimed and node.op_type != "Scan")
         return [str(run[-1].name) for run in list(claimed) if is_kept(run) and keep(run, scope)]
+
+
+def _can_be_claimed(node: ir.Node) -> bool:
+    """Return whether all results have static shapes, and none is a scalar: the provider returns these as (1,)."""
+    return all(can_cross(value) and not _is_scalar(value) for value in node.outputs if value.name)
 
 
 def _is_scalar(value: ir.Value) -> bool:
