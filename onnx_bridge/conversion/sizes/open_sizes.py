@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import onnx_ir as ir
 
@@ -21,6 +21,8 @@ from onnx_bridge.conversion.sizes.size_search import SizeSearch
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
+from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.roles import Choice
 from passes.rewriting.base import Context
 from passes.shapes.open_sizes import Impossible, OpenDims, OpenSizes
 
@@ -133,7 +135,10 @@ class ChosenSizes:
             return self._free.conflict(self._resized(changed).all)
 
         default, batch = self.sizes.default, self._free.batch_names()
-        searches = (SizeSearch(sizes, batch, self._runs, conflict) for sizes in (default, {**self._given, **default}))
+        free = (default, {**self._given, **default})
+        compares = any(isinstance(spec.role, Choice) for spec in samplers.specs(self.model))
+        runs = [partial(self._runs, every=every) for every in ((True, False) if compares else (False,))]
+        searches = (SizeSearch(sizes, batch, run, conflict) for sizes in free for run in runs)
         return next(filter(None, (search.result() for search in searches)), None)
 
     @cached_property
@@ -148,8 +153,8 @@ class ChosenSizes:
     def _resized(self, changed: Mapping[str, int]) -> OpenSizes:
         return self._free.sizes(self.request.default_dim or 1, {**self._given, **self.sizes.default, **changed})
 
-    def _runs(self, changed: Mapping[str, int]) -> bool:
-        """Return whether the reference runs the model if some dimensions have other sizes."""
+    def _runs(self, changed: Mapping[str, int], *, every: bool) -> bool:
+        """Return whether the reference runs the model if some dimensions have other sizes, or every branch of it."""
         sizes = self._resized(changed)
         if self._free.too_small(sizes.all) is not None:
             return False
@@ -159,7 +164,7 @@ class ChosenSizes:
         named = {name: size for name, size in sizes.all.items() if name in self._free.symbols}
         shapes |= self._free.shapes_of_unnamed(sizes.all)
         freezing(replace(self.request, dims=named, shapes=shapes)).run(model, Context())
-        return is_quick(model) and refusal(model) is None
+        return is_quick(model) and refusal(model, every=every) is None
 
 
 def _options(sizes: Mapping[str, int | str], shapes: Mapping[str, Sequence[int]]) -> str:

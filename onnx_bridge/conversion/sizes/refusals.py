@@ -41,19 +41,24 @@ def is_quick(model: ir.Model) -> bool:
     return sum(map(math.prod, shapes)) <= _MOST_ELEMENTS and sum(map(estimate, model.graph)) <= _MOST_WORK
 
 
-def refusal(model: ir.Model) -> OnnxRuntimeError | None:
-    """Return why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known."""
+def refusal(model: ir.Model, *, every: bool = False) -> OnnxRuntimeError | None:
+    """Return why ONNX Runtime does not run a model on generated values; None if it does, or if that is not known.
+
+    Args:
+        model: a model with sizes.
+        every: whether it must run on all values that the model compares an input with, which select branches.
+    """
     if not all(map(can_cross, required_inputs(model))) or not is_quick(model):
         return None
-    error = _error(model, model)
+    error = _error(model, model, every)
     if error is not None and error.reason is Reason.OTHER:  # its own inference of fixed sizes may be to blame
         loose = model.clone()
         forget_sizes(loose.graph.inputs)
-        error = _error(loose, model)
+        error = _error(loose, model, every)
     return error if error is not None and error.reason in (Reason.RUN_FAILED, Reason.OTHER) else None
 
 
-def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
+def _error(model: ir.Model, sized: ir.Model, every: bool) -> OnnxRuntimeError | None:
     """Return why ONNX Runtime does not run a model on values for its sized form; None if it does, or cannot tell."""
     refused: OnnxRuntimeError | None = None
     try:
@@ -64,8 +69,11 @@ def _error(model: ir.Model, sized: ir.Model) -> OnnxRuntimeError | None:
                 reference.run(sample)
             except OnnxRuntimeError as error:
                 refused = refused or error
+                if every:
+                    break
             else:
-                return None
+                if not every:
+                    return None
     except OnnxRuntimeError as error:
         return error
     except BridgeError:

@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 import onnx_bridge
+from onnx_bridge.conversion.sizes.open_sizes import OpenSizesError
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
@@ -168,3 +169,15 @@ def test_a_window_in_a_branch_that_is_larger_than_its_input(
     np.testing.assert_allclose(bundle({"x": x, "sr": np.array(8000)})["y"], np.full((batch, 1, 1), 8))
     cleaned = onnx.load(str(bundle.model_path))
     assert [node.op_type for node in cleaned.graph.node].count("Conv") == 1
+
+
+def test_the_size_that_is_advised_fits_each_branch(runtime: Runtime, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 1, n] x, int64 sr) => (float[1, 1, l] y) <
+        float[1, 1, 9] wide = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1, 1, 3] narrow = {1, 2, 3}, int64 k = {16000}> {
+        c = Equal (sr, k) y = If (c) <
+            then_branch = a () => (float[1, 1, o] t) { t = Conv <strides = [8]> (x, wide) },
+            else_branch = b () => (float[1, 1, p] e) { e = Conv <strides = [8]> (x, narrow) }> }"""
+    onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
+    with pytest.raises(OpenSizesError) as error:
+        onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref")
+    assert error.value.advised == {"n": 9}
