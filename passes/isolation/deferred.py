@@ -33,7 +33,7 @@ class _DeferredModule(ModuleType):
         return getattr(module, name)
 
 
-_COLLECT = 50_000
+_COLLECT = 200_000
 """The number of new objects after which garbage is collected. By default it is 700, which takes a tenth of the time of
 cleaning: a model is made of many objects, few of which are garbage."""
 
