@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 Fails = Callable[[int, int], bool | None]
 _OVERLAP = 8
-"""How far apart the items of a failure may be for the quick search."""
+"""The largest distance between the items of a failure for the quick search."""
 """A predicate: True if the interval [start, stop) fails, False if it does not, None if that is unknown."""
 
 

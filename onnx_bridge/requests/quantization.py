@@ -23,7 +23,7 @@ else:
     Validate = Annotated[Any, "Callable[[nn.Module], float]"]
 
 Learnt = Literal["tqt", "lsq"]
-"""What learns scales: thresholds of powers of two (Jain et al. 2020), or step sizes (Esser et al. 2020)."""
+"""The learners of scales: thresholds of powers of two (Jain et al. 2020), or step sizes (Esser et al. 2020)."""
 _LEARNT_FOR = {"tqt": "int8-pow2", "lsq": "int8"}
 Mode = Literal["fx", "eager"]
 

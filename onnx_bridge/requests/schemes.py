@@ -98,7 +98,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a quantizer of ONNX graphs is asked to do, besides the files and the data.
+    """The task of a quantizer of ONNX graphs, besides the files and the data.
 
     Attributes:
         scheme: the name of the scheme.

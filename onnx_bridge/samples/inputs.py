@@ -49,7 +49,7 @@ class TensorSpec:
 
     @property
     def may_select(self) -> bool:
-        """Whether it may select a branch: another value may run if one does not."""
+        """True if it may select a branch: another value may run if one does not."""
         return isinstance(self.role, Choice) or (self.dtype == np.bool_ and all(dim == 1 for dim in self.shape or ()))
 
 

@@ -32,9 +32,9 @@ SESSION_FOLDERS = ("cache/", "triton/")
 """The files for applications, which a conversion for ONNX Runtime writes beside a bundle, and its folders."""
 CACHE = "cache"
 _RECORD, _MOST = "made.json", 1 << 16
-_FILL = "`python run.py` beside the card fills the cache"
+FILL_COMMAND = "`python run.py` beside the card fills the cache"
 _PARTS = ("by a wheel that was built with another MIGraphX", "for another graph", "for another GPU", "for other sizes")
-"""What programs are whose names differ in one part from one that is looked for."""
+"""Descriptions of programs whose names differ in one part from one that is looked for, by part."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,9 @@ def check_sessions(folder: Path, manifest: Manifest, changed: Collection[str]) -
     missing = wanted - set(there)
     check.notes.append(f"the cache has {len(wanted) - len(missing)} of the {len(wanted)} programs of all sessions")
     if not there:
-        check.notes.append(f"the cache is empty or missing: the first session would compile for minutes; {_FILL}")
+        check.notes.append(
+            f"the cache is empty or missing: the first session would compile for minutes; {FILL_COMMAND}"
+        )
         return check
     stale = [program.model[0].file for program in manifest.programs if program.model[0].file in changed]
     if stale:
@@ -114,10 +116,12 @@ def check_sessions(folder: Path, manifest: Manifest, changed: Collection[str]) -
         check.notes.append("the cache has no record of the options that its programs were compiled with")
     elif settings is not None and record.provider != settings.provider:
         what = f"its programs were compiled with the options {record.provider}, and session.json has"
-        check.unfit = f"{what} {settings.provider}: they would be run all the same; {_FILL} anew"
+        check.unfit = f"{what} {settings.provider}: they would be run all the same; {FILL_COMMAND} anew"
     if check.unfit is None and missing:
         causes = dict.fromkeys(_cause(name, set(there) - wanted) for name in sorted(missing))
-        check.unfit = f"{len(missing)} programs would be compiled at the first request: {'; '.join(causes)}; {_FILL}"
+        check.unfit = (
+            f"{len(missing)} programs would be compiled at the first request: {'; '.join(causes)}; {FILL_COMMAND}"
+        )
     if check.unfit is None:
         check.unfit = _unreadable(folder, manifest, provider, record)
     if record is not None:
@@ -185,4 +189,4 @@ def _unreadable(folder: Path, manifest: Manifest, provider: Provider, record: Ca
     if not replaced:
         return None
     what = f"MIGraphX {provider.runtime.version} cannot load {len(replaced)} programs, and compiles them again"
-    return f"{what}: they were made by another version, or are damaged; {_FILL}"
+    return f"{what}: they were made by another version, or are damaged; {FILL_COMMAND}"

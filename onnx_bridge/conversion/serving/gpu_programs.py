@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.bundle.files.sessions import CACHE, CacheRecord, write_record
+from onnx_bridge.bundle.files.sessions import CACHE, FILL_COMMAND, CacheRecord, write_record
 from onnx_bridge.conversion.serving.session import PROVIDER_OPTIONS
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
@@ -23,8 +23,6 @@ from onnx_bridge.provider.provider import CACHE_OPTION, Provider, ProviderError,
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.failure import NativeFailure
 
-_FILLED_BESIDE_THE_CARD = "`python run.py` beside the card fills the cache"
-
 
 def add_gpu_programs(bundle: Bundle, request: ConvertRequest) -> Bundle:
     """Compile the programs of all sessions of a bundle if the request names an architecture, and note what was done."""
@@ -32,7 +30,7 @@ def add_gpu_programs(bundle: Bundle, request: ConvertRequest) -> Bundle:
     if isinstance(compiler, GpuCompiler):
         note = _filled(bundle, compiler)
     elif gpu_architecture() is None:
-        note = f"without a GPU there are no programs for it here: {_FILLED_BESIDE_THE_CARD}"
+        note = f"without a GPU there are no programs for it here: {FILL_COMMAND}"
     else:
         return bundle
     manifest = replace(bundle.manifest, notes=[*bundle.manifest.notes, note])
@@ -50,12 +48,12 @@ def _filled(bundle: Bundle, compiler: GpuCompiler) -> str:
                 options = SessionOptions(provider={CACHE_OPTION: temporary})
                 provider.session(bundle.path / program.model[0].file, options)
         except (ProviderError, NativeFailure) as error:
-            return f"no programs for {name}, which it is not compiled for here: {error.what}; {_FILLED_BESIDE_THE_CARD}"
+            return f"no programs for {name}, which it is not compiled for here: {error.what}; {FILL_COMMAND}"
         finally:
             provider.close()
         programs = sorted(Path(temporary).iterdir())
         if not all(map(has_all_kernels, programs)):
-            return f"no programs for {name}: convolutions lack MIOpen's kernels; {_FILLED_BESIDE_THE_CARD}"
+            return f"no programs for {name}: convolutions lack MIOpen's kernels; {FILL_COMMAND}"
         cache.mkdir(exist_ok=True)
         for program_file in programs:
             shutil.move(program_file, cache / program_file.name)

@@ -90,7 +90,7 @@ class ChosenSizes:
 
     @property
     def is_open(self) -> bool:
-        """Whether any size of an input may be chosen."""
+        """True if any size of an input may be chosen."""
         return bool(self._free.names)
 
     @property

@@ -259,7 +259,7 @@ class FaultLocalizer:
 
         Args:
             runs: counts its runs.
-            host: that of `provider`.
+            host: true if the host partitions are taken as right, as in `provider`.
         """
         assert self.session_provider is not None
         self.tell("the cleaned model with ONNX Runtime's provider")

@@ -69,7 +69,7 @@ def enliven(
         samples: samples of the same sizes; other ones are added.
         outputs: the reference's outputs for them; those for others are added.
         others: other samples, with their outputs.
-        tolerances: those that decide what is the same.
+        tolerances: the limits within which outputs are the same.
     """
     first = outputs[0]
     same = unchanged(dependent(model, first), outputs, tolerances)
