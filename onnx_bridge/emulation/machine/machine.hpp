@@ -171,10 +171,14 @@ struct Wave
     void put(u32 at, u32 x) { s[at] = x; if (at >= EXEC && at < EXEC + 2) update(); }
     void put(u32 at, u64 x) { s[at] = x; s[at + 1] = x >> 32; if (at == EXEC) update(); }
     void put_lanes(u32 at, u64 x) { WAVE == 64 ? put(at, x) : put(at, (u32)x); }
-    void update()
+    void update() { spread<-1>(exec(), (u32*)mask); }
+    template<int Set> static void spread(u64 bits, u32* to) // each bit to a lane
     {
-        const u64 e = exec();
-        for (int l = 0; l < WAVE; l++) mask[l] = -(i32)(e >> l & 1);
+        for (int half = 0; half < WAVE; half += 32)
+        {
+            const u32 part = bits >> half;
+            for (int l = 0; l < 32; l++) to[half + l] = part & 1u << l ? Set : 0;
+        }
     }
 };
 const Instruction* fail(Wave& w, const Instruction* i, const char* what, u64 address = 0); // ends the launch
@@ -247,13 +251,19 @@ template<class T> const u32* prepare(Wave& w, const Instruction* i, int n)
     u32* t = w.temporary[n];
     if constexpr (std::is_same_v<T, Bit>)
     {
-        const u64 bits = w.lanes(s.at);
-        for (int l = 0; l < WAVE; l++) t[l] = bits >> l & 1;
+        Wave::spread<1>(w.lanes(s.at), t);
         return t;
     }
     else
     {
         constexpr int count = words<T>;
+        constexpr u32 sign = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
+        if (count == 1 && !std::is_same_v<T, Mix> && !requires(T x) { x.high; } && s.space != SCALAR && s.modifiers && s.modifiers < EXTEND && !s.select && !(n == 0 && i->move))
+        {
+            const u32 *from = w.space[s.space] + s.at * WAVE, keep = s.modifiers & ABSOLUTE ? ~sign : ~0u, flip = s.modifiers & NEGATE ? sign : 0;
+            for (int l = 0; l < WAVE; l++) t[l] = (from[l] & keep) ^ flip;
+            return t;
+        }
         for (int k = 0; k < count; k++)
             if (s.space == SCALAR) std::fill_n(t + k * WAVE, WAVE, w.s[s.at + k]);
             else std::copy_n(w.space[s.space] + (s.at + k) * WAVE, WAVE, t + k * WAVE);
@@ -299,7 +309,6 @@ template<class T> const u32* prepare(Wave& w, const Instruction* i, int n)
                 }
             }
             else if (s.modifiers & EXTEND) {} // of a whole word: as it is
-            constexpr u32 sign = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
             u32* top = t + (count - 1) * WAVE;
             if (absolute) for (int l = 0; l < WAVE; l++) top[l] &= ~sign;
             if (negative) for (int l = 0; l < WAVE; l++) top[l] ^= sign;

@@ -122,6 +122,23 @@ template<class To> To whole(f64 x) // towards zero, saturating; NaN is 0
     x = x < low ? low : x > high ? high : x;
     return (To)(i64)x;
 }
+// exp2 and log2, rounded once; without calls and branches, so that lanes are computed side by side
+inline f64 polynomial(f64, f64 c) { return c; }
+template<class... C> f64 polynomial(f64 x, f64 c, C... more) { return std::fma(polynomial(x, more...), x, c); }
+inline f32 exp2_(f32 x)
+{
+    const f64 a = x < -200 ? -200 : x > 200 ? 200 : x, n = std::nearbyint(a), r = (a - n) * 0.693147180559945309417;
+    const f64 p = polynomial(r, 1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320., 1 / 362880.);
+    return (f32)(p * cast<f64>((u64)((i32)n + 1023) << 52));
+}
+inline f32 log2_(f32 x)
+{
+    const u64 b = bits((f64)x), over = (b & 0xfffffffffffff) > 0x6a09e667f3bcd; // the mantissa is above √2
+    const f64 m = cast<f64>((b & 0xfffffffffffff) | (1023 - over) << 52), s = (m - 1) / (m + 1);
+    const f64 l = s * polynomial(s * s, 1, 1 / 3., 1 / 5., 1 / 7., 1 / 9., 1 / 11., 1 / 13.) * 2.8853900817779268147;
+    const f32 r = (i32)(b >> 52) - 1023 + (i32)over + l;
+    return x > 0 ? (is_infinite(x) ? x : r) : x == 0 ? -HUGE_VALF : cast<f32>(0x7fc00000 | bits(x));
+}
 inline f32 turn(f32 x, bool cosine) // of revolutions
 {
     if (is_nan(x) || is_infinite(x)) return cast<f32>(bits(x) | 0x7fc00000u);
@@ -266,7 +283,7 @@ extern const Entry vector_table[] = {
     U32_3("maxmin_u32", min(max(a, b), c)), U32_3("minmax_u32", max(min(a, b), c)),
     REALS1("floor", std::floor(a)), REALS1("ceil", std::ceil(a)), REALS1("trunc", std::trunc(a)), REALS1("rndne", std::nearbyint(a)), REALS1("fract", fraction(a)),
     F32("rcp", flush(1.0f / flush(a))), F32("rcp_iflag", flush(1.0f / flush(a))), F32("rsq", flush((f32)(1.0 / std::sqrt((f64)flush(a))))), F32("sqrt", std::sqrt(flush(a))),
-    F32("exp", flush(std::exp2(flush(a)))), F32("log", std::log2(flush(a))), F32("sin", turn(a, false)), F32("cos", turn(a, true)),
+    F32("exp", flush(exp2_(flush(a)))), F32("log", log2_(flush(a))), F32("sin", turn(a, false)), F32("cos", turn(a, true)),
     V("v_rcp_f64", [](f64 a) { return 1.0 / a; }), V("v_rsq_f64", [](f64 a) { return 1.0 / std::sqrt(a); }), V("v_sqrt_f64", [](f64 a) { return std::sqrt(a); }),
     V("v_rcp_f16", [](f16 a) { return f16(1.0f / (f32)a); }), V("v_rsq_f16", [](f16 a) { return f16(1.0 / std::sqrt((f64)(f32)a)); }), V("v_sqrt_f16", [](f16 a) { return f16(std::sqrt((f32)a)); }),
     V("v_exp_f16", [](f16 a) { return f16(std::exp2((f32)a)); }), V("v_log_f16", [](f16 a) { return f16(std::log2((f32)a)); }),
