@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,13 +38,20 @@ def kept(code_object: str, wave: int, make: Callable[[], Translation]) -> Transl
     """
     path = cache_dir() / "emulation" / f"kernels-{_digest()}-{machine_name(wave)}" / f"{code_object}.npz"
     try:
-        return _read(path)
+        translation = _read(path)
+        os.utime(path)
+        return translation
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # not there, or damaged
         translation = make()
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as new:
         _write(new, translation)
     return translation
+
+
+def files() -> Iterator[Path]:
+    """Yield the files of all translations that are kept, of whatever version."""
+    return cache_dir().glob("emulation/kernels-*/*")
 
 
 @functools.cache

@@ -6,14 +6,16 @@
     digests/      of files of bundles                        quark-*     where AMD Quark's compiled operators are
     placements/   searches for what ONNX Runtime's provider gets wrong in a model
 
-`clear` removes what is made again when it is needed; installations and journals stay.
+`clear` removes what is made again when it is needed; installations and journals stay. `keep_recent` limits folders that
+grow with every model.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import platformdirs
 from onnx_bridge.core.schema import JsonRecord
 
 _CACHED = ("verdicts", "placements", "torch", "bundles", "digests", "quark-*")
+_MOST_BYTES = 256 << 20
 _BUILT = ("gpu-view", "gpu-stub", "kernels", "provider", "emulation")
 
 
@@ -29,6 +32,25 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of everything that ONNX Bridge keeps: ``ONNX_BRIDGE_CACHE``, else the user's cache folder."""
     chosen = environment.get("ONNX_BRIDGE_CACHE")
     return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
+
+
+def keep_recent(files: Iterable[Path], most_bytes: int = _MOST_BYTES) -> None:
+    """Remove the files that were used least recently, until the others have no more bytes than a limit.
+
+    The time of a file's last use is that of its modification, which its users renew.
+    """
+    states = []
+    for path in files:
+        with contextlib.suppress(OSError):  # another process removed it
+            state = path.stat()
+            states.append((state.st_mtime_ns, state.st_blocks * 512, path))
+    total = sum(size for _, size, _ in states)
+    for _, size, path in sorted(states):
+        if total <= most_bytes:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx_bridge.core.errors import RuntimeNotFound
-from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import cache_dir, keep_recent
+from onnx_bridge.emulation import translations
 from onnx_bridge.emulation.code_object import MACHINES
 from onnx_bridge.emulation.library import build
 from onnx_bridge.migraphx import worker as workers
@@ -125,8 +127,16 @@ def _identity(runtime: Runtime) -> str:
     return f"{_packages(runtime)} {stub_version()}"
 
 
+@functools.cache
+def _limit_caches() -> None:
+    """Remove the kernels and their translations that were used least recently; once in a process."""
+    keep_recent(cache_dir().glob("kernels/*/*"))
+    keep_recent(translations.files())
+
+
 def _kept_kernels(runtime: Runtime) -> dict[str, str]:
     """Return the variables of `hiprtc.cpp`: the compiler, and the folder of what it has compiled."""
+    _limit_caches()
     folder = cache_dir() / "kernels" / re.sub(r"[^\w.-]", "_", _packages(runtime))
     folder.mkdir(parents=True, exist_ok=True)
     libraries = (path for place in runtime.library_path for path in sorted(place.glob("libhiprtc.so.*")))

@@ -5,6 +5,8 @@
 //
 // A code object is kept by the content of everything that is compiled: the source, its headers, and the options.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -127,7 +129,7 @@ API int hiprtcCompileProgram(program* p, int count, const char** options)
     if(std::ifstream file{path, std::ios::binary})
         p->code.assign(std::istreambuf_iterator<char>(file), {});
     if(not p->code.empty())
-        return 0;
+        return utimensat(AT_FDCWD, path.c_str(), nullptr, 0), 0; // the time of its last use
     if(int failed = compile(*p, count, options))
         return failed;
     keep(p->code, path);

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from onnx_bridge.cli.setup.cache import app
 from onnx_bridge.core.files import user_cache
-from onnx_bridge.core.files.user_cache import cache_dir, clear
+from onnx_bridge.core.files.user_cache import cache_dir, clear, keep_recent
 
 CACHED = ("verdicts/2.14.0-abc.jsonl", "torch/abc/0/m.mxr", "bundles/abc/m.mxr", "gpu-view/program", "quark-0.13")
 KEPT = ("runtimes/7.1.1/runtime.json", "batches/abc/journal.jsonl", "mine.txt")
@@ -79,3 +79,15 @@ def test_the_verbs(cache: Path) -> None:
     assert planned["bytes"] == sum(planned["sizes"].values()) > 0
     assert "freed" in run(app, ["clear"]).output
     assert files(cache) == set(KEPT)
+
+
+def test_files_that_were_used_least_recently_are_removed(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in "abcd"]
+    for used, path in enumerate(files):
+        path.write_bytes(bytes(8192))
+        os.utime(path, (used, used))
+    os.utime(files[0])  # it was used again
+    keep_recent([*files, tmp_path / "removed meanwhile"], most_bytes=2 * 8192)
+    assert sorted(tmp_path.iterdir()) == [files[0], files[3]]
+    keep_recent(files, most_bytes=2 * 8192)
+    assert len(list(tmp_path.iterdir())) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,10 +105,16 @@ def test_kernels_are_kept_by_what_is_compiled(
     (file,) = (path for path in files if path.read_bytes() == code)
     changed = code[:-1] + bytes([code[-1] ^ 1])
     file.write_bytes(changed)
+    os.utime(file, (0, 0))
     assert kept("y = Exp(x)") == (files, changed)  # it is read
+    assert file.stat().st_mtime > 0
     others, other = kept("y = Sin(x)")
     assert other not in (code, changed)
     assert files < others
+    monkeypatch.setattr(compiler, "_packages", lambda _: "another compiler")
+    again, same = kept("y = Exp(x)")
+    assert same == code
+    assert {path.parent.name for path in again - others} == {"another_compiler"}
 
 
 _MODULE = """
