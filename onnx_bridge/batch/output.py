@@ -25,7 +25,7 @@ from onnx_bridge.batch import journal as journals
 from onnx_bridge.batch.journal import STATE_FOLDER, Journal, Record
 from onnx_bridge.batch.remote_journal import RemoteJournal
 from onnx_bridge.batch.transfer import bundle_files
-from onnx_bridge.bundle.files.verify import is_intact
+from onnx_bridge.bundle.files.verify import intact_manifest
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, sealed
 from onnx_bridge.conversion.staging import adopt, move_folder, refuse_to_overwrite, staging_folder
@@ -38,9 +38,6 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.schema import parse_json
 
 _STAGING = "staging"
-
-Digest = Callable[[Path], str]
-"""The SHA-256 of a file, in hexadecimal."""
 
 
 class Output(abc.ABC):
@@ -98,16 +95,6 @@ def output_at(out: Location) -> Output:
         return LocalOutput(out)
     digest = hashlib.sha256(out.url.encode()).hexdigest()[:16]
     return RemoteOutput(out, cache_dir() / "batches" / digest)
-
-
-def intact_manifest(bundle: Path, key: str, prove: str = "never", digest: Digest = known_digest) -> Manifest | None:
-    """Return the manifest of a bundle's folder like `Output.intact_manifest`; ``digest`` returns a file's SHA-256."""
-    try:
-        manifest = Manifest.read(manifest_path(bundle))
-    except BridgeError:
-        return None
-    current = manifest.key == key and manifest.is_proven_for(prove)
-    return manifest if current and is_intact(bundle, digest) else None
 
 
 class LocalOutput(Output):

@@ -35,13 +35,21 @@ from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.padding import Padding, bucket_samples
 from onnx_bridge.bundle.program import Program, Runnable
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.kept_runs import KeptRuns
+from onnx_bridge.core.files.known_digests import known_digest
 from onnx_bridge.core.values import Value
+from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import RuntimeRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from passes.isolation.limits import Limits
+
+_NOT_RUN = {"proof", "timings", "notes", "share"}
+"""The parts of a manifest that are written when the bundle has been run."""
 
 
 def load(
@@ -86,6 +94,7 @@ class Bundle(Runnable):
         path: its folder, or its program; of a packed bundle, the folder that it was unpacked to.
         manifest: what is known of it.
         programs: its programs, the smallest first.
+        is_kept: whether a conversion found it up to date, and made nothing.
 
     Raises:
         InputError: there is no bundle, or its manifest is damaged, or of another format.
@@ -106,9 +115,10 @@ class Bundle(Runnable):
             raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
         self.manifest = Manifest.read(where)
         super().__init__(self.manifest, where.parent)
-        limits = Limits.of(timeout, memory)
+        self._runtime, limits = runtime, Limits.of(timeout, memory)
         self.programs = [Program(self.path, self.manifest, info, runtime, limits) for info in self.manifest.programs]
         self._choice: list[str] = []
+        self.is_kept = False
         for info in self.manifest.programs:
             if info.manifest is not None and (problem := info.manifest.problem(self.path)):
                 what = f"the program {info.folder} is not the one that the manifest describes: {problem}"
@@ -155,6 +165,21 @@ class Bundle(Runnable):
     def notes(self) -> list[str]:
         """Sentences on how programs were loaded, and on the last call: the program, and what was padded."""
         return [*(note for program in self.programs for note in program.notes), *self._choice]
+
+    def runs(self, *, fresh: bool = False) -> KeptRuns:
+        """Return its runs, which are kept if MIGraphX's target is ``ref`` and all files are as the manifest says.
+
+        Args:
+            fresh: run again what is kept.
+        """
+        entries = self.manifest.to_json()
+        kept = self.manifest.target == "ref" and self.manifest.request.application is None
+        if not kept or any(file.problem(self._folder, known_digest) for file in self.manifest.files):
+            return KeptRuns(None)
+        machine = Machine.here(runtimes.find(self._runtime))
+        parts = {name: entries[name] for name in entries.keys() - _NOT_RUN}
+        on = {"runtime": machine.identity, "environment": dict(machine.environment), "code": code_digest(__name__)}
+        return KeptRuns({"bundle": parts, **on}, fresh=fresh)
 
     def open(self, worker: Worker | None = None) -> None:
         """Load all programs, by default into a process that bundles share; raises like `load`."""

@@ -65,8 +65,9 @@ class BundleView:
     bundle: Bundle
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest and the path as JSON values."""
-        return {"kind": "bundle", "path": str(self.bundle.path), **self.bundle.manifest.to_json()}
+        """Return the manifest and the path as JSON values, and whether a conversion kept it as it was."""
+        kept = {"kept": True} if self.bundle.is_kept else {}
+        return {"kind": "bundle", "path": str(self.bundle.path), **kept, **self.bundle.manifest.to_json()}
 
 
 def inspect(model: str | os.PathLike[str] | ir.Model) -> ModelView | BundleView:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.conversion.buckets import run_buckets
 from onnx_bridge.conversion.decoders.decoder import run_decoder, with_defaults
+from onnx_bridge.conversion.reuse import up_to_date
 from onnx_bridge.conversion.selecting_inputs import selecting_inputs
 from onnx_bridge.conversion.serving.gpu_programs import add_gpu_programs
 from onnx_bridge.conversion.serving.session import write_session
@@ -37,7 +38,8 @@ def convert(
     """Clean a model, compile it with MIGraphX, and write the bundle.
 
     What MIGraphX cannot run becomes host partitions of the bundle, which ONNX Runtime runs; a note lists the nodes and
-    the reasons. An earlier bundle in ``out`` is replaced as a whole, once the new one is complete.
+    the reasons. An earlier bundle in ``out`` is replaced as a whole, once the new one is complete. It is kept, with
+    ``reuse``, if nothing has changed since: the model, the request, MIGraphX, and the code.
 
     With ``buckets``, there is a program for each combination of sizes that is possible; large weights of the cleaned
     models are written once. An input that selects between branches with results of different shapes has a bucket for
@@ -71,6 +73,8 @@ def run(model: ModelSource, out: Path, request: ConvertRequest, progress: Progre
         needs_sizes = is_folder or (request.decoder and request.max_length is None)
         if needs_sizes and not isinstance(source.given, ir.Model):
             request = with_defaults(source, request)
+        if (kept := up_to_date(source, out, request)) is not None:
+            return kept
         if request.decoder:
             bundle = run_decoder(source, out, request, tell)
         elif request.ties and not request.buckets:

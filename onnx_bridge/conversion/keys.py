@@ -28,6 +28,7 @@ from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.migraphx.targets import resolve_target
 from onnx_bridge.provider import environment as environments
+from onnx_bridge.reference import ops_libraries
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.calibration import Calibration
 from onnx_bridge.samples.files import SampleSource
@@ -65,6 +66,7 @@ def cleaning_key(
             "rehearse": request.rehearsed,
             **({"compiler": machine.compiler} if named_architecture(request.target) else {}),
             **(_application(request) if request.application else {}),
+            **({"libraries": libraries} if (libraries := ops_libraries.recorded()) else {}),
             "code": code_digest(*_CLEANING),
             "runtime": machine.identity,
             "environment": machine.environment,

@@ -1,4 +1,4 @@
-"""The cleaned model of an earlier bundle, for a conversion that cleans alike.
+"""The earlier bundle in a folder: the whole if a conversion would make it again, its cleaned model if it cleans alike.
 
 Compile options, int8 and fp8, the target, and whether nodes may run on the host do not affect cleaning. If only these
 have changed since the bundle in OUT was made, its cleaned model is linked into the new one, and neither the passes nor
@@ -14,12 +14,18 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.files.verify import intact_manifest
 from onnx_bridge.bundle.manifest.entries import CleaningInfo
 from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
+from onnx_bridge.conversion.keys import content_key
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import link
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
+from onnx_bridge.requests.conversion import ConvertRequest
+from passes.rewriting.base import Proof
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,29 @@ class PassResults:
             models.save(self.model, path)
         for file in self.files:
             link(file, path.parent / file.name)
+
+
+def up_to_date(source: Source, out: Path, request: ConvertRequest) -> Bundle | None:
+    """Return the earlier bundle in ``out`` if the conversion would make it again; None if something has changed.
+
+    It is intact, has the content key of the conversion, and is proven as the request asks; a larger budget than it had
+    may prove it at real size. Its cleaned model names the same file as its source.
+
+    Raises:
+        InputError: the model cannot be read, or the pipeline is wrong.
+    """
+    if not (request.reuse and request.cache and manifest_path(out).exists()):
+        return None
+    source.hash()
+    key = content_key(source.digest, request)
+    manifest = None if key is None else intact_manifest(out, key, request.prove)
+    if manifest is None or (manifest.name, manifest.source) != (source.name, source.to_json()):
+        return None
+    if manifest.proof.level is not Proof.RUN and request.prove_budget > manifest.request.prove_budget:
+        return None
+    bundle = Bundle.of(out, request)
+    bundle.is_kept = True
+    return bundle
 
 
 class EarlierBundle:

@@ -14,10 +14,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.files.known_digests import State, file_state
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.model.storage import Span
+from onnx_bridge.reference import ops_libraries
 from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, UnknownOperator
 from onnx_bridge.reference.quark import library as quark_library
@@ -28,7 +31,7 @@ from passes.isolation.limits import Limits
 from passes.isolation.messages import FileRange, Message
 from passes.isolation.process import Child
 from passes.isolation.worker import Lost
-from passes.operators import QUARK_DOMAINS
+from passes.operators import QUARK_DOMAINS, STANDARD_DOMAINS
 
 SERVER = "onnx_bridge.reference.server"
 SECONDS = 600.0
@@ -53,22 +56,31 @@ class Reference:
 
     Attributes:
         input_names, output_names: in the model's order.
+        runs: the runs that are kept.
         notes: sentences for the user about how it computes.
     """
 
-    def __init__(self, model: ir.Model | Path | bytes, *, custom_op_libraries: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        model: ir.Model | Path | bytes,
+        *,
+        custom_op_libraries: Sequence[Path] = (),
+        runs: KeptRuns | None = None,
+    ) -> None:
         """Load a model.
 
         Args:
             model: a file is read by ONNX Runtime itself, which maps its external data; of a model in memory, weights
                 that are in files are mapped from these; bytes are a serialized model.
             custom_op_libraries: libraries of custom operators (``.so``) that the model needs.
+            runs: its outputs of earlier runs (`kept_runs`), which are returned, and kept.
 
         Raises:
             InputError: ONNX Runtime does not take the model, or a library; or an output is a map or a sparse tensor.
             NativeFailure: a limit was exceeded, or ONNX Runtime has crashed.
         """
         self._where = str(model) if isinstance(model, Path) else "the model"
+        self.runs = runs or KeptRuns(None)
         notes: tuple[str, ...] = ()
         if isinstance(model, ir.Model):
             model, notes = faithful(model)
@@ -109,6 +121,9 @@ class Reference:
             NativeFailure: a limit was exceeded, or ONNX Runtime has crashed.
         """
         _check_dtypes(sample)
+        return self.runs.outputs(sample, lambda: self._run(sample))
+
+    def _run(self, sample: Mapping[str, Value]) -> dict[str, Value]:
         (entries,), arrays = value_messages.pack([sample])
         while True:
             try:
@@ -151,6 +166,32 @@ class Reference:
         except NativeFailure as failure:
             failure.where = self._where
             raise
+
+
+def kept_runs(
+    path: Path,
+    model: ir.Model,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    by_onnx: bool = False,
+    fresh: bool = False,
+) -> KeptRuns:
+    """Return the runs of a model file; none are kept if operators come from libraries.
+
+    Args:
+        model: the model in the file.
+        shapes: the shapes of inputs, if they differ from the declared ones.
+        by_onnx: ONNX's own evaluator runs it.
+        fresh: run again what is kept.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if ops_libraries.chosen() or not model.opset_imports.keys() <= {*STANDARD_DOMAINS, "ai.onnx.ml"}:
+        return KeptRuns(None)
+    sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
+    code = code_digest(SERVER)
+    return KeptRuns({"reference": models.digest(path), "shapes": sizes, "by ONNX": by_onnx, "code": code}, fresh=fresh)
 
 
 def load_error(model: ir.Model) -> InputError | None:

@@ -81,7 +81,10 @@ class BatchRequest(Request):
     jobs: Annotated[
         int | None, _many("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
     ] = None
-    resume: Annotated[bool, _many("Whether to keep what is up to date of what was done before.")] = True
+    resume: Annotated[
+        bool,
+        Option("Whether to keep what is up to date of what was done before, or to make it anew.", "--resume/--fresh"),
+    ] = True
     retry: Annotated[bool, _many("Try again what failed before.")] = False
     verify: Annotated[bool, _many("Read kept bundles whole, also if their files seem unchanged.")] = False
     dry_run: Annotated[bool, _many("Say what would be done, write nothing.")] = False

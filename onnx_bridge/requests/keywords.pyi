@@ -235,6 +235,7 @@ class CheckOptions(TypedDict, total=False):
     tolerances: Mapping[str, Tolerance | PartialTolerance]
     layers: bool
     layers_memory: float
+    fresh: bool
     evidence: bool
 
 class ComparisonOptions(TypedDict, total=False):
@@ -278,6 +279,7 @@ class DataOptions(TypedDict, total=False):
     tolerances: Mapping[str, Tolerance | PartialTolerance]
     layers: bool
     layers_memory: float
+    fresh: bool
     evidence: bool
     data: Required[DataSource]
     metrics: Sequence[str]

@@ -132,6 +132,7 @@ class CheckRequest(ParityRequest):
         float,
         Option("Memory limit of the values compared at a time.", metavar="GiB", above=0.0, needs=Needs("layers")),
     ] = 1.0
+    fresh: Annotated[bool, Option("Run again what was run on the same inputs before.")] = False
     evidence: Annotated[
         bool, Option("Keep all outputs, the graphs before and after, and a sketch of each layer.", cli=False)
     ] = False
@@ -174,7 +175,7 @@ class DataRequest(CheckRequest):
         if self.data is None and (self.metrics or self.least):
             raise InputError("metrics are measured on a dataset", where="metrics", hint="name one with data")
         if self.data is not None:
-            kept = {"data", "metrics", "least", "reference", "samples", "rehearse", "conversion", "evidence"}
+            kept = {"data", "metrics", "least", "reference", "samples", "rehearse", "conversion", "evidence", "fresh"}
             others = [field for field in fields_of(DataRequest) if not field.path and field.name not in kept]
             if given := [field.flag for field in others if getattr(self, field.name) != field.default]:
                 what = f"on a dataset metrics are measured, for which {' and '.join(given)} mean nothing"

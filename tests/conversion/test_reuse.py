@@ -17,7 +17,9 @@ from onnx import numpy_helper, parser
 import onnx_bridge
 from onnx_bridge.batch import journal as journals
 from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.core.files.known_digests import file_state
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.rewriting.base import Proof
 from tests.batch.requests import convert_all, job
 
 
@@ -59,10 +61,8 @@ class TestConvert:
     @pytest.mark.parametrize(
         ("changed", "expected"),
         [
-            ({}, AGAIN),
             ({"options": {"fast_math": False}}, AGAIN),
             ({"host": False}, AGAIN),
-            ({"timeout": 100.0}, AGAIN),
             ({"precision": "int8"}, [*AGAIN[:4], "quantize", *AGAIN[4:]]),
             ({"precision": "fp16"}, ["clean", *AGAIN[1:]]),
             ({"dims": {"n": 3}}, ["clean", *AGAIN[1:]]),
@@ -79,6 +79,27 @@ class TestConvert:
     ) -> None:
         found = stages(model, out, **changed)
         assert [each for each in found if each != "quantize" or "quantize" in expected] == expected
+
+    @pytest.mark.parametrize("changed", [{}, {"timeout": 100.0}, {"prove": "never"}, {"prove_budget": 1e6}], ids=str)
+    def test_an_unchanged_bundle_is_kept(self, model: Path, out: Path, changed: dict[str, Any]) -> None:
+        before = {path.name: file_state(str(path)) for path in out.iterdir()}
+        assert onnx_bridge.convert(model, out, target="ref", **changed).is_kept
+        assert {path.name: file_state(str(path)) for path in out.iterdir()} == before
+
+    @pytest.mark.usefixtures("runtime")
+    @pytest.mark.parametrize("changed", [{"prove": "always"}, {"prove_budget": 2.0}], ids=str)
+    def test_a_stronger_proof_is_made(
+        self, runtime: Runtime, model: Path, tmp_path: Path, changed: dict[str, Any]
+    ) -> None:
+        onnx_bridge.convert(model, tmp_path, target="ref", prove_budget=1e-12)
+        assert onnx_bridge.convert(model, tmp_path, target="ref", prove_budget=1e-12).is_kept
+        bundle = onnx_bridge.convert(model, tmp_path, target="ref", **{"prove_budget": 1e-12, **changed})
+        assert (bundle.is_kept, bundle.proof.level) == (False, Proof.RUN)
+
+    def test_a_moved_model_is_recorded(self, model: Path, out: Path, tmp_path: Path) -> None:
+        moved = Path(shutil.copy(model, tmp_path))
+        bundle = onnx_bridge.convert(moved, out, target="ref")
+        assert (bundle.is_kept, bundle.manifest.source["path"]) == (False, str(moved))
 
     def test_the_result_equals_a_fresh_conversion(self, model: Path, out: Path, tmp_path: Path) -> None:
         """Each file, and all that the manifest records of cleaning."""
@@ -202,6 +223,7 @@ class TestSharedWeights:
 
         assert convert([1, 2]) == ["compile"] * 2
         assert convert([1, 2]) == []
+        assert not any(stage in compiled for stage in ("load", "clean"))
         assert convert([2, 4]) == ["compile"]
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["n=2", "n=4"]
         assert convert([2, 4], options={"fast_math": False}) == ["reuse", "compile"] * 2

@@ -24,6 +24,7 @@ from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.digest import file_digest
+from onnx_bridge.core.files.known_digests import known_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
@@ -109,11 +110,28 @@ def bytes_on_disk(bundle: Path) -> int:
     return 0
 
 
-def is_intact(bundle: Path, digest: Callable[[Path], str] = file_digest) -> bool:
+def _is_intact(bundle: Path, digest: Callable[[Path], str]) -> bool:
     """Return whether `verify` finds nothing wrong with the files of a bundle that is not packed."""
     with contextlib.suppress(InputError):
         return not _examine(bundle, _Folder(manifest_path(bundle).parent, digest))[0].problems
     return False
+
+
+def intact_manifest(
+    bundle: Path, key: str, prove: str, digest: Callable[[Path], str] = known_digest
+) -> Manifest | None:
+    """Return the manifest of a bundle of a content key that is intact and proven as asked; otherwise None.
+
+    Args:
+        prove: the `onnx_bridge.requests.conversion.Prove` that it has to suffice for.
+        digest: returns the SHA-256 of a file.
+    """
+    try:
+        manifest = Manifest.read(manifest_path(bundle))
+    except BridgeError:
+        return None
+    current = manifest.key == key and manifest.is_proven_for(prove)
+    return manifest if current and _is_intact(bundle, digest) else None
 
 
 def _examine(path: Path, files: _Folder | _Packed) -> tuple[Verification, Manifest | None]:

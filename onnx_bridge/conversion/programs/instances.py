@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.files.verify import is_intact
+from onnx_bridge.bundle.files.verify import intact_manifest
 from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.entries import FileInfo, ProgramInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
@@ -23,7 +23,7 @@ from onnx_bridge.conversion.programs.weight_sharing import SharedWeights
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.run import run
-from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.model import io as models
 from onnx_bridge.model.folder import TOKENIZER
@@ -152,12 +152,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 def _is_complete(bundle: Path, instance: Instance, source: Source) -> bool:
     """Return whether there is an intact bundle of an instance, proven as it should be."""
     key = content_key((instance.source or source).digest, instance.request)
-    try:
-        manifest = Manifest.read(manifest_path(bundle))
-    except BridgeError:
-        return False
-    current = key is not None and manifest.key == key and manifest.is_proven_for(instance.request.prove)
-    return current and is_intact(bundle)
+    return key is not None and intact_manifest(bundle, key, instance.request.prove) is not None
 
 
 def _model_path(bundle: Path) -> Path:

@@ -15,6 +15,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.conversion.precision.computed_precision import ComputedPrecision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
+from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
@@ -26,6 +27,7 @@ from onnx_bridge.reference.comparison.conditioning import undetermined
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
+from onnx_bridge.reference.reference import kept_runs
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure
@@ -61,6 +63,7 @@ class Original:
         freeze: the values, as JSON text, of inputs that the bundle has as constants.
         shapes: shapes of inputs, instead of the declared ones.
         samples: the samples to run both on, without frozen inputs; empty generates one.
+        fresh: whether the reference runs again what is kept of it.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class Original:
     freeze: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
+    fresh: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class _Comparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
         bundle = Bundle(path, runtime=str(runtime.path), timeout=self.limits.timeout, memory=memory)
         shapes = {tensor.name: tensor.shape for tensor in bundle.inputs}
+        runs = bundle.runs(fresh=True)
         samples, expected = [dict(sample) for sample in self.samples(shapes)], list[Sample]()
         if self.original.samples:
             expected += self.reference(samples)
@@ -133,7 +138,7 @@ class _Comparison:
             same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
         errors: list[float] = []
         for sample, right in zip(samples, expected, strict=True):
-            actual = _outputs(bundle, sample)
+            actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
             if not compared.passed:
                 compared = self._second_opinion(actual, sample) or compared
@@ -247,12 +252,23 @@ class _Comparison:
         by_onnx: bool = False,
     ) -> list[dict[str, Value]]:
         limits = self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
-        try:
-            return evaluations.run_file(path, samples, shapes=shapes, by_onnx=by_onnx, limits=limits)
-        except NoReference as error:
-            if error.is_limit:
-                raise TooLarge(str(error)) from None
-            raise NoReferenceRun(f"the reference does not run the model: {error}") from None
+
+        def run(sample: Sample) -> dict[str, Value]:
+            try:
+                return evaluations.run_file(path, [sample], shapes=shapes, by_onnx=by_onnx, limits=limits)[0]
+            except NoReference as error:
+                if error.is_limit:
+                    raise TooLarge(str(error)) from None
+                raise NoReferenceRun(f"the reference does not run the model: {error}") from None
+
+        runs = self._kept(path, shapes, by_onnx)
+        return [runs.outputs(sample, partial(run, sample)) for sample in samples]
+
+    def _kept(self, path: Path, shapes: Mapping[str, Sequence[int]] | None, by_onnx: bool) -> KeptRuns:
+        """Return the runs of the original, which are kept; of other models none are."""
+        if path != self.original.path:
+            return KeptRuns(None)
+        return kept_runs(path, self.original.model, shapes=shapes, by_onnx=by_onnx, fresh=self.original.fresh)
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

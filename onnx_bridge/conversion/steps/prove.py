@@ -190,7 +190,8 @@ class _Prover:
 
     @property
     def _original(self) -> Original:
-        return Original(self._path, self._model, self.request.freeze)
+        fresh = not (self.request.reuse and self.request.cache)
+        return Original(self._path, self._model, self.request.freeze, fresh=fresh)
 
     @cached_property
     def _model(self) -> ir.Model:

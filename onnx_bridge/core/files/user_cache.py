@@ -4,6 +4,7 @@
     verdicts/     verdicts of each runtime                   torch/      programs of lowered PyTorch modules
     bundles/      packed bundles, unpacked                   gpu-view/   the program that forecasts int8 kernels
     digests/      of files of bundles                        quark-*     where AMD Quark's compiled operators are
+    runs/         outputs of the reference and of bundles
     placements/   searches for what ONNX Runtime's provider gets wrong in a model
 
 `clear` removes what is made again when it is needed; installations and journals stay. `keep_recent` limits folders that
@@ -23,7 +24,7 @@ import platformdirs
 
 from onnx_bridge.core.schema import JsonRecord
 
-_CACHED = ("verdicts", "placements", "torch", "bundles", "digests", "quark-*")
+_CACHED = ("verdicts", "placements", "runs", "torch", "bundles", "digests", "quark-*")
 _MOST_BYTES = 256 << 20
 _BUILT = ("gpu-view", "gpu-stub", "kernels", "provider", "emulation")
 

@@ -38,7 +38,7 @@ from onnx_bridge.reference.comparison.compare import Comparison, compare_all, to
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.comparison.dependence import enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
-from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
@@ -94,8 +94,8 @@ class Baseline:
         """Run the original of a bundle; raises InputError if it is gone or was changed, or the samples do not fit."""
         original, notes = original_of(bundle, request.reference)
         tell("reference")
-        reference = Reference(original)
         model = models.load(original)
+        reference = Reference(original, runs=kept_runs(original, model, fresh=request.fresh))
         frozen = frozen_values(model, bundle.manifest.request.freeze)
         samples = samples_for(request, bundle.specs, model, lambda sample: reference.run({**sample, **frozen}))
 
@@ -153,7 +153,11 @@ class Baseline:
     def compare_cleaned(self, tell: Progress) -> None:
         """Run the cleaned model on ONNX Runtime, and compare it."""
         if self.cleaned is not None:
-            outputs = run_samples(Reference(self.cleaned), self.samples, "cleaned model on ONNX Runtime", tell)
+            runs = None
+            if isinstance(self.cleaned, Path):
+                runs = kept_runs(self.cleaned, models.load(self.cleaned), fresh=self.request.fresh)
+            session = Reference(self.cleaned, runs=runs)
+            outputs = run_samples(session, self.samples, "cleaned model on ONNX Runtime", tell)
             self.compare(CLEANED, outputs, self.cleaning_tolerances)
 
     def compare(self, name: str, outputs: Outputs, tolerances: Tolerances, failure: Failure | None = None) -> None:

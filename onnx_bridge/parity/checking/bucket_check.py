@@ -10,6 +10,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.axes import inside, label
 from onnx_bridge.bundle.padding import bucket_samples
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.checking.baseline import livelier_runs, original_of, tolerances_of_bundle
@@ -19,7 +20,7 @@ from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.dependence import Sample, enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
-from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
@@ -41,7 +42,8 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     frozen = frozen_values(model, bundle.manifest.request.freeze)
     declared = [spec for spec in samplers.specs(model) if spec.name in axes]
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
-    reference = Reference(original)
+    reference = Reference(original, runs=kept_runs(original, model, fresh=request.fresh))
+    own = bundle.runs(fresh=request.fresh)
     buckets = [program.dims for program in bundle.manifest.programs]
     tolerances, _ = tolerances_of_bundle(request, bundle)
     gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
@@ -63,7 +65,8 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         def comparisons(
             side: Bundle, allowed: Tolerances, runs: Iterable[tuple[Sample, Sample]] = runs
         ) -> Iterator[Comparison]:
-            return (compare(side(sample), right, allowed) for sample, right in runs)
+            kept = own if side is bundle else KeptRuns(None)
+            return (compare(kept.outputs(sample, partial(side, sample)), right, allowed) for sample, right in runs)
 
         tell(name := f"bucket {label(info.dims)}")
         legs.append(Leg.of_bundle(name, comparisons(bundle, tolerances)))
@@ -79,6 +82,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         notes=(
             *bundle.manifest.notes,
             *notes,
+            *([own.note] if own.used else []),
             *(() if gpu is None else gpu.conclude(gpu_legs)),
             "each bucket is compared at its edge, and inside, where inputs are padded",
         ),

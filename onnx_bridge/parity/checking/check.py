@@ -103,7 +103,8 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
     """Compare a bundle, its cleaned model, and its GPU preview with the reference."""
     baseline = Baseline.of_bundle(request, bundle, tell)
     baseline.compare_cleaned(tell)
-    outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell)
+    runs = bundle.runs(fresh=request.fresh)
+    outputs, failure = run_until_failure(bundle, baseline.samples, baseline.device_name, tell, runs)
     baseline.compare(baseline.device_name, outputs, baseline.device_tolerances, failure)
     gpu = GpuLegs.of(bundle, request.rehearsed, baseline.device_tolerances)
     gpu_notes = () if gpu is None else _compare_as_gpu(gpu, baseline, tell)
@@ -115,6 +116,7 @@ def _check_bundle(bundle: Bundle, request: CheckRequest, tell: Progress) -> Chec
         *manifest.notes,
         *bundle.notes,
         *baseline.notes,
+        *([runs.note] if runs.used else []),
         *gpu_notes,
         *_fusion_note(baseline.legs, layers),
         *time_note(bundle, failure),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound, Step
+from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.progress import Progress, duration, silent
 from onnx_bridge.core.values import Value
 from onnx_bridge.model import io as models
@@ -22,18 +24,20 @@ from passes.graphs.cost import Work, work
 
 
 def run_until_failure(
-    bundle: Bundle, samples: Sequence[Sample], name: str, tell: Progress = silent
+    bundle: Bundle, samples: Sequence[Sample], name: str, tell: Progress = silent, runs: KeptRuns | None = None
 ) -> tuple[list[dict[str, Value]], Failure | None]:
     """Return the outputs of each sample until MIGraphX fails, and the failure.
 
     Args:
         name: the name of the leg, for progress.
         tell: called with each sample, and the time that is left; before the first, as estimated.
+        runs: the runs of the bundle that are kept.
 
     Raises:
         RuntimeNotFound: no MIGraphX here runs the bundle.
     """
     outputs: list[dict[str, Value]] = []
+    runs = runs or KeptRuns(None)
     step = Step.LOAD
     try:
         if bundle.program.worker is None:
@@ -42,7 +46,7 @@ def run_until_failure(
         seconds = estimated_seconds(bundle)
         countdown = Countdown(tell, name, len(samples), None if seconds is None else seconds * len(samples))
         for sample in samples:
-            outputs.append(bundle(sample))
+            outputs.append(runs.outputs(sample, partial(bundle, sample)))
             countdown.step()
     except RuntimeNotFound:
         raise

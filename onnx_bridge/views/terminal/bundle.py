@@ -47,6 +47,7 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
     """Return lists; with the passes that rewrote something if ``verbose``."""
     bundle, manifest = summary.bundle, summary.bundle.manifest
     architecture = f" ({manifest.architecture})" if manifest.architecture else ""
+    kept = ", and nothing has changed since (--fresh makes it anew)" if bundle.is_kept else ""
     passes = [step for program in manifest.programs for step in program.passes]
     rewrites = sum(step["rewrites"] for step in passes)
     forecasts = [_forecast(program.forecast) for program in manifest.programs if program.forecast]
@@ -63,7 +64,7 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
         "passes": f"{len(passes)}, with {rewrites} rewrites",
         "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
         manifest.proof.label: manifest.proof.line,
-        "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}",
+        "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}{kept}",
     }
     facts |= {"partitions": manifest.partition_line} if manifest.partition_line else {}
     facts |= {"decoder": Group(*_decoder(manifest.decoder))} if manifest.decoder else {}

@@ -1,0 +1,82 @@
+"""A check of what was just proven runs neither MIGraphX nor the reference again; of what has changed, both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+import onnx_bridge
+from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.reference.reference import Reference
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What runs, one after the other."""
+    calls: list[str] = []
+
+    def count(kind: type, method: str) -> None:
+        run: Callable[..., object] = getattr(kind, method)
+        monkeypatch.setattr(kind, method, lambda self, *given: calls.append(kind.__name__) or run(self, *given))
+
+    count(Bundle, "__call__")
+    count(Reference, "_run")
+    return calls
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[n, 8] x) => (float[n, 8] y) { a = Exp(x) y = Tanh(a) }'
+    onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def test_a_check_after_a_conversion(runtime: Runtime, model: Path, tmp_path: Path, runs: list[str]) -> None:
+    bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref")
+    runs.clear()
+
+    def checked(**options: bool | int) -> list[str]:
+        assert onnx_bridge.check(bundle, **options).passed  # type: ignore[arg-type]
+        made = sorted(set(runs))
+        runs.clear()
+        return made
+
+    assert checked() == ["Reference"]  # the cleaned model's, which proves nothing of MIGraphX
+    assert checked() == []
+    assert checked(fresh=True) == ["Bundle", "Reference"]
+    assert checked(seed=1) == ["Bundle", "Reference"]
+    assert checked(seed=1) == []
+
+
+def test_a_damaged_program_is_refused(runtime: Runtime, model: Path, tmp_path: Path) -> None:
+    bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref")
+    (tmp_path / "out/m.mxr").write_bytes(b"")
+    with pytest.raises(InputError):
+        onnx_bridge.check(bundle)
+
+
+def test_buckets(runtime: Runtime, model: Path, tmp_path: Path, runs: list[str]) -> None:
+    bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", buckets={"n": [2, 4]})
+    assert onnx_bridge.check(bundle).passed
+    runs.clear()
+    assert onnx_bridge.check(bundle).passed
+    assert not runs
+    assert onnx_bridge.check(bundle, fresh=True).passed
+    assert {"Bundle", "Reference"} <= set(runs)
+
+
+def test_a_changed_model_is_run_by_the_reference(
+    runtime: Runtime, model: Path, tmp_path: Path, runs: list[str]
+) -> None:
+    onnx_bridge.convert(model, tmp_path / "out", target="ref")
+    other = onnx.load(model)
+    other.graph.node[1].op_type = "Erf"
+    onnx.save(other, model)
+    assert onnx_bridge.check(onnx_bridge.convert(model, tmp_path / "out", target="ref")).passed
+    assert "Reference" in runs
