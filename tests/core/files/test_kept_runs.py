@@ -88,7 +88,7 @@ def test_a_damaged_file_is_ignored(cache: Path, damage: Any) -> None:
 
 def test_what_was_not_read_for_the_longest_time_goes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs: dict[str, Value] = {"y": np.zeros(1000)}
-    monkeypatch.setattr(kept_runs, "_OF_ALL", 30_000)
+    monkeypatch.setattr(kept_runs, "_OF_ALL", 20_000)
     for name in ("a", "b"):
         is_run(KeptRuns({"model": name}), outputs=outputs)
     for age, path in enumerate(sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime_ns)):
