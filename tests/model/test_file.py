@@ -126,6 +126,7 @@ def test_truncated_models_are_rejected(tmp_path: Path) -> None:
             models.load(path)
 
 
+@pytest.mark.slow
 def test_damaged_models_are_rejected_or_loaded(tmp_path: Path) -> None:
     source = random.Random(0)
     (tmp_path / "data").write_bytes(WEIGHTS.tobytes())

@@ -81,7 +81,7 @@ class TestStructuralInputs:
         source.graph.outputs[:] = node.outputs
         return source
 
-    @pytest.mark.parametrize("count", [40, 20_000])
+    @pytest.mark.parametrize("count", [40, pytest.param(20_000, marks=pytest.mark.slow)])
     def test_arithmetic_of_shapes(self, count: int) -> None:
         assert structural_inputs(self.ending(chain(count, twice("Add"), dtype=INT64), "Reshape")) == ["x"]
         assert structural_inputs(self.ending(chain(count, twice("Add"), dtype=INT64), "Gather")) == []

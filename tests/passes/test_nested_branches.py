@@ -187,6 +187,7 @@ def nests(draw: Any) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
+@pytest.mark.slow
 @given(nests(), st.booleans())
 @settings(max_examples=100)
 def test_nothing_is_left_for_a_second_run(proto: onnx.ModelProto, condition: bool) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -39,16 +39,19 @@ def loaded(code: str, *arguments: str) -> set[str]:
     return {name for name in found if name.startswith(("onnx_bridge.", "passes."))} - OUTERMOST
 
 
-def imports(module: str) -> Iterator[str]:
+@functools.cache
+def imports(module: str) -> list[str]:
     """The modules that a source imports, by its syntax tree."""
+    names: list[str] = []
     path = ROOT.joinpath(*module.split("."))
     source = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            names += [each.name for each in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.module is not None and not node.level, f"{module} has a relative import"
-            yield from (node.module, *(f"{node.module}.{each.name}" for each in node.names))
+            names += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return names
 
 
 @pytest.mark.parametrize("roots", [(VERDICTS,), CLEANING, ("onnx_bridge.conversion",), ()])

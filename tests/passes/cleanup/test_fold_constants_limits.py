@@ -40,6 +40,7 @@ class TestGrowth:
         assert operators(source) == ["Expand", "ReduceSum"]
         assert "65 dimensions" in result.skips[0].reason
 
+    @pytest.mark.slow
     def test_where_the_size_must_be_computed_first(self) -> None:
         source = tiny(
             """(float[a] x) => (float[a] y) {

@@ -30,6 +30,7 @@ def sizes(found: Partitioning) -> list[int]:
     return [len(each.nodes) for each in found.partitions]
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes() -> None:
     source = chain(20_000, unary)
     whole = plan(source, {})

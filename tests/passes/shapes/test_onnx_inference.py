@@ -242,6 +242,7 @@ def test_lists_whose_length_only_propagation_tells(place: str) -> None:
     assert output.shape == ir.Shape([2, 1000000])
 
 
+@pytest.mark.slow
 def test_lists_that_exceed_what_propagation_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not take most of the memory that is free, even though the user gives no limit."""
     exceeded: list[Limits] = []

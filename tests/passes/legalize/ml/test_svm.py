@@ -154,6 +154,7 @@ def test_skips(rule: Any, m: ir.Model, reason: str) -> None:
     assert reason in why_not(rule, m)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_classifier(data: st.DataObject) -> None:
