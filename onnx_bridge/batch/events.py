@@ -60,6 +60,7 @@ class Converted(Event, frozen=True, tag="converted"):
     notes: tuple[str, ...]
     timings: dict[str, Any]
     proof: BundleProof
+    chosen: dict[str, dict[str, int]]
 
 
 class Checked(Event, frozen=True, tag="checked"):

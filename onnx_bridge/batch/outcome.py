@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from onnx_bridge.batch.failure import Failure
@@ -29,6 +29,7 @@ class Result(JsonRecord):
         seconds: the duration in this run.
         check: the summary of the comparison with the reference.
         proof: how far the numbers of the bundle are known; None without one.
+        chosen: the sizes that nobody chose, by dimension.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Result(JsonRecord):
     notes: tuple[str, ...] = ()
     check: str | None = None
     proof: BundleProof | None = None
+    chosen: dict[str, int] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

@@ -99,6 +99,7 @@ class _JobState:
     started: float = 0.0
     notes: tuple[str, ...] = ()
     proof: BundleProof | None = None
+    chosen: dict[str, dict[str, int]] = field(default_factory=dict)
     status: Status = "converted"
     result: Result | None = None
 
@@ -127,6 +128,7 @@ class _JobState:
     def keep(self, manifest: Manifest, status: Status) -> None:
         """Take an existing bundle for the conversion."""
         self.convert, self.status, self.notes, self.proof = False, status, tuple(manifest.notes), manifest.proof
+        self.chosen = manifest.chosen
 
 
 class _ModelRead(Event, frozen=True, tag="model"):
@@ -355,7 +357,7 @@ class Scheduler:
         self._engine.submit(job, task, job.model.memory)
 
     def _on_converted(self, job: _JobState, event: Converted) -> None:
-        job.convert, job.notes, job.proof = False, event.notes, event.proof
+        job.convert, job.notes, job.proof, job.chosen = False, event.notes, event.proof, event.chosen
         if (before := job.key) != event.key:  # the file has changed since it was read
             job.key = event.key
             job.check_key = self._check_key(job)
@@ -391,7 +393,8 @@ class Scheduler:
                 failure, status = Failure("Difference", summary, Stage.CHECK, exit_code=1), "failed"
         seconds, log = time.monotonic() - job.started, self._existing_log(job)
         source, notes = job.job.source, job.notes
-        self._end(job, Result(job.name, source, status, seconds, failure, log, notes, summary, job.proof))
+        sizes = {name: size for dims in job.chosen.values() for name, size in dims.items()}
+        self._end(job, Result(job.name, source, status, seconds, failure, log, notes, summary, job.proof, sizes))
         for follower in self._followers.pop(job.key, []):
             follower.started = time.monotonic()
             self._decide(follower)

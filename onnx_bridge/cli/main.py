@@ -13,6 +13,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -265,6 +266,8 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
     with contextlib.suppress(OSError):
         more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page else ""
         print(f"onnx-bridge: {error}{more}", file=sys.stderr)
+        if options := getattr(error, "options", ()):
+            print(f"type: {shlex.join(['onnx-bridge', *sys.argv[1:], *options])}", file=sys.stderr)
     _leave(code)
 
 

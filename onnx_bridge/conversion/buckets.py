@@ -102,6 +102,7 @@ class BucketConversion(Several):
             inputs=tuple(self._input(value, converted.manifests[0].inputs, inputs) for value in inputs),
             outputs=outputs,
             notes=list(dict.fromkeys(notes)),
+            chosen={name: dict(sizes) for name, sizes in self.sizes.chosen.items()},
         )
 
     def _input(self, value: ir.Value, infos: Sequence[TensorInfo], inputs: Sequence[ir.Value]) -> TensorInfo:

@@ -42,6 +42,7 @@ class Cleaned:
         notes: sentences for the user.
         path: the file that it was written to, if any.
         checked: the comparison of each step, None if it changed nothing; empty without ``verify``.
+        chosen: the sizes that nobody chose, by input and dimension.
     """
 
     model: ir.Model
@@ -50,6 +51,7 @@ class Cleaned:
     notes: list[str] = field(default_factory=list)
     path: Path | None = None
     checked: list[Comparison | None] = field(default_factory=list)
+    chosen: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -176,12 +178,13 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
         first, *more = context.contradictions.values()
         others = f" (and {len(more)} other values)" if more else ""
         notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
-    return Cleaned(cleaned, before + passes, steps, notes, checked=verifier.comparisons if verifier else [])
+    checked, chosen = verifier.comparisons if verifier else [], {} if sizes is None else sizes.by_input
+    return Cleaned(cleaned, before + passes, steps, notes, checked=checked, chosen=chosen)
 
 
 def _sizes(model: ir.Model, request: CleanRequest) -> ChosenSizes | None:
     """Return the sizes of open dimensions; None if they stay open."""
-    if request.default_dim is None:
+    if request.dim_default is None:
         return None
     from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
 

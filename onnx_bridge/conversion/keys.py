@@ -59,6 +59,7 @@ def cleaning_key(
             "pipeline": str(passes),
             "files": [file_digest(path) for path in _user_files(passes)],
             "dims": dict(request.dims),
+            "dim_default": request.dim_default,
             "shapes": {name: list(shape) for name, shape in request.shapes.items()},
             "freeze": dict(request.freeze),
             "precision": _precision(request) if request.precision in BY_PASS else None,

@@ -35,6 +35,7 @@ class PassResults:
     Attributes:
         pipeline: the passes that ran, as text.
         passes: the results of each pass (`passes.rewriting.pipeline.Step.to_json`).
+        chosen: the sizes that nobody chose, by input and dimension.
         files: its files, the model first; empty for a new model, or for one that shares its weights.
     """
 
@@ -42,6 +43,7 @@ class PassResults:
     pipeline: str
     passes: list[dict[str, Any]]
     notes: list[str]
+    chosen: dict[str, dict[str, int]]
     files: tuple[Path, ...] = ()
 
     def write(self, path: Path) -> None:
@@ -101,5 +103,6 @@ class EarlierBundle:
         shared = any(file.file.startswith(SHARED) for file in program.model)
         with contextlib.suppress(BridgeError):
             model = models.load(files[0])
-            return PassResults(model, program.pipeline, program.passes, cleaning.notes, () if shared else files)
+            files = () if shared else files
+            return PassResults(model, program.pipeline, program.passes, cleaning.notes, manifest.chosen, files)
         return None

@@ -40,7 +40,9 @@ def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -
     dims = {**request.dims, **{name: max(sizes, default=1) for name, sizes in buckets.items()}}
     dims = {name: size for name, size in dims.items() if name not in {value.name for value in model.graph.inputs}}
     passes = "inline-functions,unshadow-names,fold-constants,infer-shapes,fold-constants,infer-shapes"
-    cleaning = CleanRequest(passes, dims=dims, shapes=request.shapes, freeze=request.freeze, default_dim=1)
+    cleaning = CleanRequest(
+        passes, dims=dims, shapes=request.shapes, freeze=request.freeze, dim_default=request.dim_default or 1
+    )
     try:
         sized = rewrite(model.clone(), cleaning).model
     except (InputError, PassError):  # which the conversion reports

@@ -12,7 +12,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.migraphx.architectures import named_architecture
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
-from onnx_bridge.requests.request import Data, Needs, Option, Request
+from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
 from passes.isolation.limits import Limits
 
 Dims = Mapping[str, int]
@@ -107,21 +107,37 @@ class _CleaningRequest(LimitsRequest):
 
 @dataclass(frozen=True)
 class CleanRequest(_CleaningRequest):
-    """The request to rewrite a model with passes."""
+    """The request to rewrite a model with passes.
 
-    default_dim: Annotated[
-        int | None, Option("Size of every input dimension that is still open; default: it stays open.", cli=False)
+    Attributes:
+        asks: whether `dim_default` is for batches alone, and it is an error if another dimension is open.
+    """
+
+    dim_default: Annotated[
+        int | None,
+        _model(
+            "Size of every dimension of an input that is still open; default: it stays open.", metavar="N", minimum=1
+        ),
     ] = None
     verify: Annotated[
         Literal["none", "each"], Option("each: run the model on ONNX Runtime before and after each pass.")
     ] = "none"
     max_rewrites: Annotated[int | None, Option("Stop after so many rewrites.", metavar="N", minimum=0)] = None
+    asks: bool = False
 
 
 @dataclass(frozen=True)
 class DoctorRequest(_CleaningRequest, RuntimeRequest):
     """The request to examine a conversion without compiling; ``gpu`` is rehearsed on a machine without a GPU."""
 
+    dim_default: Annotated[
+        int | None,
+        _model(
+            "Size of every dimension that is still open; default: 1 for a batch, else it is an error.",
+            metavar="N",
+            minimum=1,
+        ),
+    ] = None
     target: Annotated[
         str,
         _target(
@@ -143,6 +159,14 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
             minimum=0.0,
         ),
     ] = None
+
+    @property
+    def cleaning(self) -> CleanRequest:
+        """The request to clean the model, with a size for each dimension."""
+        size, asks = self.dim_default or 1, self.dim_default is None
+        return CleanRequest(
+            self.pipeline, dims=self.dims, shapes=self.shapes, freeze=self.freeze, dim_default=size, asks=asks
+        )
 
     @property
     def rehearsed(self) -> str | None:
@@ -308,6 +332,19 @@ class ConvertRequest(DoctorRequest):
         """Return the fields as JSON values; calibration samples in memory are left out."""
         on_disk = self.calibration is None or isinstance(self.calibration, (str, os.PathLike))
         return super(ConvertRequest, self if on_disk else replace(self, calibration=None)).to_json()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(RuntimeRequest):
+    """The request to run a bundle, or a model, which is converted first.
+
+    Attributes:
+        conversion: the sizes of a model.
+    """
+
+    conversion: Annotated[ConvertRequest, Part("dims", "dim_default", "shapes", "freeze")] = field(
+        default_factory=ConvertRequest
+    )
 
 
 def check_precision(name: str) -> None:

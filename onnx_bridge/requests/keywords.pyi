@@ -21,6 +21,7 @@ class BatchOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -59,6 +60,7 @@ class JobOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -90,7 +92,7 @@ class CleanOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
-    default_dim: int | None
+    dim_default: int | None
     verify: Literal["none", "each"]
     max_rewrites: int | None
 
@@ -102,6 +104,7 @@ class ConvertOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -131,6 +134,7 @@ class DoctorOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -140,6 +144,15 @@ class DoctorOptions(TypedDict, total=False):
 class LimitsOptions(TypedDict, total=False):
     timeout: float | None
     memory: float | None
+
+class RunOptions(TypedDict, total=False):
+    timeout: float | None
+    memory: float | None
+    runtime: str | None
+    dims: Mapping[str, int]
+    shapes: Mapping[str, Sequence[int]]
+    freeze: Mapping[str, Array | str]
+    dim_default: int | None
 
 class RuntimeOptions(TypedDict, total=False):
     timeout: float | None
@@ -203,6 +216,7 @@ class BisectOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -226,6 +240,7 @@ class CheckOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -251,6 +266,7 @@ class ComparisonOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -270,6 +286,7 @@ class DataOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -298,6 +315,7 @@ class ParityOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     host: bool
@@ -317,6 +335,7 @@ class ReduceOptions(TypedDict, total=False):
     dims: Mapping[str, int]
     shapes: Mapping[str, Sequence[int]]
     freeze: Mapping[str, Array | str]
+    dim_default: int | None
     target: str
     application: Literal["onnxruntime"] | None
     cache: bool
@@ -356,6 +375,7 @@ class BenchOptions(TypedDict, total=False):
     runtime: str | None
     pipeline: str
     dims: Mapping[str, int]
+    dim_default: int | None
     target: str
     calibration: SampleSource | None
     keep_fp32: Sequence[str]
@@ -372,6 +392,7 @@ class MixedPrecisionOptions(TypedDict, total=False):
     runtime: str | None
     pipeline: str
     dims: Mapping[str, int]
+    dim_default: int | None
     target: str
     host: bool
     precision: str
@@ -391,6 +412,7 @@ class TuneOptions(TypedDict, total=False):
     memory: float | None
     runtime: str | None
     dims: Mapping[str, int]
+    dim_default: int | None
     target: str
     host: bool
     calibration: SampleSource | None

@@ -33,7 +33,19 @@ else:
     Dataset = Annotated[Path, "DataSource"]
 """JSON, and the command line, have a path instead, as for `Data`."""
 _OF_CONVERSION = (
-    *("pipeline", "dims", "shapes", "freeze", "target", "application", "cache", "timeout", "memory", "runtime"),
+    *(
+        "pipeline",
+        "dims",
+        "dim_default",
+        "shapes",
+        "freeze",
+        "target",
+        "application",
+        "cache",
+        "timeout",
+        "memory",
+        "runtime",
+    ),
 )
 NAMED_TOLERANCES = Option(
     "Tolerance of one output (with layers: of any value); repeatable.",

@@ -90,7 +90,18 @@ class BenchRequest(Request):
     conversion: Annotated[
         ConvertRequest,
         Part(
-            *("pipeline", "dims", "target", "calibration", "keep_fp32", "options", "timeout", "memory", "runtime"),
+            *(
+                "pipeline",
+                "dims",
+                "dim_default",
+                "target",
+                "calibration",
+                "keep_fp32",
+                "options",
+                "timeout",
+                "memory",
+                "runtime",
+            ),
             needs={
                 **dict.fromkeys(("pipeline", "options"), _ON_MIGRAPHX),
                 "calibration": Needs("precisions", ("int8", "fp8")),
@@ -173,7 +184,7 @@ class TuneRequest(Request):
     conversion: Annotated[
         ConvertRequest,
         Part(
-            *("dims", "target", "host", "buckets", "pad", "calibration", "timeout", "memory", "runtime"),
+            *("dims", "dim_default", "target", "host", "buckets", "pad", "calibration", "timeout", "memory", "runtime"),
             needs={"calibration": Needs("precisions", ("int8", "fp8"))},
         ),
     ] = field(default_factory=ConvertRequest)
@@ -198,7 +209,18 @@ class MixedPrecisionRequest(ComparisonRequest):
     tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
     conversion: Annotated[
         ConvertRequest,
-        Part("precision", "pipeline", "dims", "target", "host", "calibration", "timeout", "memory", "runtime"),
+        Part(
+            "precision",
+            "pipeline",
+            "dims",
+            "dim_default",
+            "target",
+            "host",
+            "calibration",
+            "timeout",
+            "memory",
+            "runtime",
+        ),
     ] = field(default_factory=lambda: ConvertRequest(precision="fp16"))
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.conversion import convert
-from onnx_bridge.conversion.cleaning import Cleaned, clean
+from onnx_bridge.conversion import cleaning, convert
+from onnx_bridge.conversion.cleaning import Cleaned
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
 from onnx_bridge.core.delta_debug import minimal_subset
@@ -162,7 +162,7 @@ def _candidates(file: Path, request: MixedPrecisionRequest) -> tuple[list[str], 
     target = ProbedRuntime(runtimes.find(conversion.runtime))
 
     def cleaned(pipeline: str) -> Cleaned:
-        return clean(file, pipeline=pipeline, dims=conversion.dims, default_dim=1, target=target)
+        return cleaning.run(file, None, replace(conversion.cleaning, pipeline=pipeline), target)
 
     if conversion.precision in BY_CALIBRATION:
         return [str(node.name) for node in products(cleaned(conversion.pipeline).model)], {}

@@ -11,6 +11,7 @@ concatenation of past and new keys. Inference is then repeated, until all are kn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,9 @@ from passes.shapes.inference import FAILURES, run
 _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "FusedConv")
 WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""
+_BATCH = re.compile(r"batch|^bs?$", re.IGNORECASE)
+_NO_BATCH = re.compile(r"seq|len|time|frame|token|sample|height|width|rows|cols", re.IGNORECASE)
+"""What exporters name batches, and what else a first dimension may be."""
 _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
 
@@ -122,9 +126,17 @@ class OpenDims:
         return shapes
 
     def batch_names(self) -> set[str]:
-        """Return the names that are the first dimension of each input that has them."""
+        """Return the names that say so, or say nothing else and are the first dimension of inputs alone."""
         later = {dim for dims in self._inputs.values() for dim in dims[1:]}
-        return {name for name in self.names if name not in later}
+        return {
+            name for name in self.names if _BATCH.search(name) or (name not in later and not _NO_BATCH.search(name))
+        }
+
+    def by_input(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return sizes by input and name; inputs without such a dimension are left out."""
+        known = {str(value.name): {str(dim): sizes[dim] for dim in dims if isinstance(dim, str) and dim in sizes}
+                 for value, dims in self._inputs.items()}  # fmt: skip
+        return {name: dims for name, dims in known.items() if dims}
 
     def sizes(self, default: int, given: Mapping[str, int] | None = None) -> OpenSizes:
         """Return a size for each open dimension: the given one, that which follows from the model, or the default."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,17 +108,19 @@ def test_sizes_and_values_together(runtime: Runtime, tmp_path: Path) -> None:
         given = sample(seq, 3, use_cache)
         assert compare(bundle(given), Reference(path).run(given)).passed
         assert bundle.notes == [f"run in the bucket use_cache={int(use_cache)},seq={seq}"]
-    only = onnx_bridge.convert(path, tmp_path / "one", buckets={"use_cache": [1]}, dims={"past": 3}, target="ref")
+    options = {"buckets": {"use_cache": [1]}, "dims": {"past": 3}, "dim_default": 1, "target": "ref"}
+    only = onnx_bridge.convert(path, tmp_path / "one", **options)
     with pytest.raises(InputError, match="no bucket holds use_cache=0"):
         only(sample(1, 3, False))
 
 
 def test_a_frozen_input_and_a_single_program_select_nothing(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
-    frozen = conversion.run(path, tmp_path / "out", ConvertRequest(target="ref", freeze={"use_cache": "true"}))
+    plain = ConvertRequest(target="ref", dim_default=1)
+    frozen = conversion.run(path, tmp_path / "out", replace(plain, freeze={"use_cache": "true"}))
     assert isinstance(frozen, Bundle)
     assert frozen.wholly_on_migraphx
-    whole = run_steps(path, tmp_path / "host", ConvertRequest(target="ref"))
+    whole = run_steps(path, tmp_path / "host", plain)
     assert any("--bucket use_cache=false,true" in note for note in whole.manifest.notes)
 
 

@@ -89,7 +89,7 @@ class _Attempt:
         manifest = bundle.manifest
         seconds = round(time.perf_counter() - self._started, 4)
         notes, timings = tuple(manifest.notes), dict(manifest.timings)
-        self._emit(Converted(seconds, manifest.key or "", notes, timings, manifest.proof))
+        self._emit(Converted(seconds, manifest.key or "", notes, timings, manifest.proof, manifest.chosen))
 
     def _check(self, out: Path) -> None:
         self._progress(Stage.CHECK)

@@ -88,6 +88,7 @@ class Manifest(JsonRecord):
         notes: sentences for the user.
         proof: the extent to which the numbers of all programs are known.
         decoder: the layout of a decoder (`onnx_bridge.bundle.decoding`); None for other models.
+        chosen: the sizes that nobody chose, by input and dimension.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Manifest(JsonRecord):
     notes: list[str] = field(default_factory=list)
     proof: BundleProof = field(default_factory=BundleProof)
     decoder: Layout | None = None
+    chosen: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def program(self) -> ProgramInfo:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.batch import JobRequest
-from onnx_bridge.requests.conversion import ConvertRequest, RuntimeRequest
+from onnx_bridge.requests.conversion import RunRequest
 from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 
@@ -46,14 +47,15 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
         raise typer.Exit(NOT_DETERMINED)
 
 
-def into_cache(model: Path, sample: Path | None, request: RuntimeRequest, progress: Progress | None) -> Path:
+def into_cache(model: Path, sample: Path | None, request: RunRequest, progress: Progress | None) -> Path:
     """Return the bundle of a model in the cache, which is made for the sizes of a sample if it is not up to date."""
-    shapes = {}
+    shapes = dict(request.conversion.shapes)
     if sample is not None:
         values = files.load(sample, samplers.specs(models.load(model)))[0]
-        shapes = {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
-    wanted = ConvertRequest(shapes=shapes, timeout=request.timeout, memory=request.memory, runtime=request.runtime)
-    made_of = repr((str(model.resolve()), sorted(shapes.items()), request.runtime))
+        shapes |= {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
+    sizes, timeout, memory = replace(request.conversion, shapes=shapes), request.timeout, request.memory
+    wanted = replace(sizes, timeout=timeout, memory=memory, runtime=request.runtime)
+    made_of = repr((str(model.resolve()), wanted.to_json()))
     out = cache_dir() / "bundles" / hashlib.sha256(made_of.encode()).hexdigest()
     conversion.run(model, out, wanted, progress)
     return out

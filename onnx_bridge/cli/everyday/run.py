@@ -10,15 +10,15 @@ import typer
 from onnx_bridge.cli.options import ModelOrBundle, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.requests.conversion import RuntimeRequest
+from onnx_bridge.requests.conversion import RunRequest
 
 _INPUTS = "One array an input, or an .npy for a single one; default: generated arrays."
 
 
-@takes(RuntimeRequest)
+@takes(RunRequest)
 def run(
     model: ModelOrBundle,
-    request: RuntimeRequest,
+    request: RunRequest,
     sample: Annotated[Path | None, typer.Argument(metavar="X.npz", help=_INPUTS, show_default=False)] = None,
     inputs: Annotated[Path | None, typer.Option("--inputs", metavar="X.npz", help="The same.")] = None,
     out: Annotated[
@@ -42,5 +42,7 @@ def run(
             from onnx_bridge.cli.everyday.convert_one import into_cache
 
             bundle = into_cache(model, given, request, tell)
+        elif request.conversion != RunRequest().conversion:
+            raise InputError("the sizes of a bundle are its own", where=str(model), hint="give sizes to a model alone")
         result = run_files(bundle, given, out, timeout=request.timeout, memory=request.memory, progress=tell)
     show(result, as_json)

@@ -123,11 +123,10 @@ def _run(
         notes.append(str(session))
     originals = [node for node in Scope(loaded, loaded.graph).nodes() if constant_of(node) is None]
     about = [(str(node.name), provenance.operator(node), provenance.module(node)) for node in originals]
-    cleaning = CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1)
     pipeline = Pipeline.parse(request.pipeline)
     names = [item if isinstance(item, str) else item.name for item in pipeline.items]
     first = names.index(Legalize.name) if Legalize.name in names else len(names)
-    before = rewrite(loaded, cleaning, Pipeline(pipeline.items[:first]), target=target, progress=progress)
+    before = rewrite(loaded, request.cleaning, Pipeline(pipeline.items[:first]), target=target, progress=progress)
     progress("judging every node")
     verdicts = _Verdicts(with_inferred_types(before.model.clone()), target)
     after = rewrite(before.model, CleanRequest(), Pipeline(pipeline.items[first:]), target=target, progress=progress)

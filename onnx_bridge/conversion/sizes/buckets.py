@@ -3,7 +3,8 @@
     past = 7, 15    total = past + sequence    →    past=7: sequence=1, total=8    past=15: sequence=1, total=16
 
 A dimension without sizes of its own follows from the model (`passes.shapes.open_sizes`) or from what the user says
-of it, or is 1. Combinations that inference or ONNX Runtime finds impossible are left out.
+of it. A batch that nobody chose is 1; another dimension has to be chosen (`--dim-default`). Combinations that inference
+or ONNX Runtime finds impossible are left out.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
+from onnx_bridge.conversion.sizes.typical_sizes import typical_sizes
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.roles import dims_of
@@ -60,18 +62,21 @@ class BucketSizes:
         fixed: the sizes of dimensions that have one.
         follows: the other dimensions, as expressions of those that have several sizes.
         left_out: sentences on the combinations that are impossible.
+        chosen: the sizes that nobody chose, by input and dimension.
     """
 
     buckets: tuple[dict[str, int], ...]
     fixed: Mapping[str, int]
     follows: Mapping[str, str]
     left_out: tuple[str, ...] = ()
+    chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ir.Model, request: ConvertRequest, runs: Runs) -> BucketSizes:
         """Return the sizes of the buckets of a request; raises InputError if no combination is possible."""
         _check_ties(model, request)
         combinations = _Combinations(model, request)
+        chosen = combinations.chosen()
         problems = [(sizes, combinations.problem(sizes, runs)) for sizes in combinations]
         possible = [sizes for sizes, problem in problems if problem is None]
         impossible = [(sizes, problem) for sizes, problem in problems if problem is not None]
@@ -81,7 +86,7 @@ class BucketSizes:
         left_out = tuple(f"{label(sizes)} is left out: {problem}" for sizes, problem in impossible)
         following = combinations.following(possible, [sizes for sizes, _ in impossible])
         buckets = tuple({name: size for name, size in sizes.items() if name not in following} for sizes in possible)
-        return cls(buckets, *combinations.others(buckets, following), left_out)
+        return cls(buckets, *combinations.others(buckets, following), left_out, chosen)
 
     def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
         """Return the dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
@@ -133,13 +138,30 @@ class _Combinations:
         dims = self._request.buckets.keys() - self._selected
         yield from sorted(combined, key=lambda sizes: (math.prod(sizes[name] for name in dims), [*sizes.values()]))
 
+    def chosen(self) -> dict[str, dict[str, int]]:
+        """Return the sizes that nobody chose; raises InputError if one has to be chosen."""
+        dims, default = {**self._dims.given, **next(iter(self))}, self._request.dim_default
+        sizes = {name: size for name, size in self._dims.sizes(default or 1, dims).default.items() if name not in dims}
+        names = [name for name in sizes if name not in self._dims.batch_names()]
+        if names and default is None:
+            proposed = next(typical_sizes(self._inputs, names))
+            what = f"nobody chose the size{'s' * (len(names) > 1)} of {', '.join(names)}"
+            how = " ".join(f"--dim {name}={size}" for name, size in proposed.items())
+            raise InputError(what, where="bucket", hint=f"choose {how}, or buckets; or take 1 with --dim-default 1")
+        return self._dims.by_input(sizes)
+
     def sizes(self, chosen: Sizes) -> dict[str, int]:
         """Return the sizes of all dimensions, for some of them; symbols that are in expressions alone are 1."""
         key = label(chosen)
         if key not in self._known:
             dims = {name: size for name, size in chosen.items() if name not in self._selected}
             others = dict.fromkeys(_symbols(self._inputs), 1)
-            self._known[key] = {**others, **self._dims.given, **chosen, **self._dims.sizes(1, dims).all}
+            self._known[key] = {
+                **others,
+                **self._dims.given,
+                **chosen,
+                **self._dims.sizes(self._request.dim_default or 1, dims).all,
+            }
         return self._known[key]
 
     def problem(self, chosen: Sizes, runs: Runs) -> str | None:

@@ -38,8 +38,8 @@ def freezing(request: CleanRequest, *, defaults: bool = False) -> Pipeline:
         defaults: whether inputs that have a default are constant.
     """
     passes = Pipeline()
-    if request.dims or request.shapes or request.default_dim is not None:
-        passes += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.default_dim)])
+    if request.dims or request.shapes or request.dim_default is not None:
+        passes += Pipeline([FreezeShapes(dims=request.dims, shapes=request.shapes, default=request.dim_default)])
     if request.freeze:
         passes += Pipeline([FreezeInputs(values=request.freeze)])
     return passes + Pipeline([FreezeInputs()]) if defaults else passes

@@ -1,5 +1,8 @@
 """The sizes of a conversion that nobody chose: derived from the model (`passes.shapes.open_sizes`), otherwise 1.
 
+That is right for a batch alone: the size of a sequence or an image that nothing determines has to be chosen, unless
+the request says that all are 1. The error proposes typical sizes, which the reference has been tried with.
+
 A default that is too small is an error that names every open size: inference gives a result no elements or fewer, or
 ONNX Runtime does not run the model. ONNX Runtime's refusal counts if larger sizes run, or if the node that fails takes
 or refuses operands by their sizes alone; otherwise the generated values may be to blame, which is a note. If the
@@ -9,6 +12,7 @@ others that meet them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,6 +22,7 @@ import onnx_ir as ir
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.refusals import is_by_sizes, is_quick, is_steered, refusal
 from onnx_bridge.conversion.sizes.size_search import SizeSearch
+from onnx_bridge.conversion.sizes.typical_sizes import typical_sizes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
@@ -37,6 +42,7 @@ class OpenSizesError(InputError):
         advised: sizes of these dimensions with which the reference runs the model; empty if they are unknown.
         enough: the one size of all these; None if they differ, or are unknown.
         shapes: the shapes, with these sizes, of the inputs whose dimensions have no names.
+        options: the options that give these sizes; empty if they are unknown.
     """
 
     page = "start/first-model.md#several-sizes"
@@ -54,6 +60,7 @@ class OpenSizesError(InputError):
         super().__init__(what, hint=hint)
         self.sizes, self.too_small, self.node = dict(sizes), tuple(changed), node
         self.advised, self.shapes = dict(changed), dict(shapes)
+        self.options = _options(changed, shapes).split()
         different = {*changed.values()}
         self.enough = different.pop() if len(different) == 1 else None
         self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": self.enough}
@@ -74,7 +81,7 @@ class ChosenSizes:
         """Choose the sizes that a request leaves open; raises OpenSizesError if inference finds them too small."""
         dims = OpenDims(model, request.dims, request.shapes, request.freeze)
         is_open = not all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs)
-        chosen = cls(model.clone() if is_open else model, request, dims, dims.sizes(request.default_dim or 1))
+        chosen = cls(model.clone() if is_open else model, request, dims, dims.sizes(request.dim_default or 1))
         if dims.names and (too_small := dims.too_small(chosen.sizes.all)) is not None:
             node = too_small.node
             name = str(node.name or node.outputs[0].name)
@@ -98,14 +105,44 @@ class ChosenSizes:
         """Sentences for the user."""
         notes = []
         if default := self.sizes.default:
-            how = f"choose with {_options(dict.fromkeys(default, 'N'), {})}"
-            notes.append(f"open dimensions got the size {self.request.default_dim}: {', '.join(default)}; {how}")
+            how = f"choose others with {_options(dict.fromkeys(default, 'N'), {})}"
+            notes.append(f"sizes chosen for you: {_text(default)}; {how}")
         if self.sizes.derived:
-            notes.append(f"open dimensions that follow from the model: {_text(self.sizes.derived)}")
+            notes.append(f"sizes that follow from the model: {_text(self.sizes.derived)}")
         return notes
+
+    @property
+    def by_input(self) -> dict[str, dict[str, int]]:
+        """The sizes that nothing determines, by input and dimension."""
+        return self.dims.by_input(self.sizes.default)
 
     def check(self, model: ir.Model) -> list[str]:
         """Run the sized model on ONNX Runtime, if this is quick, and return notes; raises OpenSizesError."""
+        notes = self._refusal(model)
+        if self.request.asks and (names := self.unchosen(self.dims, self.sizes)):
+            raise self._question(names)
+        return notes
+
+    @staticmethod
+    def unchosen(dims: OpenDims, sizes: OpenSizes) -> list[str]:
+        """Return the names of dimensions that nothing determines, and for which 1 would be a guess."""
+        batch = dims.batch_names()
+        return [name for name in sizes.default if name not in batch]
+
+    def _question(self, names: Sequence[str]) -> OpenSizesError:
+        """Return the error that asks for sizes, whose hint has typical ones."""
+        typical = [*typical_sizes(self.model.graph.inputs, names)]
+        sizes, tried = typical[0], ""
+        if is_quick(self._sized(sizes)):
+            running = [*itertools.islice((dims for dims in typical if self._runs(dims, every=False)), 1)]
+            sizes, tried = running[0] if running else self._search() or {}, ", with which the reference runs it"
+        shapes = self._free.shapes_of_unnamed(self._resized(sizes).all) if sizes else {}
+        how = f"{_options(sizes, shapes)}{tried}" if sizes else _options(dict.fromkeys(names, "N"), {})
+        what = f"nobody chose the size{'s' * (len(names) > 1)} of {', '.join(names)}"
+        hint = f"choose {how}; or take 1 with --dim-default 1"
+        return OpenSizesError(what, {**self._given, **self.sizes.all}, sizes, shapes, node=None, hint=hint)
+
+    def _refusal(self, model: ir.Model) -> list[str]:
         error = refusal(model) if model is not self.model else None
         if error is None or load_error(self.model) is not None:
             return []
@@ -120,7 +157,7 @@ class ChosenSizes:
         sizes, changed = {**self._given, **self.sizes.all}, self._search()
         what = before + _text({name: sizes[name] for name in changed or sizes}) + after
         if self.sizes.default:
-            what += f"; nobody chose {_text(self.sizes.default)}"
+            what += f"; sizes chosen for you: {_text(self.sizes.default)}"
         hint = f"choose the sizes that it was made for, as {_options(dict.fromkeys(sizes, 'N'), {})}"
         shapes: Mapping[str, Sequence[int]] = {}
         if changed:
@@ -151,20 +188,24 @@ class ChosenSizes:
         return {name: self.dims.given[name] for name in self._free.names if name in self.dims.given}
 
     def _resized(self, changed: Mapping[str, int]) -> OpenSizes:
-        return self._free.sizes(self.request.default_dim or 1, {**self._given, **self.sizes.default, **changed})
+        return self._free.sizes(self.request.dim_default or 1, {**self._given, **self.sizes.default, **changed})
 
     def _runs(self, changed: Mapping[str, int], *, every: bool) -> bool:
         """Return whether the reference runs the model if some dimensions have other sizes, or every branch of it."""
-        sizes = self._resized(changed)
-        if self._free.too_small(sizes.all) is not None:
+        if self._free.too_small(self._resized(changed).all) is not None:
             return False
-        model = self.model.clone()
+        model = self._sized(changed)
+        return is_quick(model) and refusal(model, every=every) is None
+
+    def _sized(self, changed: Mapping[str, int]) -> ir.Model:
+        """Return a copy of the model if some dimensions have other sizes."""
+        sizes, model = self._resized(changed), self.model.clone()
         ranked = {str(value.name) for value in model.graph.inputs if value.shape is not None}
         shapes = {name: shape for name, shape in self.request.shapes.items() if name not in ranked}
         named = {name: size for name, size in sizes.all.items() if name in self._free.symbols}
         shapes |= self._free.shapes_of_unnamed(sizes.all)
         freezing(replace(self.request, dims=named, shapes=shapes)).run(model, Context())
-        return is_quick(model) and refusal(model, every=every) is None
+        return model
 
 
 def _options(sizes: Mapping[str, int | str], shapes: Mapping[str, Sequence[int]]) -> str:

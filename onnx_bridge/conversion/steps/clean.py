@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,7 +17,6 @@ from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.graphs.cost import Work, work
@@ -74,7 +73,7 @@ def clean(plan: Plan) -> CleanedModel:
     results = _reused(plan) or _cleaned(plan, verdicts)
     products = plan.precision.quantized_products(results.model)
     if products is not None:
-        results = PassResults(products.model, results.pipeline, results.passes, results.notes)
+        results = replace(results, model=products.model, files=())
     with stopwatch(Stage.WRITE):
         path = plan.folder / f"{plan.source.name}.onnx"
         with_inferred_types(results.model)
@@ -107,11 +106,12 @@ def _cleaned(plan: Plan, verdicts: ProbedRuntime) -> PassResults:
         model = plan.source.model()
         cleaned = rewrite(
             model,
-            CleanRequest(dims=request.dims, shapes=request.shapes, freeze=request.freeze, default_dim=1),
+            request.cleaning,
             plan.precision.pipeline(plan.pipeline, model),
             target=verdicts,
             progress=lambda name: plan.stopwatch.progress(Stage.LEGALIZE if name == Legalize.name else name),
         )
         check_ranks(cleaned.model)
     notes = [*cleaned.notes, *precision_notes(cleaned.steps, request.precision)]
-    return PassResults(cleaned.model, str(cleaned.pipeline), [step.to_json() for step in cleaned.steps], notes)
+    passes = [step.to_json() for step in cleaned.steps]
+    return PassResults(cleaned.model, str(cleaned.pipeline), passes, notes, cleaned.chosen)

@@ -87,6 +87,7 @@ def describe(compiled: Compiled) -> Manifest:
         programs=(program,),
         timings=plan.stopwatch.seconds,
         notes=_notes(compiled),
+        chosen=cleaned.results.chosen,
     )
 
 

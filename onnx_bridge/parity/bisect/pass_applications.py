@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnx_bridge.bundle.difference import diff
-from onnx_bridge.conversion.cleaning import Cleaned, clean
+from onnx_bridge.conversion import cleaning
+from onnx_bridge.conversion.cleaning import Cleaned
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.rewriting.base import Budget, Context, Rewrite, Target
 from passes.rewriting.pipeline import Pipeline
@@ -47,16 +48,7 @@ class PassApplications:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self._model, self._target = model, target
-        self.cleaned: Cleaned = clean(
-            model,
-            pipeline=request.pipeline,
-            dims=request.dims,
-            shapes=request.shapes,
-            freeze=request.freeze,
-            default_dim=1,
-            target=target,
-            progress=progress,
-        )
+        self.cleaned: Cleaned = cleaning.run(model, None, request.cleaning, target, progress)
         self._steps = self.cleaned.steps
         self._places = [
             (place, number)

@@ -284,7 +284,15 @@ def converted(
     if not isinstance(model, ir.Model | Bundle) and is_bundle(model):
         model = Bundle.of(model, how)
     if isinstance(model, Bundle):
-        names = ["pipeline", "dims", "shapes", "freeze", "host", *([] if request.rehearsed else ["target"])]
+        names = [
+            "pipeline",
+            "dims",
+            "dim_default",
+            "shapes",
+            "freeze",
+            "host",
+            *([] if request.rehearsed else ["target"]),
+        ]
         require_own_settings(model.manifest, request.conversion, model.path, *names)
         yield model, request
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
 from onnx_bridge.core.values import Kind, dtype_name
-from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table, unbroken
+from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table, sizes_text, unbroken
 from onnx_bridge.views.terminal.view import view
 
 
@@ -71,7 +72,8 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
     facts |= {"on a GPU": Group(*forecasts)} if forecasts else {}
     facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
     table = ["", pass_table(passes)] if verbose else []
-    return Group(facts_table(facts), _tensors(*map(_described, (manifest.inputs, manifest.outputs))), *table)
+    tensors = _tensors(_described(manifest.inputs), _described(manifest.outputs), manifest.chosen)
+    return Group(facts_table(facts), tensors, *table)
 
 
 def _decoder(layout: Layout) -> list[str]:
@@ -93,14 +95,19 @@ def _described(tensors: Sequence[TensorInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def _tensors(inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = plain_table("", "name", "dtype", "shape")
+def _tensors(
+    inputs: Sequence[Mapping[str, Any]],
+    outputs: Sequence[Mapping[str, Any]],
+    chosen: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> RenderableType:
+    table = plain_table("", "name", "dtype", "shape", *(["sizes chosen for you"] if chosen else []))
     for kind, tensors in (("input", inputs), ("output", outputs)):
         for tensor in tensors:
             shape = "unknown"
             if tensor["shape"] is not None:
                 shape = " × ".join("?" if dim is None else str(dim) for dim in tensor["shape"]) or "scalar"
-            table.add_row(kind, tensor["name"], tensor["dtype"] or "unknown", shape)
+            sizes = sizes_text(chosen.get(tensor["name"], {}) if kind == "input" else {})
+            table.add_row(kind, tensor["name"], tensor["dtype"] or "unknown", shape, *([sizes] if chosen else []))
     return table
 
 

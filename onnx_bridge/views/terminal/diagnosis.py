@@ -84,7 +84,7 @@ def _rank(group: Sequence[NodeDiagnosis]) -> int:
 def _catalogue(catalogue: Catalogue, verbose: bool) -> RenderableType:
     table = plain_table("pass", "exactness", "options", "does")
     for info in catalogue.passes:
-        options = Group(*(f"{name}={default}" for name, default in info.options.items()))
+        options = ", ".join(f"{name}={default}" for name, default in info.options.items())
         table.add_row(info.name, info.exactness, options, info.does)
     pipelines = plain_table("pipeline", "passes")
     for name, spec in catalogue.pipelines.items():

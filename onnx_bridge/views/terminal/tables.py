@@ -5,15 +5,21 @@ What comes from others is shown, and not obeyed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from passes.core.text import printable
+
+_PARTS = re.compile(r"\s*[^\s/._:,;=]+[/._:,;=]*|\s*[/._:,;=]+|\s+")
+"""The parts of a text between which a line may end."""
 
 
 class _EscapingConsole(Console):
@@ -40,16 +46,78 @@ def unbroken(text: str) -> RenderableType:
     return Group(Text(text, no_wrap=True, overflow="ignore"))  # a text by itself would be joined with others
 
 
-def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -> Table:
-    """Return a table without lines, for eighty columns as well: texts are folded if it is too wide, numbers are not.
+class _Breakable:
+    """A text that is broken at spaces and behind separators, and inside of a word only if that is too long by itself.
 
-    Columns whose headings are in ``numbers`` are aligned at the right.
+    A separator is what identifiers, paths and lists have: ``.``, ``/``, ``_``, ``::``.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
-    for heading in headings:
-        number = heading in numbers
-        table.add_column(heading, overflow="fold", justify="right" if number else "left", no_wrap=number)
-    return table
+
+    def __init__(self, text: str | Text) -> None:
+        given = text if isinstance(text, Text) else Text(text)
+        self.text = Text(printable(given.plain), style=given.style)
+        self._parts = _PARTS.findall(self.text.plain)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The width of the longest part, and that of the whole."""
+        return max((cell_len(part.strip()) for part in self._parts), default=0), self.text.cell_len
+
+    def __rich_measure__(self, _console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(*self.widths).with_maximum(options.max_width)
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for part in self._parts:
+            if cell_len(lines[-1] + part.rstrip()) <= options.max_width:
+                lines[-1] += part
+            else:
+                lines += chop_cells(part.lstrip(), options.max_width)
+        for line in lines if lines[0] else lines[1:] or [""]:
+            yield Text(line.rstrip(), style=self.text.style, no_wrap=True)
+
+
+class PlainTable(Table):
+    """A table without lines. If it is too wide, the widest columns are broken (`_Breakable`), those of numbers are not.
+
+    If even so words would be cut, each row is a paragraph, with a line for each cell.
+    """
+
+    def __init__(self, *headings: str, numbers: Collection[str] = (), **options: Any) -> None:
+        super().__init__(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
+        self._numbers, self._headings = numbers, headings
+        self._shown: list[list[_Breakable]] = []
+        for heading in headings:
+            self.add_column(_Breakable(heading), justify="right" if heading in numbers else "left")
+
+    def add_row(self, *cells: str | Text) -> None:  # type: ignore[override]
+        self._shown.append([_Breakable(cell) for cell in cells])
+        super().add_row(*self._shown[-1])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = zip(*([_Breakable(heading) for heading in self._headings], *self._shown), strict=True)
+        ranges = [[max(ends) for ends in zip(*(cell.widths for cell in column), strict=True)] for column in columns]
+        least = [range_[heading in self._numbers] for heading, range_ in zip(self._headings, ranges, strict=True)]
+        widths, room = [most for _, most in ranges], options.max_width - 2 * len(ranges)
+        if sum(least) > room:
+            yield from self._paragraphs()
+            return
+        while sum(widths) > room:
+            wide = [index for index, width in enumerate(widths) if width > least[index]]
+            widths[max(wide, key=widths.__getitem__)] -= 1
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+    def _paragraphs(self) -> Iterator[Text]:
+        for row in self._shown:
+            cells = [(heading, cell.text) for heading, cell in zip(self._headings, row, strict=True) if cell.text.plain]
+            for number, (heading, text) in enumerate(cells):
+                yield Text(f"{'  ' * (number > 0)}{heading}{': ' * bool(heading)}") + text
+
+
+def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -> PlainTable:
+    """Return a table without lines; columns whose headings are in ``numbers`` are aligned at the right."""
+    return PlainTable(*headings, numbers=numbers, **options)
 
 
 def facts_table(facts: Mapping[str, RenderableType]) -> Table:
@@ -99,6 +167,11 @@ def versions_line(versions: Mapping[str, str], seed: int | None = None) -> list[
 def written_line(path: object, otherwise: str) -> str:
     """Return the line that names the file that was written, or says why there is none."""
     return f"written to {path}" if path else otherwise
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return sizes by dimension in one line."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def counted(count: int, noun: str) -> str:

@@ -39,20 +39,21 @@ def test_generated_models(generator: run.Judges, runtime: Runtime, tmp_path: Pat
     source = ir.from_proto(onnx.ModelProto.FromString(generator.judge(index).model))
     dims: dict[str, int] = {}
     try:
-        diagnosis = onnx_bridge.doctor(source)
+        diagnosis = onnx_bridge.doctor(source, dim_default=1)
     except OpenSizesError as error:  # both refuse sizes that nobody chose, and advise others
         with pytest.raises(OpenSizesError) as refusal:
-            onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never")
+            onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never", dim_default=1)
         assert refusal.value.details == error.details
         dims = dict.fromkeys(error.too_small, error.enough or 0)
-        diagnosis = onnx_bridge.doctor(source, dims=dims)
+        diagnosis = onnx_bridge.doctor(source, dims=dims, dim_default=1)
     assert not [node for node in diagnosis.nodes if contradiction(node)]
     try:
-        manifest = onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never", dims=dims).manifest
+        bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never", dims=dims, dim_default=1)
     except BridgeError:
         assert not diagnosis.passed
         return
     assert diagnosis.passed
+    manifest = bundle.manifest
     if manifest.partitions:
         planned = [(part["side"] == "device", part["nodes"]) for part in diagnosis.partitions]
         assert [(part.program is not None, part.nodes) for part in manifest.partitions] == planned
@@ -71,7 +72,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_cleaning_cures_is_not_judged(name: str, runtime: Runtime) -> None:
     text, arrays = CASES[name]
-    diagnosis = onnx_bridge.doctor(model(text, **arrays))
+    diagnosis = onnx_bridge.doctor(model(text, **arrays), dim_default=1)
     assert diagnosis.passed
     assert {node.verdict for node in diagnosis.nodes} <= {"ok", NOT_NEEDED}
     assert all(node.action is Action.REMOVED for node in diagnosis.nodes if node.verdict == NOT_NEEDED)

@@ -20,7 +20,7 @@ PAST, NEW, TOTAL = "past_sequence_length", "sequence_length", "total_sequence_le
 
 
 def sizes(model: ir.Model, buckets: dict[str, tuple[int, ...]], **rest: Any) -> BucketSizes:
-    return BucketSizes.of(model, ConvertRequest(buckets=buckets, **rest), runs)
+    return BucketSizes.of(model, ConvertRequest(buckets=buckets, **{"dim_default": 1, **rest}), runs)
 
 
 def runs(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -92,6 +92,14 @@ def test_combinations_that_the_reference_refuses_are_left_out() -> None:
     found = BucketSizes.of(model, ConvertRequest(buckets={"a": (2, 4), "b": (2, 4)}), alike)
     assert found.buckets == ({"a": 2}, {"a": 4})
     assert found.follows == {"b": "a"}
+
+
+def test_a_sequence_is_asked_for_and_a_batch_is_one() -> None:
+    model = ir.from_proto(decoder())
+    with pytest.raises(InputError, match="--dim sequence_length=128"):
+        sizes(model, {PAST: (4, 8)}, dim_default=None)
+    found = sizes(model, {PAST: (4, 8)}, dims={NEW: 2}, dim_default=None)
+    assert {name for dims in found.chosen.values() for name in dims} == {"batch_size"}
 
 
 def test_nothing_is_left_out_of_what_does_not_depend_on_each_other() -> None:

@@ -75,11 +75,12 @@ def test_conversion(runtime: Runtime, tmp_path: Path, in_memory: bool) -> None:
 def test_without_sizes_everything_still_runs(runtime: Runtime, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     paddle(path)
-    bundle = onnx_bridge.convert(path, tmp_path / "out")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", dim_default=1)
     assert bundle.wholly_on_migraphx
     assert [each.shape for each in bundle.inputs] == [(1, 3, 1, 1), (1, 2)]
-    (note,) = [each for each in bundle.manifest.notes if "open dimensions" in each]
-    assert all(name in note for name in ("image[0]", "image[2]", "image[3]", "size[0]"))
+    chosen = {"image": {"image[0]": 1, "image[2]": 1, "image[3]": 1}, "size": {"size[0]": 1}}
+    assert bundle.manifest.chosen == chosen
+    assert any("image[0]=1, image[2]=1, image[3]=1, size[0]=1" in note for note in bundle.manifest.notes)
 
 
 @pytest.mark.parametrize("verb", ["convert", "doctor"])
@@ -90,6 +91,36 @@ def test_inputs_that_are_too_small(runtime: Runtime, tmp_path: Path, verb: str) 
     with pytest.raises(InputError) as error:
         getattr(onnx_bridge, verb)(path, tmp_path / "out")
     assert all(name in error.value.what for name in ("image[0]", "image[2]", "image[3]", "size[0]"))
+
+
+NEG = "y = Neg(x)"
+ASKED = {
+    "image": ("float[batch, 3, height, width]", NEG, {"height": 224, "width": 224}),
+    "unnamed": ("float[?, 3, ?, 8]", NEG, {"x[2]": 224}),
+    "tokens": ("int64[batch, sequence]", NEG, {"sequence": 128}),
+    "tokens alone": ("int64[seq_len]", NEG, {"seq_len": 128}),
+    "batch second": ("float[time, batch, 4]", NEG, {"time": 128}),
+    "sound": ("float[n, 1, audio_length]", NEG, {"audio_length": 16000}),
+    "a cache": ("float[b, 2, past_length, 4]", NEG, {"past_length": 128}),
+    "smaller": ("float[batch, n]", "s = Shape<start = 1>(x) p = Slice(k, zero, s) y = Add(x, p)", {"n": 64}),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("verb", ["convert", "doctor"])
+def test_sizes_that_nobody_chose_are_asked_for(runtime: Runtime, tmp_path: Path, verb: str, name: str) -> None:
+    """All but those of a batch, by options that can be typed as they are."""
+    declared, body, expected = ASKED[name]
+    constants = {"k": np.ones(64, np.float32), "zero": np.array([0])}
+    model = tiny(f"({declared} x) => ({declared} y) {{ {body} }}", **constants)
+    given = {"out": tmp_path / "out"} if verb == "convert" else {}
+    with pytest.raises(OpenSizesError) as error:
+        getattr(onnx_bridge, verb)(model, **given)
+    assert error.value.advised == expected
+    flags, values = error.value.options[::2], error.value.options[1::2]
+    read = {flag: [text for each, text in zip(flags, values, strict=True) if each == flag] for flag in flags}
+    given |= {"dims": texts.dims(read.get("--dim", [])), "shapes": texts.shapes(read.get("--shape", []))}
+    assert getattr(onnx_bridge, verb)(model, **given)
 
 
 DETECTOR = """(float[batch, 1, height, width] image) => (float[a, b, c, d] y)
@@ -210,20 +241,20 @@ def test_sizes_that_follow_from_the_model(runtime: Runtime, tmp_path: Path, name
     if not named:
         for value in model.graph.inputs:
             value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape or ()])
-    bundle = onnx_bridge.convert(model, tmp_path / "out")
+    bundle = onnx_bridge.convert(model, tmp_path / "out", dim_default=1)
     assert [each.shape for each in bundle.inputs] == [(1, 1, 8), (1, 2), (1, 2, 1, 4)]
     assert bundle.manifest.proof.level is Proof.RUN
     names = ("heads=2", "head=4", "total=2") if named else ("keys[1]=2", "keys[3]=4", "mask[1]=2")
     assert any(all(name in note for name in names) for note in bundle.manifest.notes)
     if named:
-        wider = onnx_bridge.convert(model, tmp_path / "wider", dims={"past": 5})
+        wider = onnx_bridge.convert(model, tmp_path / "wider", dims={"past": 5, "new": 1})
         assert [each.shape for each in wider.inputs] == [(1, 1, 8), (1, 6), (1, 2, 5, 4)]
 
 
 def test_values_that_do_not_fit_are_no_matter_of_sizes(runtime: Runtime) -> None:
     """The index is out of range for whatever sizes: ONNX Runtime's refusal is a note."""
     text = "(float[n, 4] x, int64[n] i) => (float[a, b] y) { j = Add(i, far)  y = Gather<axis = 1>(x, j) }"
-    found = onnx_bridge.clean(tiny(text, far=np.array([1000])), default_dim=1)
+    found = onnx_bridge.clean(tiny(text, far=np.array([1000])), dim_default=1)
     assert any("ONNX Runtime" in note for note in found.notes)
 
 

@@ -107,7 +107,7 @@ def test_old_opsets_and_other_nodes(more: tuple[str, str], tmp_path: Path) -> No
         c = Equal(sr, k) y = If (c) <{both}> {more[1].replace("BOTH", both)} }}"""
     onnx.save(parser.parse_model(text), tmp_path / "m.onnx")
     given = {"x": np.ones((1, 2), np.float32), "sr": np.array(16), "z": np.float32(1)}
-    cleaned = onnx_bridge.clean(tmp_path / "m.onnx", dims={"n": 2, "b": 1}, default_dim=1).model
+    cleaned = onnx_bridge.clean(tmp_path / "m.onnx", dims={"n": 2, "b": 1}, dim_default=1).model
     np.testing.assert_array_equal(Reference(cleaned).run(given)["y"], [[2, 3]])
 
 

@@ -1,0 +1,35 @@
+"""Sizes of usual inputs, which are proposed for dimensions that nobody chose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from onnx_bridge.samples.roles import dims_of
+
+_TEXT = re.compile(r"seq|len|past|token|text|time|step", re.IGNORECASE)
+_SOUND = re.compile(r"audio|sample|sound|wave|speech", re.IGNORECASE)
+_TOKENS, _PIXELS, _VOXELS, _AMPLITUDES = 128, 224, 32, 16_000
+_HALVINGS = 5
+"""The most times that typical sizes are halved to try smaller ones."""
+
+
+def typical_sizes(inputs: Iterable[ir.Value], names: Iterable[str]) -> Iterator[dict[str, int]]:
+    """Yield typical sizes of some dimensions, then smaller ones; a dimension without a name is ``input[axis]``."""
+    places = {
+        dim or f"{value.name}[{axis}]": value for value in inputs for axis, dim in enumerate(dims_of(value) or ())
+    }
+    largest = {name: _typical(name, places) for name in names}
+    for halvings in range(_HALVINGS):
+        yield {name: max(1, size >> halvings) for name, size in largest.items()}
+
+
+def _typical(name: str, places: Mapping[Any, ir.Value]) -> int:
+    value = places.get(name)
+    rank = 0 if value is None else len(dims_of(value) or ())
+    if rank > 3 and not _TEXT.search(name):
+        return _PIXELS if rank == 4 else _VOXELS
+    return _AMPLITUDES if _SOUND.search(f"{name} {value and value.name}") else _TOKENS
