@@ -9,7 +9,7 @@ tokenizer.json                                              in all of them, perh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +19,10 @@ from onnx_bridge.core.schema import Size, parse_json, read_as
 
 TOKENIZER = "tokenizer.json"
 _GENAI, _CONFIG = "genai_config.json", "config.json"
-_FILES = ("decoder_model_merged.onnx", "decoder_with_past_model.onnx", "model.onnx")
+_FILES = ("decoder_model_merged", "decoder_with_past_model", "model")
 """The files of a decoder, the preferred one first."""
+_ENDINGS = ("", "_fp16", "_int8", "_uint8", "_quantized", "_q8", "_bnb4", "_q4", "_q4f16")
+"""The endings that transformers.js gives to a file by its precision, the preferred one first."""
 _T = TypeVar("_T")
 
 
@@ -43,12 +45,22 @@ class _Genai:
 
 
 @dataclass(frozen=True)
-class _Config:
-    """The members of config.json that are read: names of the longest context."""
+class _Lengths:
+    """The names of the longest context."""
 
     max_position_embeddings: Size | None = None
     max_target_positions: Size | None = None
     n_positions: Size | None = None
+    n_ctx: Size | None = None
+    max_seq_len: Size | None = None
+    context_length: Size | None = None
+
+
+@dataclass(frozen=True)
+class _Config(_Lengths):
+    """The members of config.json that are read; those of a model that takes pictures, too, are in a part of it."""
+
+    text_config: _Lengths = _Lengths()
 
 
 def is_model_folder(path: Path) -> bool:
@@ -68,7 +80,7 @@ def decoder_file(folder: Path) -> Path:
         return file
     candidate = next(_candidates(folder), None)
     if candidate is None:
-        what = f"the folder has none of {', '.join(_FILES)}"
+        what = f"the folder has none of {', '.join(f'{name}.onnx' for name in _FILES)}"
         raise InputError(what, where=str(folder), hint="name the file of the model")
     return candidate
 
@@ -93,7 +105,8 @@ def read_configuration(kind: type[_T], path: Path) -> _T:
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
-    return (path for name in _FILES for path in (folder / name, folder / "onnx" / name) if path.is_file())
+    names = (f"{name}{ending}.onnx" for ending in _ENDINGS for name in _FILES)
+    return (path for name in names for path in (folder / name, folder / "onnx" / name) if path.is_file())
 
 
 def contexts(model: Path) -> Iterator[int]:
@@ -107,4 +120,5 @@ def _contexts(folder: Path) -> Iterator[int]:
         yield from filter(None, [read_configuration(_Genai, genai).model.context_length])
     if (config := folder / _CONFIG).is_file():
         values = read_configuration(_Config, config)
-        yield from filter(None, [values.max_position_embeddings, values.max_target_positions, values.n_positions])
+        for lengths in (values, values.text_config):
+            yield from filter(None, [getattr(lengths, field.name) for field in fields(_Lengths)])

@@ -24,6 +24,7 @@ LAYOUTS = {
     "genai": ("text.onnx", "genai_config.json", GENAI),
     "optimum": ("model.onnx", "config.json", {"model_type": "llama", "max_position_embeddings": 24}),
     "transformers.js": ("onnx/model.onnx", "config.json", {"n_positions": 24}),
+    "quantized": ("onnx/model_q4.onnx", "config.json", {"text_config": {"n_ctx": 24}}),
 }
 
 
@@ -82,7 +83,6 @@ def test_sizes_that_are_given(runtime: Runtime, tmp_path: Path) -> None:
         {"model": {"context_length": -4}},
         {"model": {"context_length": 24, "decoder": {"filename": "../text.onnx"}}},
         {"model": {"context_length": 24, "decoder": {"filename": "missing.onnx"}}},
-        {"model": {"decoder": {"filename": "text.onnx"}}},
         {},
     ],
 )
@@ -99,3 +99,10 @@ def test_a_model_without_a_cache(runtime: Runtime, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 24}))
     bundle = onnx_bridge.convert(tmp_path, tmp_path / "out", target="ref")
     assert bundle.manifest.decoder is None
+
+
+def test_a_configuration_without_a_length(runtime: Runtime, tmp_path: Path) -> None:
+    """The cache is as long as the table of positions."""
+    source = folder_of("genai", tmp_path / "source", {"model": {"decoder": {"filename": "text.onnx"}}})
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never")
+    assert bundle.decoder.layout.max_length == grouped_query.POSITIONS

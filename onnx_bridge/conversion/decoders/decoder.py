@@ -22,7 +22,7 @@ from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
-from onnx_bridge.conversion.decoders.layout import BRANCH, PAST, has_encoder, matching, recognize
+from onnx_bridge.conversion.decoders.layout import BRANCH, PAST, has_encoder, known_positions, matching, recognize
 from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
@@ -61,17 +61,18 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
         source: a file; it is a decoder if the request says so, or if it has a cache.
 
     Raises:
-        InputError: the configuration cannot be read, or a decoder has none and the request has no sizes.
+        InputError: the configuration cannot be read, or a decoder that is no folder has none, and the request no sizes.
     """
     model = source.view()
-    if not request.decoder and not matching(PAST, [str(value.name) for value in model.graph.inputs]):
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    if not request.decoder and not matching(PAST, inputs):
         return request
     length, prefill = request.max_length, request.prefill
     if length is None:
         known = [*contexts(Path(str(source.given)))]
-        if not known:
+        if not known and request.decoder:
             raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
-        length = max(2, min(*known, _LONGEST))
+        length = max(2, min(*known, known_positions(inputs) or _LONGEST, _LONGEST))
     if not prefill and not has_encoder(model, request.freeze):
         prefill = (min(_PREFILL, length // 2),)
     return replace(request, decoder=True, max_length=length, prefill=prefill)

@@ -63,7 +63,7 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         what = "there is no attention mask" if rank is None else f"the attention mask has {rank} dimensions"
         hint = "export it with an attention mask, [batch, tokens], which hides what the cache does not hold yet"
         raise InputError(f"the cache cannot be of fixed size: {what}", where=_WHERE, hint=hint)
-    positions_known = _positions_known(inputs, positions)
+    positions_known = known_positions(inputs)
     if positions_known is not None and positions_known < sizes.max_length:
         what, hint = f"the model knows {positions_known} positions", f"give {positions_known} or less"
         raise InputError(what, where=f"max_length {sizes.max_length}", hint=hint)
@@ -179,8 +179,9 @@ def _batch(ids: ir.Value, request: ConvertRequest) -> int:
     return dims[0] if isinstance(dims[0], int) else request.dims.get(dims[0] or "", 1)
 
 
-def _positions_known(inputs: Mapping[str, ir.Value], positions: str | None) -> int | None:
+def known_positions(inputs: Mapping[str, ir.Value]) -> int | None:
     """Return the rows of the smallest table that positions are looked up in; None if there is no table."""
+    positions = _if_single([name for name in inputs if "position" in name])
     typed = {name: value for name, value in inputs.items() if value.dtype is not None}
     role = dict(zip(typed, roles(list(typed.values())), strict=True)).get(positions or "")
     rows = [dim + more for dim, more in role.highs if isinstance(dim, int)] if isinstance(role, Positions) else []

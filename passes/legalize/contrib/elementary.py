@@ -8,6 +8,7 @@
     ScaledSiLU<alpha>(x, s)           →  z · Sigmoid(z),  z = s · x, or alpha · x
     BranchwiseRMSNorm(x, s)           →  x / √(mean(x²) + ε) · s  per branch
     GatedRMSNorm(x, s, g)             →  the same per row as long as s, times activation(g)
+    LinearAttentionGate(x, s, f, b)   →  f · Softplus(x + s), Sigmoid(b)
 
 Skips: unknown shapes; an axis that is not constant.
 """
@@ -108,3 +109,14 @@ def decompose_contrib_rms_norm(node: ir.Node, edit: Edit) -> Replacement:
             weight = a("Mul", gate, weight)
         y = a("Mul", y, weight)
     return a.cast(a.reshape(y, shape), dtype)
+
+
+@rewrite("com.microsoft.LinearAttentionGate", exactness=Exactness.ROUNDING, needs_dtype=(0,))
+def decompose_linear_attention_gate(node: ir.Node, edit: Edit) -> Replacement:
+    """Write LinearAttentionGate as a scaled Softplus and a sigmoid, in float32."""
+    dtype, b = edit.dtype(node), given(node, 3)
+    a = Arithmetic(edit, wide(dtype))
+    shifted = a("Add", a.cast(edit.input(node)), a.cast(edit.input(node, 1)))
+    decay = a.cast(a("Mul", a("Softplus", shifted), a.cast(edit.input(node, 2))), dtype)
+    outputs = [decay, None if b is None else a.cast(a("Sigmoid", a.cast(b)), dtype)]
+    return outputs[: len(node.outputs)]

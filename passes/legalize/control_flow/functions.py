@@ -5,7 +5,7 @@
 The schemas of many operators contain a function body, or build one from a node's attributes and input types. The body
 is prepared in a separate model of that node: attributes and their defaults are substituted, the body is converted to
 the model's opset if it was written for another, and shape arithmetic and small constants are folded. Equal nodes share
-that work.
+that work. Operators of com.microsoft that the standard has taken over have the body of the standard's.
 
 Skips: bodies that contradict the definition; nodes in functions, whose types are unreliable; inputs of unknown type if
 the body depends on types; subgraphs that capture outer values; bodies that cannot be converted to the model's opset.
@@ -48,6 +48,11 @@ _WRONG = frozenset({("", "Bernoulli")})
 """Operators whose body contradicts their definition: Bernoulli's returns 1 with probability 1 − p."""
 _TRUNCATED = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
 """Reductions whose result for integers is truncated, so that a rounding error changes it by one."""
+_ADOPTED = {("com.microsoft", "CausalConvWithState"): 27, ("com.microsoft", "LinearAttention"): 27}
+"""The operators that the standard has taken over, with the opset since which it has them."""
+_ZERO = ("channels_last", "input_channel_offset", "input_channels", "state_length", "state_update_capacity")
+_NEUTRAL = {"dilation": 1, "ndim": 1, "state_channels_last": -1, "state_window": 0, **dict.fromkeys(_ZERO, 0)}
+"""The attributes of these that the standard's lack, with the values for which both are the same."""
 _CONTAINERS = (ir.SequenceType, ir.OptionalType)
 _Schema = Any
 """onnx.defs.OpSchema, whose type stubs lack function bodies."""
@@ -63,7 +68,7 @@ class _Expandable:
 @functools.cache
 def _expandable() -> frozenset[tuple[str, str]]:
     schemas = onnx.defs.get_all_schemas_with_history()
-    return frozenset((schema.domain, schema.name) for schema in schemas if _has_body(schema)) - _WRONG
+    return frozenset((schema.domain, schema.name) for schema in schemas if _has_body(schema)) - _WRONG | _ADOPTED.keys()
 
 
 def _has_body(schema: _Schema) -> bool:
@@ -82,7 +87,9 @@ class ExpandFunctions(NodeRewrite):
     def replacement(self, node: ir.Node, edit: Edit) -> Replacement:
         """Copy the nodes of the body, if the operator has one in the model's opset and its input types are known."""
         scope = edit.scope
-        schema = schema_of(node.op_type, scope.opset(node.domain), node.domain)
+        adopted = _ADOPTED.get((node.domain, node.op_type))
+        version, domain = (scope.opset(node.domain), node.domain) if adopted is None else (adopted, "")
+        schema = schema_of(node.op_type, version, domain)
         if schema is None or not _has_body(schema):
             return None
         if scope.function is not None:
@@ -94,11 +101,14 @@ class ExpandFunctions(NodeRewrite):
         for value in node.inputs:
             if value is not None and scope.dtype(value) is None and not isinstance(value.type, _CONTAINERS):
                 return Skip(f"the type of {value.name} is unknown: run infer-shapes first")
+        further = {name for name in node.attributes if adopted is not None and name in _NEUTRAL}
+        if any(node.attributes.get_int(name) != _NEUTRAL[name] for name in further):
+            return Skip(f"the standard's {node.op_type} lacks one of {', '.join(sorted(further))}")
         dtype = scope.dtype(node.inputs[0]) if node.inputs else None
         if node.op_type in _TRUNCATED and dtype is not None and dtype.is_integer():
             return Skip("the results are truncated to integers, which a rounding error changes by one")
         try:
-            body = expand(_isolate(node, scope), scope.opset())
+            body = expand(_isolate(node, scope, adopted), scope.opset())
         except InputError as error:
             return Skip(f"the body cannot be used here: {error}")
         if body is None:
@@ -109,10 +119,20 @@ class ExpandFunctions(NodeRewrite):
 expand_functions = ExpandFunctions()
 
 
-def _isolate(node: ir.Node, scope: Scope) -> bytes:
-    """Return a serialized model of the node and its small constants, whose names depend only on positions."""
+def _isolate(node: ir.Node, scope: Scope, adopted: int | None) -> bytes:
+    """Return a serialized model of the node and its small constants, whose names depend only on positions.
+
+    Args:
+        adopted: the opset of the standard's operator to write it as; None for its own.
+    """
     model = isolated(node, scope)
     imports = {"": scope.opset(), node.domain: scope.opset(node.domain)}
+    if adopted is not None:
+        (call,) = model.graph.node
+        attributes = [attribute for attribute in call.attribute if attribute.name not in _NEUTRAL]
+        call.ClearField("attribute")
+        call.attribute.extend(attributes)
+        call.domain, imports = "", {"": adopted}
     model.opset_import.extend(onnx.helper.make_opsetid(*pair) for pair in imports.items())
     return bytes(model.SerializeToString(deterministic=True))
 

@@ -3,7 +3,9 @@
     (x1, x2)  →  (x1 · cos θ - x2 · sin θ, x2 · cos θ + x1 · sin θ)        θ from a cache, by position
 
 The pairs are the halves of the rotated part of each head, or adjacent elements if it is interleaved. This is
-com.microsoft's RotaryEmbedding; ONNX's operator of that name has a function body (expand-functions).
+com.microsoft's RotaryEmbedding; ONNX's operator of that name has a function body (expand-functions). MRotaryEmbedding
+has three positions for each token, of time, height and width: θ of each pair comes from one of them, in sections, or in
+turn.
 
 Skips: dynamic shapes; a scale other than 1; packed batches.
 """
@@ -53,7 +55,29 @@ def angles(a: Arithmetic, cache: ir.Value, positions: ir.Value) -> ir.Value:
     return a.unsqueeze(a("Gather", cache, positions, axis=0), [1])
 
 
-@rewrite("com.microsoft.RotaryEmbedding", exactness=Exactness.ROUNDING, needs_shape=(0, 1, 2), needs_dtype=(0,))
+def _angles_of_three(a: Arithmetic, node: ir.Node, cache: ir.Value, positions: ir.Value) -> ir.Value:
+    """Return rows of ``cache`` as `angles` does, at positions (3, batch, length): each column at one of the three."""
+    sizes = node.attributes["mrope_section"].as_ints()
+    columns = np.repeat(np.arange(3), sizes)
+    if node.attributes.get_int("mrope_layout", 0) == 1:
+        columns[:] = 0
+        for part in (1, 2):
+            columns[part : 3 * sizes[part] : 3] = part
+    rows = a("Gather", cache, positions, axis=0)
+    parts = [a.squeeze(a.slice(rows, 0, part, part + 1), [0]) for part in range(3)]
+    chosen = parts[0]
+    for part in (1, 2):
+        chosen = a("Where", a.constant(columns == part), parts[part], chosen)
+    return a.unsqueeze(chosen, [1])
+
+
+@rewrite(
+    "com.microsoft.RotaryEmbedding",
+    "com.microsoft.MRotaryEmbedding",
+    exactness=Exactness.ROUNDING,
+    needs_shape=(0, 1, 2),
+    needs_dtype=(0,),
+)
 def decompose_rotary_embedding(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose com.microsoft's RotaryEmbedding into products with cosines and sines."""
     attributes, shape, cache = node.attributes, edit.shape(node), edit.shape(node, 2)
@@ -71,6 +95,9 @@ def decompose_rotary_embedding(node: ir.Node, edit: Edit) -> Replacement:
     if len(edit.shape(node, 1)) == 1:  # the position of the first element
         positions = a("Add", a.unsqueeze(positions, [1]), a.index(np.arange(shape[2])[None, :]))
     is_interleaved = bool(attributes.get_int("interleaved", 0))
-    cos, sin = (angles(a, edit.input(node, index), positions) for index in (2, 3))
+    if node.op_type == "MRotaryEmbedding":
+        cos, sin = (_angles_of_three(a, node, edit.input(node, index), positions) for index in (2, 3))
+    else:
+        cos, sin = (angles(a, edit.input(node, index), positions) for index in (2, 3))
     output = rotate(a, x, shape, cos, sin, half, interleaved=is_interleaved)
     return merge_heads(a, output, shape) if is_flat else output

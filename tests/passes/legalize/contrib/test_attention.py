@@ -248,6 +248,16 @@ class TestRotaryEmbedding:
             inputs = {"x": x, "positions": positions, **caches}
             holds(decompose_rotary_embedding, "RotaryEmbedding", inputs, attributes=attributes, device=device)
 
+    @pytest.mark.parametrize("layout", [0, 1])
+    @pytest.mark.parametrize("sections", [[2, 1, 1], [1, 1, 2], [4, 0, 0]])
+    def test_three_positions(self, layout: int, sections: list[int], device: Device) -> None:
+        half = sum(sections)
+        caches = {"cos": random(10, half), "sin": random(10, half, seed=1)}
+        positions = np.random.default_rng(0).integers(0, 10, (3, B, S))
+        attributes = {"mrope_section": sections, "mrope_layout": layout, "num_heads": 2, "rotary_embedding_dim": 0}
+        inputs = {"x": random(B, S, 4 * half), "positions": positions, **caches}
+        holds(decompose_rotary_embedding, "MRotaryEmbedding", inputs, attributes=attributes, device=device)
+
     def test_a_scale(self) -> None:
         inputs = {"x": random(B, S, D), "p": np.array([0]), "cos": random(10, 2), "sin": random(10, 2)}
         (reason,) = skips(decompose_rotary_embedding, "RotaryEmbedding", inputs, {"scale": 2.0})

@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.legalize import rules_of
-from passes.legalize.contrib.elementary import decompose_contrib_rms_norm, gather_windows, rename_expand_dims
+from passes.legalize.contrib.elementary import (
+    decompose_contrib_rms_norm,
+    decompose_linear_attention_gate,
+    gather_windows,
+    rename_expand_dims,
+)
 from tests.passes.device import Device
+from tests.passes.legalize.contrib_nodes import holds
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -52,6 +58,14 @@ def test_each_operator(
     source = contrib(operator, *inputs, constants=constants, **attributes)
     rule = RULES[operator]
     legalized(rule, source, source.expected(), device=device if operator != "Range" else None, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_gates_of_linear_attention(dtype: Any, device: Device) -> None:
+    inputs = {"a": GATE.astype(dtype), "shift": normal(8), "factor": -np.exp(normal(8)), "b": GATE.astype(dtype)}
+    options: dict[str, Any] = {"device": device, "tolerance": 1e-4 if dtype == np.float32 else 1e-2}
+    holds(decompose_linear_attention_gate, "LinearAttentionGate", inputs, ("decay", "beta"), **options)
+    holds(decompose_linear_attention_gate, "LinearAttentionGate", inputs | {"b": None}, ("decay",), **options)
 
 
 def test_half_precision_is_rounded_once() -> None:

@@ -16,7 +16,7 @@ from passes.legalize.control_flow.functions import ExpandFunctions
 from passes.rewriting.base import Context
 from tests.passes.device import Device
 from tests.passes.harness import Array, apply, model, operators, reasons, run, stops
-from tests.passes.legalize.contrib_nodes import random
+from tests.passes.legalize.contrib_nodes import holds, random, skips
 
 
 class Once(ExpandFunctions):
@@ -128,6 +128,37 @@ class TestExpands:
         Once("Elu").run(m, Context())
         assert {str(node.name).partition("/")[0] for node in m.graph} == {"block.act"}
         assert not any("body" in str(node.name) for node in m.graph)
+
+
+class TestOperatorsOfComMicrosoftThatBecameStandard:
+    @pytest.mark.parametrize("opset", [14, 21])
+    @pytest.mark.parametrize("activation", ["none", "silu", "swish"])
+    @pytest.mark.parametrize("omitted", [(), ("bias",), ("bias", "past"), ("past",)])
+    def test_convolution_with_state(
+        self, opset: int, activation: str, omitted: tuple[str, ...], device: Device
+    ) -> None:
+        x, w = random(2, 4, 5), random(4, 1, 3)
+        inputs = {"x": x, "w": w, "bias": random(4), "past": random(2, 4, 2)} | dict.fromkeys(omitted)
+        attributes = {"activation": activation, "ndim": 1, "state_window": 0}
+        rule, name = ExpandFunctions(), "CausalConvWithState"
+        made = holds(rule, name, inputs, ("y", "present"), attributes, device=device, opset=opset)
+        assert "Conv" in made
+
+    @pytest.mark.parametrize("update", ["linear", "gated", "delta", "gated_delta"])
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_linear_attention(self, update: str, tokens: int) -> None:
+        queries, keys, values = (random(2, tokens, heads * 4, seed=heads) / 4 for heads in (4, 2, 2))
+        decay = -abs(random(2, tokens, 2)) if "gated" in update else None
+        beta = abs(random(2, tokens, 2)) / 4 if "delta" in update else None
+        inputs = {"q": queries, "k": keys, "v": values, "past": random(2, 2, 4, 4), "decay": decay, "beta": beta}
+        attributes = {"update_rule": update, "q_num_heads": 4, "kv_num_heads": 2, "state_window": 0}
+        made = holds(ExpandFunctions(), "LinearAttention", inputs, ("y", "present"), attributes)
+        assert "LinearAttention" not in made
+
+    def test_with_more_than_the_standard_has(self) -> None:
+        inputs = {"x": random(2, 4, 5), "w": random(4, 1, 3), "bias": None, "past": random(2, 4, 4)}
+        (reason,) = skips(ExpandFunctions(), "CausalConvWithState", inputs, {"dilation": 2}, ("y", "present"))
+        assert "dilation" in reason
 
 
 class TestOpsets:
