@@ -2,10 +2,10 @@
 
     (x1, x2)  →  (x1 · cos θ - x2 · sin θ, x2 · cos θ + x1 · sin θ)        θ from a cache, by position
 
-The pairs are the halves of the rotated part of each head, or adjacent elements if it is interleaved. This is
-com.microsoft's RotaryEmbedding; ONNX's operator of that name has a function body (expand-functions). MRotaryEmbedding
-has three positions for each token, of time, height and width: θ of each pair comes from one of them, in sections, or in
-turn.
+The pairs are the halves of the rotated part of each head, or adjacent elements if it is interleaved. ONNX's operator
+takes the positions last, and may take none: then the caches have a row for each element. Its function body has slices
+without elements, which MIGraphX rejects. MRotaryEmbedding has three positions for each token, of time, height and
+width: θ of each pair comes from one of them, in sections, or in turn.
 
 Skips: dynamic shapes; a scale other than 1; packed batches.
 """
@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import Arithmetic
 from passes.builders.attention import merge_heads, split_heads
+from passes.builders.operands import given
 from passes.rewriting.base import Exactness, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
@@ -80,24 +81,45 @@ def _angles_of_three(a: Arithmetic, node: ir.Node, cache: ir.Value, positions: i
 )
 def decompose_rotary_embedding(node: ir.Node, edit: Edit) -> Replacement:
     """Decompose com.microsoft's RotaryEmbedding into products with cosines and sines."""
-    attributes, shape, cache = node.attributes, edit.shape(node), edit.shape(node, 2)
+    attributes, cache = node.attributes, edit.shape(node, 2)
     if attributes.get_float("scale", 1.0) != 1.0 or attributes.get_int("is_packed_batching", 0) != 0:
         return Skip("the scale is not 1, or the batch is packed")
+    return _rotated(node, edit, (2, 3), 1, 2 * cache[1])
+
+
+@rewrite("RotaryEmbedding", exactness=Exactness.ROUNDING, needs_shape=(0, 1, 2), needs_dtype=(0,))
+def decompose_standard_rotary_embedding(node: ir.Node, edit: Edit) -> Replacement:
+    """Decompose ONNX's RotaryEmbedding into products with cosines and sines."""
+    return _rotated(node, edit, (1, 2), 3, 2 * edit.shape(node, 1)[-1])
+
+
+def _rotated(node: ir.Node, edit: Edit, caches: Sequence[int], place: int, size: int) -> Replacement:
+    """Return the rotated input.
+
+    Args:
+        caches: the places of the cosines and sines among the inputs.
+        place: that of the positions.
+        size: the size of the rotated part of a head, and of all of it unless the heads are known otherwise.
+    """
+    attributes, shape = node.attributes, edit.shape(node)
     if 0 in shape:
         return Skip("the input is empty")
-    half = (attributes.get_int("rotary_embedding_dim", 0) or 2 * cache[1]) // 2
-    a, x, positions = Arithmetic(edit, edit.dtype(node)), edit.input(node, 0), edit.input(node, 1)
+    half = (attributes.get_int("rotary_embedding_dim", 0) or size) // 2
+    a, x = Arithmetic(edit, edit.dtype(node)), edit.input(node, 0)
     is_flat = len(shape) == 3
     if is_flat:
-        heads = attributes.get_int("num_heads", 0) or shape[2] // (2 * cache[1])
+        heads = attributes.get_int("num_heads", 0) or shape[2] // size
         x = split_heads(a, x, shape, heads)
         shape = (shape[0], heads, shape[1], shape[2] // heads)
-    if len(edit.shape(node, 1)) == 1:  # the position of the first element
-        positions = a("Add", a.unsqueeze(positions, [1]), a.index(np.arange(shape[2])[None, :]))
-    is_interleaved = bool(attributes.get_int("interleaved", 0))
-    if node.op_type == "MRotaryEmbedding":
-        cos, sin = (_angles_of_three(a, node, edit.input(node, index), positions) for index in (2, 3))
+    if given(node, place):
+        positions = edit.input(node, place)
+        if len(edit.scope.static_shape(positions) or ()) == 1:  # the position of the first element
+            positions = a("Add", a.unsqueeze(positions, [1]), a.index(np.arange(shape[2])[None, :]))
+        if node.op_type == "MRotaryEmbedding":
+            cos, sin = (_angles_of_three(a, node, edit.input(node, index), positions) for index in caches)
+        else:
+            cos, sin = (angles(a, edit.input(node, index), positions) for index in caches)
     else:
-        cos, sin = (angles(a, edit.input(node, index), positions) for index in (2, 3))
-    output = rotate(a, x, shape, cos, sin, half, interleaved=is_interleaved)
+        cos, sin = (a.unsqueeze(edit.input(node, index), [1]) for index in caches)
+    output = rotate(a, x, shape, cos, sin, half, interleaved=bool(attributes.get_int("interleaved", 0)))
     return merge_heads(a, output, shape) if is_flat else output
