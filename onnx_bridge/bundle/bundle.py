@@ -188,14 +188,15 @@ class Bundle(Runnable):
 
     def choose(self, sizes: Mapping[str, int]) -> Program:
         """Return the smallest program that holds some sizes, with the values of selecting inputs; raises InputError."""
-        exact = self.manifest.exact
+        exact = self.manifest.exact if self.manifest.pads else self.manifest.dims
         for program in self.programs:
             dims = program.info.dims
             fits = (sizes[name] == size if name in exact else sizes[name] <= size for name, size in dims.items())
             if dims.keys() == {*self.manifest.dims} and all(fits):
                 return program
         buckets = "; ".join(program.info.label for program in self.programs if program.info.dims)
-        raise InputError(f"no bucket holds {label(sizes)}", where=str(self.path), hint=f"there are {buckets}")
+        has = "holds" if self.manifest.pads else "has the sizes"
+        raise InputError(f"no bucket {has} {label(sizes)}", where=str(self.path), hint=f"there are {buckets}")
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.

@@ -70,7 +70,7 @@ class BucketConversion(Several):
         sizes = BucketSizes.of(model, request, lambda shapes: _refused(model, shapes, request))
         check_place(source, out, list(map(label, sizes.buckets)))
         tried, axes = Tried(), inferred_axes(model, sizes, request)
-        if request.prove != "never":
+        if request.prove != "never" and (request.application is None or isinstance(source.given, ir.Model)):
             progress("trying with the reference whether padding changes outputs")
             tried = try_padding(source, sizes, request, axes)
         return cls(source, out, request, key, model, sizes, axes, tried)

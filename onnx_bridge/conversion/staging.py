@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 import onnx_ir as ir
 
-from onnx_bridge.bundle.files.sessions import is_for_sessions
+from onnx_bridge.bundle.files.sessions import is_for_sessions, keep_programs
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import MANIFEST, is_manifest, manifest_path, with_previous
 from onnx_bridge.core.errors import BridgeError, InputError
@@ -107,6 +107,7 @@ def move_folder(out: Path, folder: Path) -> None:
     They are exchanged by one rename. If that is impossible, files and folders are moved one by one, the manifest first,
     so that a bundle moved in part proves to be damaged.
     """
+    keep_programs(out, folder)
     if _exchange(out, folder):
         return
     for name in _own_entries(out) - {MANIFEST, folder.name}:

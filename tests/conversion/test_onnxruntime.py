@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from onnx import numpy_helper, parser
 
 import onnx_bridge
+from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.files.verify import verify
 from onnx_bridge.conversion.serving import placing
 from onnx_bridge.conversion.serving.trial import Trial
@@ -253,14 +256,106 @@ def test_what_fails_raw_gets_a_session_that_is_right(runtime: Runtime, tmp_path:
     assert bundle.proof.level is Proof.RUN and onnx_bridge.check(bundle).passed
 
 
-def test_the_ten_lines_run_in_the_environment(runtime: Runtime, tmp_path: Path) -> None:
-    model = written(NETWORK, tmp_path / "net.onnx")
+def in_environment(runtime: Runtime, lines: str, folder: Path) -> str:
+    """Return what lines of Python print in the provider's environment, behind the same libraries as the worker."""
+    provider = shared(runtime=runtime)
+    start = "import ctypes, os, runpy\n" + "".join(
+        f"ctypes.CDLL(os.environ['STANDIN_{name}'], mode=ctypes.{mode})\n"
+        for name, mode in (("STUB", "RTLD_GLOBAL"), ("REAL", "DEFAULT_MODE"), ("SHIM", "RTLD_GLOBAL"))
+    )
+    command = provider._command(Path(), ["-c", (start if provider.stubbed else "import runpy\n") + lines])
+    done = subprocess.run(command, cwd=folder, env=provider._variables(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+RUN = "import numpy as np\nrun = runpy.run_path('run.py', run_name='__main__')['run']\n"
+
+
+def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    mean = HEAD + "(float[N,3] x) => (float[1,3] y) { y = ReduceMean<axes = [0]>(x) }"  # padding would change it
+    model = written(mean, tmp_path / "mean.onnx")
+
+    def converted(*sizes: int) -> Bundle:
+        return onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", buckets={"N": sizes})
+
+    bundle = converted(2, 4)
+    lines = RUN + "for n in (2, 4): print(run({'x': np.arange(3. * n, dtype='f').reshape(n, 3)})['y'].tolist())\n"
+    lines += "try: run({'x': np.zeros([3, 3], 'f')})\nexcept KeyError: print('refused')"
+    said = ["2 sessions, 2 programs in cache/", "[[1.5, 2.5, 3.5]]", "[[4.5, 5.5, 6.5]]", "refused"]
+    assert in_environment(runtime, lines, bundle.path).splitlines() == said
+    with pytest.raises(InputError):
+        bundle({"x": np.zeros([3, 3], np.float32)})
+    assert onnx_bridge.check(bundle).passed
+    before = {path: path.stat().st_mtime_ns for path in (bundle.path / "cache").iterdir()}
+    assert len(before) == 3
+    assert verify(converted(2, 4, 8).path).passed is False  # the cache has programs for two sizes of three
+    assert verify(converted(2, 4).path).passed
+    assert before == {path: path.stat().st_mtime_ns for path in (bundle.path / "cache").iterdir()}
+    written(mean.replace("Mean", "Max"), model)
+    assert not (converted(2, 4).path / "cache").exists()
+
+
+def test_an_input_chooses_a_session_by_its_value(runtime: Runtime, tmp_path: Path) -> None:
+    text = HEAD + "(bool k, float[2,3] x) => (float[M,3] y) { y = If(k)<then_branch = t () => (float[2,3] o)"
+    text += " { o = Neg(x) }, else_branch = u () => (float[4,3] p) { p = Concat<axis = 0>(x, x) }> }"
+    bundle = onnx_bridge.convert(written(text, tmp_path / "m.onnx"), tmp_path / "out", application="onnxruntime")
+    lines = (
+        RUN + "for k in (True, False): print(run({'k': np.array(k), 'x': np.ones([2, 3], 'f')})['y'][:, 0].tolist())"
+    )
+    said = ["2 sessions, 2 programs in cache/", "[-1.0, -1.0]", "[1.0, 1.0, 1.0, 1.0]"]
+    assert in_environment(runtime, lines, bundle.path).splitlines() == said
+
+
+TRITON = {
+    "ModelConfig": "name:string backend:string max_batch_size:int32 default_model_filename:string"
+    " input:Tensor* output:Tensor* optimization:Policy",
+    "Tensor": "name:string data_type:DataType dims:int64* reshape:Reshape",
+    "Reshape": "shape:int64*",
+    "Policy": "graph:Graph execution_accelerators:Accelerators",
+    "Graph": "level:int32",
+    "Accelerators": "gpu_execution_accelerator:Accelerator*",
+    "Accelerator": "name:string",
+}
+"""The members of Triton's model_config.proto (tritonclient 2.73) that are used, and some of its data types."""
+
+
+def parsed(config: str) -> Any:
+    """Parse a configuration as Triton does; raises `text_format.ParseError`."""
+    file = descriptor_pb2.FileDescriptorProto(name="model_config.proto", package="t", syntax="proto3")
+    types = file.enum_type.add(name="DataType").value
+    for number, name in enumerate(["INVALID", "FP32", "FP16", "INT64", "STRING"]):
+        types.add(name=f"TYPE_{name}", number=number)
+    for message, fields in TRITON.items():
+        described = file.message_type.add(name=message)
+        for number, (name, kind) in enumerate((text.split(":") for text in fields.split()), 1):
+            field = described.field.add(name=name, number=number, label=3 if kind.endswith("*") else 1)
+            scalar = {"string": 9, "int32": 5, "int64": 3}.get(kind.rstrip("*"))
+            field.type = scalar or (14 if kind == "DataType" else 11)
+            if not scalar:
+                field.type_name = f".t.{kind.rstrip('*')}"
+    (pool := descriptor_pool.DescriptorPool()).Add(file)
+    config_type = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.ModelConfig"))
+    return text_format.Parse(config, config_type())
+
+
+@pytest.mark.parametrize("name", ["net", 'a"\\b'])
+def test_a_model_repository_of_triton(runtime: Runtime, tmp_path: Path, name: str) -> None:
+    text = HEAD + "(float[N,3] x, float16[2] h, int64 i) => (float[N,3] y, float z, float16[2] k, int64 j)"
+    text += " { y = Softplus(x) z = ReduceSum<keepdims = 0>(y) k = Exp(h) j = Add(i, i) }"
+    model = written(text, tmp_path / f"{name}.onnx")
     out = onnx_bridge.convert(model, tmp_path / "out", application="onnxruntime", dims={"N": 1}, layout="triton").path
-    config = (out / "triton/net/config.pbtxt").read_text()
-    assert "level: 2" in config  # ORT_DISABLE_ALL in Triton's backend
-    (name,) = (path.name for path in out.glob("*.onnx"))
-    assert name in config and (out / "triton/net/1" / name).is_file()
-    compile((out / "run.py").read_text(), "run.py", "exec")
+    config = parsed((out / f"triton/{name}/config.pbtxt").read_text())
+    assert config.name == name and config.backend == "onnxruntime"
+    assert config.optimization.graph.level == 2  # ORT_DISABLE_ALL in Triton's backend
+    assert [each.name for each in config.optimization.execution_accelerators.gpu_execution_accelerator] == ["migraphx"]
+    assert (out / "triton" / name / "1" / config.default_model_filename).is_file()
+    shapes = {t.name: (list(t.dims), t.HasField("reshape")) for t in (*config.input, *config.output)}
+    assert shapes == {name: ([1, 3], False) for name in "xy"} | {name: ([2], False) for name in "hk"} | {
+        name: ([1], True) for name in "ijz"
+    }
 
 
 def test_int8_has_to_be_in_the_model(tmp_path: Path) -> None:

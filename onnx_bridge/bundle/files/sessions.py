@@ -7,6 +7,7 @@ another precision, is found and run. So ``cache/made.json`` records the options 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.text import MANIFEST
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.files.atomic_write import write_text
 from onnx_bridge.core.files.digest import file_digest
@@ -78,6 +80,24 @@ def session_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     return {name: path for name, path in named.items() if is_for_sessions(name)}
+
+
+def keep_programs(old: Path, new: Path) -> None:
+    """Link the filled cache of a bundle into the folder of the next one if they share a model, or one of several.
+
+    The provider's names have the name of the model's file, which has a digest of its content.
+    """
+    with contextlib.suppress(BridgeError, OSError):
+        before, after = (Manifest.read(folder / MANIFEST) for folder in (old, new))
+        models = [
+            {Path(file.file).name for program in each.programs for file in program.model} for each in (before, after)
+        ]
+        if after.request.application is None or not set.intersection(*models):
+            return
+        (new / CACHE).mkdir(exist_ok=True)
+        for path in (old / CACHE).iterdir():
+            if path.suffix in (".mxr", ".json") and path.is_file() and not path.is_symlink():
+                os.link(path, new / CACHE / path.name)
 
 
 def write_record(folder: Path, record: CacheRecord) -> None:

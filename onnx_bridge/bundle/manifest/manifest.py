@@ -129,6 +129,11 @@ class Manifest(JsonRecord):
         names = {tensor.name for tensor in self.inputs} - symbols
         return tuple(name for name in self.dims if name in names or (self.decoder is not None and name == WIDTH))
 
+    @property
+    def pads(self) -> bool:
+        """Return whether inputs are padded; applications, which open the sessions of a file, have to give its sizes."""
+        return self.request.application is None or self.decoder is not None or self.source["path"] is None
+
     def is_proven_for(self, wanted: str) -> bool:
         """Return whether the proof suffices for a conversion that asks for another `Prove`."""
         return self.proof.satisfies(self.request.prove, wanted)

@@ -29,6 +29,8 @@ def add_gpu_programs(bundle: Bundle, request: ConvertRequest) -> Bundle:
     compiler = rehearsal(request.rehearsed, runtimes.find(request.runtime))
     if isinstance(compiler, GpuCompiler):
         note = _filled(bundle, compiler)
+    elif count := len([*(bundle.path / CACHE).glob("*.mxr")]):
+        note = f"cache: {count} programs are kept, as the model is the one of before"
     elif gpu_architecture() is None:
         note = f"without a GPU there are no programs for it here: {FILL_COMMAND}"
     else:

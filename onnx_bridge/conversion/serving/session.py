@@ -33,7 +33,7 @@ options = onnxruntime.SessionOptions()
 options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, settings["graph_optimization"])
 provider = ("MIGraphXExecutionProvider", {**settings["provider"], "migraphx_model_cache_dir": str(cache)})
 sessions = {
-    json.dumps(entry["inputs"], sort_keys=True): onnxruntime.InferenceSession(
+    json.dumps([entry["inputs"], entry["values"]], sort_keys=True): onnxruntime.InferenceSession(
         str(here / entry["model"]), options, [provider, "CPUExecutionProvider"], enable_fallback=0)
     for entry in settings["models"]
 }
@@ -43,8 +43,11 @@ if not made.exists():
 
 def run(inputs):
     """Return the outputs by name; KeyError for sizes that no session has: they would be compiled in the request."""
-    session = sessions[json.dumps({name: list(array.shape) for name, array in inputs.items()}, sort_keys=True)]
-    return dict(zip((output.name for output in session.get_outputs()), session.run(None, inputs)))
+    given = {name: array for name, array in inputs.items() if name not in settings["choosing"]}
+    values = {name: int(inputs[name].item()) for name in settings["choosing"]}
+    sizes = {name: list(array.shape) for name, array in given.items()}
+    session = sessions[json.dumps([sizes, values], sort_keys=True)]
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, given)))
 
 
 if __name__ == "__main__":
@@ -58,16 +61,16 @@ int main() {
   Ort::SessionOptions options;
   options.SetGraphOptimizationLevel(GraphOptimizationLevel::ORT_DISABLE_ALL);
   options.AppendExecutionProvider("MIGraphX", {{"device_id", "0"}, {"migraphx_model_cache_dir", "cache"}});
-  Ort::Session session(env, "%s", options);
+  Ort::Session session(env, %s, options);
   return session.GetInputCount() == %d ? 0 : 1;
 }
 """
 _TRITON = """\
 # Start Triton with ORT_MIGRAPHX_MODEL_CACHE_PATH, an existing folder beside the repository, with the files of cache/.
-name: "{name}"
+name: {name}
 backend: "onnxruntime"
 max_batch_size: 0
-default_model_filename: "{file}"
+default_model_filename: {file}
 {inputs}
 {outputs}
 optimization {{
@@ -80,10 +83,13 @@ _TRITON_TYPES = {"float32": "FP32", "float16": "FP16", "float64": "FP64", "bfloa
 
 def write_session(folder: Path, manifest: Manifest) -> None:
     """Write the files for applications into the folder of a bundle."""
+    names = {info.name for info in manifest.inputs}
+    choosing = [name for name in manifest.exact if name in names]  # inputs whose values choose a session
     entries = [
         {
             "model": program.model[0].file,
             "inputs": {info.name: list(info.shape or ()) for info in program.inputs},
+            "values": {name: program.dims[name] for name in choosing},
         }
         for program in manifest.programs
     ]
@@ -93,6 +99,7 @@ def write_session(folder: Path, manifest: Manifest) -> None:
         "free_dimension_overrides": {},
         "environment": {"ORT_MIGRAPHX_MODEL_CACHE_PATH": None},
         "made_by": f"onnx-bridge for onnxruntime-migraphx {manifest.versions.get('onnxruntime-migraphx', '')}",
+        "choosing": choosing,
         "models": entries,
     }
     if manifest.decoder is not None:
@@ -101,7 +108,7 @@ def write_session(folder: Path, manifest: Manifest) -> None:
     texts = {
         "session.json": json.dumps(settings, indent=1) + "\n",
         "run.py": _PYTHON,
-        "session.cpp": _CPP % (first.model[0].file, len(first.inputs)),
+        "session.cpp": _CPP % (_quoted(first.model[0].file), len(first.inputs)),
     }
     for name, text in texts.items():
         with atomic_file(folder / name) as path:
@@ -120,8 +127,8 @@ def _write_triton(folder: Path, name: str, program: ProgramInfo) -> None:
     for file in program.model:
         shutil.copyfile(folder / file.file, version / Path(file.file).name)
     config = _TRITON.format(
-        name=label,
-        file=Path(program.model[0].file).name,
+        name=_quoted(label),
+        file=_quoted(Path(program.model[0].file).name),
         inputs="\n".join(_tensor("input", info) for info in program.inputs),
         outputs="\n".join(_tensor("output", info) for info in program.outputs),
     )
@@ -132,4 +139,9 @@ def _tensor(kind: str, info: TensorInfo) -> str:
     name = _TRITON_TYPES.get(info.dtype, info.dtype.upper())
     dims = [-1 if not isinstance(size, int) else size for size in info.shape or ()] or [1]
     reshape = "" if info.shape else " reshape { shape: [ ] }"
-    return f'{kind} [ {{ name: "{info.name}" data_type: TYPE_{name} dims: {dims}{reshape} }} ]'
+    return f"{kind} [ {{ name: {_quoted(info.name)} data_type: TYPE_{name} dims: {dims}{reshape} }} ]"
+
+
+def _quoted(text: str) -> str:
+    """Return a literal of C++, and of protobuf's text."""
+    return json.dumps(text, ensure_ascii=False)
