@@ -50,7 +50,7 @@ help:
 	@echo "make package  build the wheel and the sdist into dist/, check them, and try the wheel in a fresh environment"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
-	@echo "make bench   measure this project beside its peers (half an hour, 15 GB of disk)"
+	@echo "make bench   measure this project beside its peers, with a bound for each figure (15 GB of disk)"
 	@echo "make clean   remove the virtual environment and everything that was made"
 
 setup: $(INSTALLED)
@@ -131,12 +131,7 @@ package: $(INSTALLED)
 bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench
 	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
-	.venv-bench/bin/python -m benchmarks.traps
-	-.venv-bench/bin/python -m benchmarks.clean
-	.venv-bench/bin/python -m benchmarks.equality
-	-.venv-bench/bin/python -m benchmarks.convert
-	-.venv-bench/bin/python -m benchmarks.start
-	-.venv-bench/bin/python -m benchmarks.calls
+	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf .venv .venv-bench .venv-third-party bench-models demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = "ONNX_BRIDGE_BENCH_RESULTS"
+"""The variable that names the file which `report` adds the bounds to, as lines of JSON."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,11 @@ class Bound:
 
 
 def report(bounds: Iterable[Bound]) -> int:
-    """Print each bound; returns how many are missed."""
+    """Print each bound, and add it to the file of results if there is one; return how many are missed."""
     listed = list(bounds)
-    for each in listed:
-        print(each, flush=True)
-    return sum(not each.kept for each in listed)
+    for bound in listed:
+        print(bound, flush=True)
+    if path := os.environ.get(RESULTS):
+        with Path(path).open("a") as file:
+            file.writelines(json.dumps({**asdict(bound), "kept": bound.kept}) + "\n" for bound in listed)
+    return sum(not bound.kept for bound in listed)

@@ -27,6 +27,8 @@ from benchmarks.tools import OURS, TOOLS, program
 _LARGE = 1 << 31
 _BEYOND_ORT, _BEYOND_COPY, _COPIES = 0.25, 1.0, 1.2
 _MEMORY = 100.0
+_MANY, _A_NODE, _MEMORY_A_NODE = 8000, 100e-6, 4e-3
+"""Beyond so many nodes, seconds and MB for each are added to both bounds."""
 _ONCE = 60.0
 """The seconds beyond which a tool runs once; one that fails runs once, too."""
 _SAME_GROWTH = 1.1
@@ -88,7 +90,7 @@ def main() -> int:
                     runs[tool].append(measure(tool, source))
         results[name] = dict(runs)
         _print(name, before[name], results[name])
-        missed += report(_bounds(results[name], source))
+        missed += report(_bounds(results[name], source, name, before[name]))
         if options.json:
             values = {
                 model: {
@@ -120,8 +122,9 @@ def _print(name: str, before: int, runs: Runs) -> None:
         )
 
 
-def _bounds(runs: Runs, source: Path) -> Iterator[Bound]:
+def _bounds(runs: Runs, source: Path, name: str, before: int) -> Iterator[Bound]:
     """The bounds of one model that can be told from what was measured."""
+    nodes, each = (before, " + {} a node") if before >= _MANY else (0, "")
     ours = runs.get(OURS, [])
     seconds = _median(ours, "seconds")
     if not seconds:
@@ -129,13 +132,16 @@ def _bounds(runs: Runs, source: Path) -> Iterator[Bound]:
     large = sum(file.stat().st_size for file in source.parent.iterdir()) > _LARGE
     copied, base = _median(runs.get("cp", []), "seconds"), _median(runs.get("ort-basic", []), "seconds")
     if large and copied:
-        yield Bound("time", seconds, _COPIES * copied + _BEYOND_COPY, "s", f"{_COPIES} × cp + {_BEYOND_COPY:g} s")
+        rule = f"{_COPIES} × cp + {_BEYOND_COPY:g} s"
+        yield Bound(f"time of {name}", seconds, _COPIES * copied + _BEYOND_COPY, "s", rule)
     elif base and not large:
-        yield Bound("time", seconds, base + _BEYOND_ORT, "s", f"ort-basic + {_BEYOND_ORT} s")
-    yield Bound("memory", _median(ours, "anonymous_mb"), _MEMORY, "MB", "whatever the size of the model")
+        rule = f"ort-basic + {_BEYOND_ORT} s{each.format('100 µs')}"
+        yield Bound(f"time of {name}", seconds, base + _BEYOND_ORT + nodes * _A_NODE, "s", rule)
+    rule = f"{_MEMORY:g} MB{each.format('4 KB')}"
+    yield Bound(f"memory of {name}", _median(ours, "anonymous_mb"), _MEMORY + nodes * _MEMORY_A_NODE, "MB", rule)
     slim = [each for each in runs.get("onnxslim", []) if isinstance(each, Run)]
     if slim:
-        yield Bound("nodes", _median(ours, "nodes"), slim[-1].nodes, "nodes", "OnnxSlim's")
+        yield Bound(f"nodes of {name}", _median(ours, "nodes"), slim[-1].nodes, "nodes", "OnnxSlim's")
 
 
 def _growth(results: dict[str, Runs], before: dict[str, int], folder: Path, rounds: int) -> Iterator[Bound]:

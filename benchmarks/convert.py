@@ -22,9 +22,9 @@ from benchmarks.processes import Usage, measure
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.runtime import Runtime
 
-_COLD = {"resnet50-torchscript": 2.5, "bert-base-torchscript": 2.0, "swin-tiny-torchscript": 4.0}
+_COLD = {"resnet50-torchscript": 1.3, "bert-base-torchscript": 1.2, "swin-tiny-torchscript": 2.0}
 """How many times as long as by hand a conversion may take without cached verdicts."""
-_WARM, _BEYOND = 1.3, 0.5
+_WARM, _BEYOND = 1.1, 0.3
 
 _BY_HAND = """
 import sys
@@ -101,8 +101,8 @@ def main() -> int:
 
 def _bounds(name: str, hand: float, cold: float, warm: float) -> Iterator[Bound]:
     if name in _COLD:
-        yield Bound("cold", cold, _COLD[name] * hand, "s", f"{_COLD[name]:g} × by hand")
-    yield Bound("warm", warm, _WARM * hand + _BEYOND, "s", f"{_WARM} × by hand + {_BEYOND} s")
+        yield Bound(f"cold {name}", cold, _COLD[name] * hand, "s", f"{_COLD[name]:g} × by hand")
+    yield Bound(f"warm {name}", warm, _WARM * hand + _BEYOND, "s", f"{_WARM} × by hand + {_BEYOND} s")
 
 
 def _by_hand(source: Path, runtime: Runtime) -> Usage:

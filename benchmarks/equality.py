@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import onnx_bridge
+from benchmarks.bounds import Bound, report
 from benchmarks.models import MODELS, make
 from fixtures.suites.quantized.judge import distance
 from onnx_bridge.model import io as models
@@ -28,7 +29,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=[name for name in MODELS if "3gb" not in name], choices=MODELS)
     parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where the models are kept")
     options = parser.parse_args()
-    right = True
+    missed = 0
     for name in options.models:
         source = make(name, options.folder)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -38,10 +39,9 @@ def main() -> int:
             before, after = Reference(source).run(sample), Reference(out).run(sample)
         error = distance([after], [before])
         exact = all(step.exactness is Exactness.BITWISE for step in steps if step.result.rewrites)
-        right = right and error <= (0 if exact else _MOST)
         kind = "every pass that changed it is BITWISE" if exact else "some passes round otherwise"
-        print(f"{name}: off by {error:.1e} of the output's scale; {kind}", flush=True)
-    return 0 if right else 1
+        missed += report([Bound(f"error of {name}", error, 0 if exact else _MOST, "of the output's scale", kind)])
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ in every operator.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_bridge
+from benchmarks.bounds import Bound, report
 from fixtures.suites.zoo import run
 from fixtures.suites.zoo.registry import Architecture
 from onnx_bridge.benchmark.operators import per_operator
@@ -101,20 +103,24 @@ def _quantized(bundle: Bundle, precision: str) -> str:
     return f"{pairs // 2} / {sum(counts.get(name, 0) for name in _PRODUCTS)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; exit code 1 if a network differs with the nodes in float32 that must stay there, too."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=NETWORKS, help="networks of the zoo")
     parser.add_argument("--precision", default=",".join(PRECISIONS), help="with commas")
     chosen = parser.parse_args(arguments)
     networks = run.load()
     print(f"{'network':10} {'precision':9} {'':8} {'error':>10} {'SQNR dB':>8}  {'quantized':10} keep in float32")
+    differing = 0
     for name in chosen.names:
         with tempfile.TemporaryDirectory() as folder:
             for precision in chosen.precision.split(","):
                 for line in measure(networks[name], precision, Path(folder)):
                     print(line, flush=True)
+                differing += not line.passed
+    count = len(chosen.names) * len(chosen.precision.split(","))
+    return report([Bound("networks that differ in a precision", differing, 0, "networks", f"of {count}")])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """What measuring costs: the same calls timed by ``bench`` and in a bare loop, in turns.
 
-    python benchmarks/bench_overhead.py
+    python -m benchmarks.overhead
 
 The bare loop calls the engine itself, with nothing around it, and looks at the clock before and after all calls. The
 models are single products, so that a call is short and what is around it shows most. Printed is, for each engine and
@@ -9,39 +9,38 @@ size, the ratio of the latencies that ``bench`` records to those of the bare loo
 
 from __future__ import annotations
 
-import functools
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 
 import onnx_bridge
-from onnx_bridge.benchmark.engines import Call, Opened, open_bundle, open_session
+from benchmarks.bounds import Bound, report
+from onnx_bridge.benchmark.engines import Call, Engine, open_engine
 from onnx_bridge.benchmark.measure import Rounds, measure
 from onnx_bridge.benchmark.statistics import ratio
 from onnx_bridge.samples.inputs import Sample, generate
 
 BLOCKS, READINGS = 200, 20
+_MOST = 1.02
 
 
-def main() -> None:
-    """Print a line an engine and size."""
+def main() -> int:
+    """Print a line an engine and size; exit code 1 if ``bench`` adds more than two hundredths."""
+    missed = 0
     with tempfile.TemporaryDirectory() as folder:
         for size in (8, 64, 512):
             path = _product(Path(folder) / f"model{size}.onnx", size)
             bundle = onnx_bridge.convert(path, Path(folder) / f"bundle{size}", target="ref")
             (sample,) = generate(bundle.specs)
             if size == 8:  # larger ones take ``ref`` so long that nothing else shows
-                _compare(f"migraphx, {size}", open_bundle(bundle), bundle, sample)
-            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-            _compare(f"ort, {size}", open_session(path, "ort"), functools.partial(session.run, None), sample)
+                missed += _compare(open_engine("migraphx", bundle, path, None, sample), sample, "migraphx, 8")
+            missed += _compare(open_engine("ort", None, path, None, sample), sample, f"ort, {size}")
+    return 1 if missed else 0
 
 
 def _product(path: Path, size: int) -> Path:
@@ -54,20 +53,22 @@ def _product(path: Path, size: int) -> Path:
     return path
 
 
-def _compare(name: str, opened: Opened, engine: Call, sample: Sample) -> None:
+def _compare(engine: Engine, sample: Sample, name: str) -> int:
     bare: list[float] = []
     benched: list[float] = []
     together = 1
     for block in range(BLOCKS):
         for which in ("bench", "bare") if block % 2 == 0 else ("bare", "bench"):
             if which == "bench":
-                (series,) = measure([(opened.call, sample)], Rounds(READINGS, warmup=3))
+                (series,) = measure([(engine.call, sample)], Rounds(READINGS, warmup=3))
                 benched.append(min(series.latencies))
                 together = series.together
             else:
-                bare.append(min(_bare(engine, sample, together) for _ in range(READINGS)))
+                bare.append(min(_bare(engine.call, sample, together) for _ in range(READINGS)))
     shortest = 1e6 * min(bare)
-    print(f"{name}: bench {ratio(benched, bare, paired=True)} × the bare loop, from {shortest:.1f} µs a call")
+    measured = ratio(benched, bare, paired=True)
+    print(f"{name}: bench {measured} × the bare loop, from {shortest:.1f} µs a call")
+    return report([Bound(f"bench of {name}", measured.low, _MOST, "× the bare loop", "the low end of its interval")])
 
 
 def _bare(engine: Call, sample: Sample, calls: int) -> float:
@@ -78,4 +79,4 @@ def _bare(engine: Call, sample: Sample, calls: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
