@@ -195,8 +195,12 @@ class Bundle(Runnable):
             if dims.keys() == {*self.manifest.dims} and all(fits):
                 return program
         buckets = "; ".join(program.info.label for program in self.programs if program.info.dims)
+        hint, chosen = f"there are {buckets}", [program.info.dims for program in self.programs if program.info.dims]
+        known = {name: {dims[name] for dims in chosen} for name in self.manifest.dims}
+        more = [f"--bucket {name}={max(ends)},{sizes[name]}" for name, ends in known.items() if sizes[name] > max(ends)]
+        hint += f"; convert with {' '.join(more)}" if more else ""
         has = "holds" if self.manifest.pads else "has the sizes"
-        raise InputError(f"no bucket {has} {label(sizes)}", where=str(self.path), hint=f"there are {buckets}")
+        raise InputError(f"no bucket {has} {label(sizes)}", where=str(self.path), hint=hint)
 
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.

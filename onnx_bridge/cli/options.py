@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -103,19 +104,38 @@ def _parameter(field: Field) -> inspect.Parameter:
         default = None
     elif kind is bool and default and "/" not in flag:
         flag, metavar = f"{flag}/--no-{flag.removeprefix('--')}", None
-    shown = option.default if option.parse is not None and option.default else option.parse is None
+    written = f"  [default: {option.default}]" if option.parse is not None and option.default else ""
     typer_option = typer.Option(
         flag,
         metavar=metavar,
-        help=option.help,
-        show_default=shown,
-        autocompletion=option.complete,
+        help=option.help + written,
+        show_default=option.parse is None,
+        autocompletion=_complete_dims if field.name in ("dims", "buckets") else option.complete or _choices_of(field),
         rich_help_panel=option.panel or None,
     )
     annotation = kind if kind is bool else kind | None
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, typer_option]
     )
+
+
+def _choices_of(field: Field) -> Callable[[str], list[str]] | None:
+    """Return a function that completes the choices of an option; None if it has no choices."""
+    choices = [str(choice) for choice in field.choices]
+    return (lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]) if choices else None
+
+
+def _complete_dims(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of the open dimensions of the model before it on the command line, each with ``=``."""
+    from onnx_bridge.model import io as models
+
+    given = context.params.get("model") or context.params.get("sources") or ()
+    names: dict[str, None] = {}
+    for path in [given] if isinstance(given, str | Path) else given:
+        with contextlib.suppress(InputError, OSError):
+            for value in models.load(path).graph.inputs:
+                names |= dict.fromkeys(dim.value for dim in value.shape or () if not isinstance(dim, int) and dim.value)
+    return [f"{name}=" for name in names if f"{name}=".startswith(incomplete)]
 
 
 def _text_type(field: Field) -> Any:
@@ -150,7 +170,8 @@ OutputFile = functools.partial(typer.Option, callback=_output_file)
 """An option that names a file to write."""
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 ModelOrBundle = Annotated[
-    Path, typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or what `convert` wrote.", show_default=False)
+    Path,
+    typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or a bundle of `convert`.", show_default=False),
 ]
 HtmlReport = Annotated[
     Path | None,

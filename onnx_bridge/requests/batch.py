@@ -79,11 +79,11 @@ class BatchRequest(Request):
     out: Location = Path()
     job: Annotated[JobRequest, Part()] = field(default_factory=JobRequest)
     jobs: Annotated[
-        int | None, _many("How many jobs run at a time; default: by cores and memory.", metavar="N", minimum=1)
+        int | None, _many("Run so many jobs at a time; default: by cores and memory.", metavar="N", minimum=1)
     ] = None
     resume: Annotated[
         bool,
-        Option("Whether to keep what is up to date of what was done before, or to make it anew.", "--resume/--fresh"),
+        Option("Keep what is up to date of what was done before, or make it again.", "--resume/--fresh"),
     ] = True
     retry: Annotated[bool, _many("Try again what failed before.")] = False
     verify: Annotated[bool, _many("Read kept bundles whole, also if their files seem unchanged.")] = False

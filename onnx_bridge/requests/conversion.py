@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.migraphx.architectures import named_architecture
+from onnx_bridge.migraphx.architectures import ARCHITECTURES, named_architecture
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
@@ -35,7 +35,7 @@ _decoder = functools.partial(Option, panel="Language models")
 Runtime = Annotated[
     str | None,
     _runtime(
-        f"Which MIGraphX: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
+        f"MIGraphX to use: a path, or {', '.join(KINDS)}; default: {VARIABLE}, or what `runtime list` shows.",
         metavar="PATH|KIND",
     ),
 ]
@@ -70,7 +70,7 @@ class RuntimeRequest(LimitsRequest):
 class VerifyRequest(Request):
     """The request to verify a bundle."""
 
-    here: Annotated[bool, Option("Whether to check that it can run here, too.", "--here/--files-only")] = True
+    here: Annotated[bool, Option("Check that it can run here, too, or the files alone.", "--here/--files-only")] = True
     runtime: Runtime = None
 
 
@@ -141,16 +141,17 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
     target: Annotated[
         str,
         _target(
-            "What to compile for: gpu, ref (any CPU), auto: gpu if there is one; or gpu:gfx942, a GPU elsewhere.",
+            "Compile for gpu, ref (any CPU), auto: gpu if there is one; or gpu:gfx942, a GPU elsewhere.",
             metavar="TARGET",
+            complete=texts.complete("auto", "ref", "gpu", *(f"gpu:{name}" for name in ARCHITECTURES)),
         ),
     ] = "auto"
     application: Annotated[
         Literal["onnxruntime"] | None,
-        _target("What will run the model: ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
+        _target("Make a model for ONNX Runtime's MIGraphX provider, which is asked as well.", "--for"),
     ] = None
-    host: Annotated[bool, _target("Whether ONNX Runtime may run what MIGraphX cannot; if not, an error.")] = True
-    cache: Annotated[bool, _runtime("Whether to use verdicts of earlier runs.")] = True
+    host: Annotated[bool, _target("Let ONNX Runtime run what MIGraphX cannot, or raise an error.")] = True
+    cache: Annotated[bool, _runtime("Use verdicts of earlier runs, or ask again.")] = True
     probe_budget: Annotated[
         float | None,
         _runtime(
@@ -208,7 +209,9 @@ class ConvertRequest(DoctorRequest):
         InputError: an option is out of range, or an option that it requires is missing.
     """
 
-    precision: Annotated[str, _precision("What to compute in: fp32, fp16, bf16, int8 or fp8.", metavar="P")] = "fp32"
+    precision: Annotated[
+        str, _precision("Compute in fp32, fp16, bf16, int8 or fp8.", metavar="P", complete=texts.complete(*PRECISIONS))
+    ] = "fp32"
     calibration: Annotated[
         Data | None,
         _precision(
@@ -262,7 +265,7 @@ class ConvertRequest(DoctorRequest):
     pad: Annotated[
         Mapping[str, str],
         _bucket(
-            "What fills an input up to its bucket: a number (0) or edge; repeatable.",
+            "Fill an input up to its bucket with a number (0) or its edge; repeatable.",
             "--pad",
             "NAME=VALUE",
             texts.values_of("--pad", "mask=0"),
@@ -273,7 +276,7 @@ class ConvertRequest(DoctorRequest):
     pad_before: Annotated[
         tuple[str, ...],
         _bucket(
-            "A dimension that is padded at its start; repeatable.",
+            "Pad a dimension at its start; repeatable.",
             metavar="NAME",
             parse=tuple,
             many=True,
@@ -282,9 +285,7 @@ class ConvertRequest(DoctorRequest):
     ] = ()
     decoder: Annotated[
         bool,
-        _decoder(
-            "What the model is: a language model that generates token by token.", "--as", "decoder", texts.decoder
-        ),
+        _decoder("Convert a language model that generates token by token.", "--as", "decoder", texts.decoder),
     ] = False
     max_length: Annotated[
         int | None, _decoder("The most tokens of a decoder's text, prompt included.", metavar="N", minimum=2)

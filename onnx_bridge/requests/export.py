@@ -33,9 +33,7 @@ class ExportRequest(Request):
         Dynamic,
         Option("An open dimension; repeatable.", metavar="INPUT.AXIS=NAME", parse=texts.open_dimensions, many=True),
     ] = field(default_factory=dict)
-    exporter: Annotated[
-        ExporterChoice, Option("Which of torch.onnx's exporters; auto: TorchScript if dynamo fails.")
-    ] = "auto"
+    exporter: Annotated[ExporterChoice, Option("Exporter of torch.onnx; auto: TorchScript if dynamo fails.")] = "auto"
     opset: Annotated[int | None, Option("Opset of the model; default: torch's own.", metavar="N", minimum=7)] = None
     out: Path | None = None
 

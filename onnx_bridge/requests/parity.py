@@ -55,7 +55,7 @@ NAMED_TOLERANCES = Option(
     many=True,
     api="Mapping[str, Tolerance | PartialTolerance]",
 )
-_PRECISION = Option("What MIGraphX computes in: fp16, bf16, int8 or fp8; default: the model's own dtypes.")
+_PRECISION = Option("Precision that MIGraphX computes in: fp16, bf16, int8 or fp8; default: the model's own dtypes.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class ComparisonRequest(Request):
     seed: Annotated[int, Option("Seed of the generated inputs.", minimum=0, needs=Needs("inputs", absent=True))] = 0
     samples: Annotated[
         int | None,
-        Option("How many samples to generate (1), or to take of the given ones (all).", metavar="N", minimum=1),
+        Option("Number of samples to generate (1), or to take of the given ones (all).", metavar="N", minimum=1),
     ] = None
     rtol: Annotated[
         float | None, Option("Relative tolerance, instead of the dtype's own.", metavar="R", minimum=0.0, panel="Proof")
@@ -136,7 +136,10 @@ class CheckRequest(ParityRequest):
     reference: Annotated[Path | None, Option("The original of a bundle, if it has moved.", metavar="MODEL")] = None
     tolerance: Annotated[
         str | None,
-        Option("What MIGraphX computes in, for its tolerances: float32, fp16, bf16, int8 or fp8.", metavar="PRECISION"),
+        Option(
+            "Precision whose tolerances hold: float32, fp16, bf16, int8 or fp8.",
+            metavar="PRECISION",
+        ),
     ] = None
     tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
     layers: Annotated[bool, Option("Compare every value of the model, and name the first that differs.")] = False
@@ -178,7 +181,7 @@ class DataRequest(CheckRequest):
     least: Annotated[
         Mapping[str, float],
         Option(
-            "What a metric must reach, else exit code 1; repeatable.", "--min", "METRIC=VALUE", texts.metrics, many=True
+            "Least value of a metric, else exit code 1; repeatable.", "--min", "METRIC=VALUE", texts.metrics, many=True
         ),
     ] = field(default_factory=dict)
 

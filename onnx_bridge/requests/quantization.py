@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests import algorithms, texts
 from onnx_bridge.requests.request import Data, Needs, Option, Request
-from onnx_bridge.requests.schemes import QUANTIZERS, Method, Quantizer, Recipe, Route, Scheme, scheme_of
+from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES, Method, Quantizer, Recipe, Route, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,12 +39,13 @@ class QuantizeRequest(Request):
         InputError: the quantizer, the scheme or the mode does not exist.
     """
 
-    with_: Annotated[Quantizer, Option("AMD Quark or ONNX Runtime.", "--with", "quark|ort")] = "quark"
+    with_: Annotated[Quantizer, Option("Quantize with AMD Quark or ONNX Runtime.", "--with", "quark|ort")] = "quark"
     scheme: Annotated[
         str,
         Option(
-            "What numbers are stored as: int8, int8-pow2, uint8, int16, fp8, bf16, bfp16, mxfp4 or int4-weights.",
+            "Store numbers as int8, int8-pow2, uint8, int16, fp8, bf16, bfp16, mxfp4 or int4-weights.",
             metavar="SCHEME",
+            complete=texts.complete(*SCHEMES),
         ),
     ] = "int8"
     mode: Annotated[
@@ -60,7 +61,7 @@ class QuantizeRequest(Request):
     ] = None
     calibrate: Annotated[
         Method | None,
-        Option("How the range of an activation is found in what was measured; default: the scheme's first."),
+        Option("Way to find the range of an activation in what was measured; default: the scheme's first."),
     ] = None
     algorithm: Annotated[
         str,

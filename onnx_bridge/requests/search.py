@@ -40,7 +40,15 @@ class BenchRequest(Request):
         tuple[int, ...], Option("Sizes of the batch dimension to measure.", "--batch", "1,2,4", _BATCHES)
     ] = ()
     precisions: Annotated[
-        tuple[str, ...], Option("What MIGraphX computes in.", "--precision", "P,…", texts.names, default="fp32")
+        tuple[str, ...],
+        Option(
+            "Precisions that MIGraphX computes in.",
+            "--precision",
+            "P,…",
+            texts.names,
+            default="fp32",
+            complete=texts.complete(*PRECISIONS),
+        ),
     ] = ("fp32",)
     engines: Annotated[
         tuple[str, ...],
@@ -49,6 +57,7 @@ class BenchRequest(Request):
             metavar="E,…",
             parse=texts.names,
             default="migraphx,ort",
+            complete=texts.complete("migraphx", "ort", "ort-migraphx", "ort-rocm", "torch", "torch-compile"),
         ),
     ] = ("migraphx", "ort")
     module: Annotated[
@@ -62,7 +71,7 @@ class BenchRequest(Request):
     inputs: Annotated[
         Data | None,
         Option(
-            "Where to take the sample from: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
+            "File of the sample: an .npz, a folder of .pb, a Polygraphy .json or loader script.",
             metavar="FILE|DIR|SCRIPT.py[:FUNCTION]",
         ),
     ] = None
@@ -79,7 +88,7 @@ class BenchRequest(Request):
     max_slowdown: Annotated[
         float,
         Option(
-            "How much slower than the baseline it may be.",
+            "Largest slowdown beside the baseline.",
             metavar="5%",
             parse=texts.share,
             default="5%",
@@ -136,9 +145,7 @@ class TuneRequest(Request):
 
     budget: Annotated[
         float,
-        Option(
-            "How long to search, as in 90s, 10m, 2h.", metavar="TIME", parse=texts.seconds, default="10m", above=0.0
-        ),
+        Option("Time to search, as in 90s, 10m, 2h.", metavar="TIME", parse=texts.seconds, default="10m", above=0.0),
     ] = 600.0
     precisions: Annotated[
         tuple[str, ...],
@@ -148,6 +155,7 @@ class TuneRequest(Request):
             "P,…",
             texts.names,
             default=",".join(PRECISIONS),
+            complete=texts.complete(*PRECISIONS),
         ),
     ] = PRECISIONS
     options: Annotated[
@@ -180,7 +188,7 @@ class TuneRequest(Request):
     ] = None
     iterations: Annotated[int, Option("Rounds in which a trial is measured.", metavar="N", minimum=1)] = 20
     seed: Annotated[int, Option("Seed of samples and of the order.")] = 0
-    resume: Annotated[bool, Option("Whether to continue from the journal.")] = True
+    resume: Annotated[bool, Option("Continue from the journal, or begin again.")] = True
     conversion: Annotated[
         ConvertRequest,
         Part(

@@ -23,8 +23,17 @@ _UNITS = {"s": 1.0, "": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 def complete_passes(incomplete: str) -> list[str]:
     """Return specifications of pipelines whose last name is completed."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in (*PIPELINES, *passes.names()) if name.startswith(last)]
+    return complete(*PIPELINES, *passes.names())(incomplete)
+
+
+def complete(*values: str) -> Callable[[str], list[str]]:
+    """Return a function that completes the last of values that are separated by commas."""
+
+    def completed(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{value}" for value in values if value.startswith(last)]
+
+    return completed
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def _prompt(text: str | None) -> tuple[int, ...] | str | None:
 @takes(RuntimeRequest)
 def generate(
     bundle: Annotated[
-        Path, typer.Argument(metavar="BUNDLE", help="What `convert --as decoder` wrote.", show_default=False)
+        Path, typer.Argument(metavar="BUNDLE", help="A bundle that `convert --as decoder` wrote.", show_default=False)
     ],
     request: RuntimeRequest,
     ids: Annotated[
@@ -47,7 +47,10 @@ def generate(
     stop: Annotated[str, typer.Option(metavar="2", help="Tokens that end the text.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Generate the most probable tokens that follow a prompt, or the text that an encoder's input leads to."""
+    """Generate the most probable tokens that follow a prompt, or the text that an encoder's input leads to.
+
+    Example: onnx-bridge generate llama --prompt 'Once upon a time' --max-new-tokens 20
+    """
     from onnx_bridge.bundle import generate as generation
 
     with progress(as_json, "generate"):

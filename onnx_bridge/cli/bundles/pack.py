@@ -12,7 +12,7 @@ from onnx_bridge.cli.terminal import Json, progress, show
 
 
 def pack(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` wrote.", show_default=False)],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle to pack.", show_default=False)],
     out: Annotated[
         Path | None,
         OutputFile("-o", "--output", metavar="NAME.onnxbridge", help="The file; default: beside the bundle."),

@@ -11,7 +11,7 @@ from onnx_bridge.cli.terminal import Json, progress, show
 
 
 def unpack(
-    packed: Annotated[Path, typer.Argument(metavar="PACKED", help="What `pack` wrote.", show_default=False)],
+    packed: Annotated[Path, typer.Argument(metavar="PACKED", help="A file that `pack` wrote.", show_default=False)],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A new folder.", show_default=False)],
     as_json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ from onnx_bridge.cli.options import takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.conversion import VerifyRequest
 
-Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="What `convert` or `pack` wrote.", show_default=False)]
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, packed or not.", show_default=False)]
 
 
 @takes(VerifyRequest)

@@ -20,7 +20,7 @@ def run(
     model: ModelOrBundle,
     request: RunRequest,
     sample: Annotated[Path | None, typer.Argument(metavar="X.npz", help=_INPUTS, show_default=False)] = None,
-    inputs: Annotated[Path | None, typer.Option("--inputs", metavar="X.npz", help="The same.")] = None,
+    inputs: Annotated[Path | None, typer.Option("--inputs", metavar="X.npz", help="The same file.")] = None,
     out: Annotated[
         Path | None, OutputFile("-o", "--output", metavar="Y.npz", help="One array an output; default: print them.")
     ] = None,

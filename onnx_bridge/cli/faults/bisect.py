@@ -15,7 +15,7 @@ Subject = Annotated[
     Path,
     typer.Argument(
         metavar="MODEL|BUNDLE|FILE.py:FACTORY",
-        help="An ONNX file, what `convert` wrote, or a function that returns a PyTorch module and its arguments.",
+        help="An ONNX file, a bundle, or a function that returns a PyTorch module and its arguments.",
         show_default=False,
     ),
 ]

@@ -28,6 +28,8 @@ Arguments = Annotated[
 def export(factory: Factory, out: Out, request: ExportRequest, args: Arguments = None, as_json: Json = False) -> None:
     """Export a PyTorch module to ONNX, and compare it with PyTorch on two samples.
 
+    Example: onnx-bridge export net.py:classifier -o net.onnx --dynamic input.0=batch
+
     The factory returns the module, or the module and its arguments: (module, args) or (module, kwargs).
     """
     from onnx_bridge.torch.export import export as torch_export

@@ -1,4 +1,7 @@
-"""List the passes, and explain what one would do to a model."""
+"""List the passes, and explain what one would do to a model.
+
+Example: onnx-bridge passes list
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 @app.command("list")
 def passes_list(as_json: Json = False) -> None:
-    """Show all passes with their options, and the named pipelines."""
+    """Show all passes with their options, and the named pipelines.
+
+    Example: onnx-bridge passes list
+    """
     from onnx_bridge.conversion.diagnosis.explain import catalogue
 
     show(catalogue(), as_json)
@@ -33,7 +39,10 @@ def passes_explain(
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only about this node.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written."""
+    """Say which nodes a pass would rewrite, and why it leaves others alone; nothing is written.
+
+    Example: onnx-bridge passes explain fold-constants bert.onnx
+    """
     from onnx_bridge.conversion.diagnosis.explain import explain
 
     with progress(as_json, "explain"):

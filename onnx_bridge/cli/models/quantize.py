@@ -20,7 +20,7 @@ Subject = Annotated[
 Out = Annotated[Path, OutputFile("-o", "--output", metavar="OUT.onnx", help="The ONNX file.", show_default=False)]
 Arguments = Annotated[
     list[str] | None,
-    typer.Option("--args", metavar="ARGS", help="What a factory's module is called with, as for `export`."),
+    typer.Option("--args", metavar="ARGS", help="Arguments of a factory's module, as for `export`."),
 ]
 
 

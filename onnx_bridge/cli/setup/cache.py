@@ -1,4 +1,7 @@
-"""Show or clear the cache folder."""
+"""Show or clear the cache folder.
+
+Example: onnx-bridge cache dir
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 @app.command("dir")
 def cache_folder(as_json: Json = False) -> None:
-    """Print the path of the cache folder; the environment variable ONNX_BRIDGE_CACHE moves it."""
+    """Print the path of the cache folder; the environment variable ONNX_BRIDGE_CACHE moves it.
+
+    Example: onnx-bridge cache dir
+    """
     from onnx_bridge.core.files.user_cache import CacheFolder, cache_dir
 
     show(CacheFolder(cache_dir()), as_json)
@@ -25,7 +31,10 @@ def cache_clear(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be freed, remove nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove everything that is made again when it is needed; private runtimes stay."""
+    """Remove everything that is made again when it is needed; private runtimes stay.
+
+    Example: onnx-bridge cache clear --dry-run
+    """
     from onnx_bridge.core.files.user_cache import clear
 
     try:

@@ -16,7 +16,10 @@ def docs(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a page of the documentation, which is installed with the package."""
+    """Show a page of the documentation, which is installed with the package.
+
+    Example: onnx-bridge docs first-model
+    """
     from onnx_bridge.core import pages
 
     if topic is None:

@@ -1,4 +1,7 @@
-"""Find, install and examine MIGraphX itself."""
+"""Find, install and examine MIGraphX itself.
+
+Example: onnx-bridge runtime status
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from onnx_bridge.provider import environment as providers
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
-Gpu = Annotated[bool, typer.Option("--gpu", help="With the libraries that the gpu target needs.")]
+Gpu = Annotated[bool, typer.Option("--gpu", help="Install the libraries that the gpu target needs, too.")]
 GpuCompiler = Annotated[
-    bool, typer.Option("--gpu-compiler", help="With the compiler of GPU kernels, for --target gpu:ARCHITECTURE.")
+    bool,
+    typer.Option("--gpu-compiler", help="Install the compiler of GPU kernels, for --target gpu:ARCHITECTURE."),
 ]
 Suite = Annotated[str, typer.Option(help="Debian suite to take the packages from.")]
 
@@ -41,7 +45,10 @@ def runtime_install(
     version: Annotated[str, typer.Option(help="Version of onnxruntime-migraphx.")] = providers.VERSION,
     as_json: Json = False,
 ) -> None:
-    """Unpack Debian's MIGraphX into a private folder, or make an environment with ONNX Runtime's provider; no root."""
+    """Unpack Debian's MIGraphX into a private folder, or make an environment with ONNX Runtime's provider; no root.
+
+    Example: onnx-bridge runtime install
+    """
     from onnx_bridge.migraphx.install.install import install
     from onnx_bridge.migraphx.install.results import RuntimeList
     from onnx_bridge.migraphx.runtime import choices
@@ -56,13 +63,16 @@ def runtime_install(
 
 @app.command("download")
 def runtime_download(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the packages go.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the packages.", show_default=False)],
     gpu: Gpu = False,
     gpu_compiler: GpuCompiler = False,
     suite: Suite = "sid",
     as_json: Json = False,
 ) -> None:
-    """Download the packages for `install --from`, for a machine without network."""
+    """Download the packages for `install --from`, for a machine without network.
+
+    Example: onnx-bridge runtime download packages
+    """
     from onnx_bridge.migraphx.install.install import download
     from onnx_bridge.migraphx.install.results import Paths
 
@@ -73,7 +83,10 @@ def runtime_download(
 
 @app.command("list")
 def runtime_list(as_json: Json = False) -> None:
-    """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none."""
+    """Show every MIGraphX on this machine, and which one is used. Exit code 1 if there is none.
+
+    Example: onnx-bridge runtime list
+    """
     from onnx_bridge.migraphx.install.results import RuntimeList
     from onnx_bridge.migraphx.runtime import choices
 
@@ -87,7 +100,10 @@ def runtime_remove(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Its folder's name; default: all.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the private runtimes, or one of them."""
+    """Remove the private runtimes, or one of them.
+
+    Example: onnx-bridge runtime remove
+    """
     from onnx_bridge.migraphx.install.install import remove
     from onnx_bridge.migraphx.install.results import Paths
 
@@ -98,7 +114,10 @@ def runtime_remove(
 
 @app.command("status")
 def status(as_json: Json = False) -> None:
-    """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works."""
+    """Check runtimes, GPU and installation, with a hint for each problem. Exit code 1 if no runtime works.
+
+    Example: onnx-bridge runtime status
+    """
     from onnx_bridge.migraphx.install.status import RuntimeStatus, runtime_status
     from onnx_bridge.provider.status import provider_checks
 

@@ -9,7 +9,10 @@ from onnx_bridge.requests.search import MixedPrecisionRequest
 
 @takes(MixedPrecisionRequest)
 def mixed_precision(model: Model, request: MixedPrecisionRequest, as_json: Json = False) -> None:
-    """Find the nodes that must stay in float32 for a model in lower precision to agree with its reference."""
+    """Find the nodes that must stay in float32 for a model in lower precision to agree with its reference.
+
+    Example: onnx-bridge mixed-precision bert.onnx --precision fp16 --dim batch=1
+    """
     from onnx_bridge.search import mixed_precision as search
 
     with progress(as_json) as tell:

@@ -17,15 +17,15 @@ _MOST = 4
 @view.register
 def _outcome(outcome: Outcome, verbose: bool) -> RenderableType:
     """Return a table of the failures with reasons and logs, or of all jobs if ``verbose``, and a summary."""
-    table = plain_table("job", "status", "proven", "sizes chosen for you", "reason", "log")
-    for job in outcome.jobs:
-        if verbose or job.failed or job.status == "planned":
-            stage = f" in {job.error.stage}" if job.error else ""
-            why = job.reason or job.check or "; ".join(job.notes)
-            level = job.proof.level.value if job.proof else "–"
-            table.add_row(
-                job.name, f"{job.status}{stage}", level, sizes_text(job.chosen) or "–", why, str(job.log or "–")
-            )
+    listed = [job for job in outcome.jobs if verbose or job.failed or job.status == "planned"]
+    chosen = ["sizes chosen for you"] if any(job.chosen for job in listed) else []
+    table = plain_table("job", "status", "proven", *chosen, "reason", "log")
+    for job in listed:
+        stage = f" in {job.error.stage}" if job.error else ""
+        why = job.reason or job.check or "; ".join(job.notes)
+        level = job.proof.level.value if job.proof else "–"
+        sizes = [sizes_text(job.chosen) or "–"] if chosen else []
+        table.add_row(job.name, f"{job.status}{stage}", level, *sizes, why, str(job.log or "–"))
     summary = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())
     if outcome.counts["skipped"]:
         summary += " (failed in an earlier run; --retry tries again)"
@@ -33,8 +33,8 @@ def _outcome(outcome: Outcome, verbose: bool) -> RenderableType:
     if proven:
         summary += f"; proven: {', '.join(f'{count} {level}' for level, count in proven.items())}"
     took = f"{counted(len(outcome.jobs), 'job')} in {outcome.seconds:.3g} s"
-    chosen = Counter(sizes_text(job.chosen) for job in outcome.jobs if job.chosen)
-    sizes = [f"sizes chosen for you: {text} in {counted(count, 'job')}" for text, count in chosen.most_common(_MOST)]
-    sizes += [f"… and others in {len(chosen) - _MOST} ways; -v lists them"] if len(chosen) > _MOST else []
+    kinds = Counter(sizes_text(job.chosen) for job in outcome.jobs if job.chosen)
+    notes = [f"sizes chosen for you: {text} in {counted(count, 'job')}" for text, count in kinds.most_common(_MOST)]
+    notes += [f"… and others in {len(kinds) - _MOST} ways; -v lists them"] if len(kinds) > _MOST else []
     tables = [table] if table.row_count else []
-    return Group(*tables, *notes_of([*sizes, *outcome.notes]), f"{took}: {summary}; bundles in {outcome.out}")
+    return Group(*tables, *notes_of([*notes, *outcome.notes]), f"{took}: {summary}; bundles in {outcome.out}")
