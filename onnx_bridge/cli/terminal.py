@@ -84,5 +84,5 @@ class _Ticking:
         detail, passed = self._detail, time.monotonic() - self._begun
         if isinstance(detail, TimedProgress):
             what, left = printable(detail.what), detail.seconds - passed
-            return TimedProgress(what, left) if left > 0 else f"{what}, longer than estimated"
+            return TimedProgress(what, left) if left > 0 else f"{what}, {duration(passed)}, longer than estimated"
         return printable(detail) if passed < QUIET_SECONDS else f"{printable(detail)}, {duration(passed)}"

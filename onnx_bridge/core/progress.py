@@ -46,10 +46,15 @@ class TimedProgress(str):
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words, to two digits."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.2g} min" if seconds < 6000 else f"{seconds / 3600:.2g} h"
+    """Return seconds in words, to two digits, or from 100 on as a clock, which does not stand still."""
+    return f"{seconds:.2g} s" if seconds < 99.5 else f"{clock(seconds)} {'min' if seconds < 3599.5 else 'h'}"
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as minutes and seconds, with hours if there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def silent(_message: str) -> None:

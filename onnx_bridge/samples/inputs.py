@@ -275,10 +275,10 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
         dim != size for dim, size in zip(spec.shape, shape, strict=True) if isinstance(dim, int)
     ):
         pairs = zip(spec.shape, shape, strict=False)
-        other = [sorted((dim, size)) for dim, size in pairs if isinstance(dim, int) and dim != size]
+        others = [sorted((dim, size)) for dim, size in pairs if isinstance(dim, int) and dim != size]
         hint = f"the model takes {_described(spec)}"
-        if len(shape) == len(spec.shape) and len(other) == 1:
-            hint += f"; if the size is open, `convert --bucket NAME={','.join(map(str, other[0]))}` takes both"
+        if len(shape) == len(spec.shape) and len(others) == 1:
+            hint += f"; if the size is open, `convert --bucket NAME={','.join(map(str, others[0]))}` takes both"
         raise _unfit(shape, spec, "", hint)
     for dim, size in zip(spec.shape, shape, strict=True):
         if not isinstance(dim, str):

@@ -45,7 +45,7 @@ def test_timed_progress_is_text_that_can_be_sent() -> None:
 
 
 def test_durations() -> None:
-    assert [duration(each) for each in (0.5, 42, 240, 7200)] == ["0.5 s", "42 s", "4 min", "2 h"]
+    assert [duration(each) for each in (0.5, 42, 240, 7200)] == ["0.5 s", "42 s", "4:00 min", "2:00:00 h"]
 
 
 def test_a_search_that_takes_more_steps() -> None:

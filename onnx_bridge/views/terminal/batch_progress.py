@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnx_bridge.batch.outcome import Observer, Result
-from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.progress import Stage, clock
 from onnx_bridge.views.terminal.tables import console
 from passes.core.text import printable
 
@@ -61,6 +61,7 @@ class LiveTable(Observer):
     def __init__(self) -> None:
         self._total = self._done = self._failed = self._instant = 0
         self._begun = time.monotonic()
+        self._end: float | None = None
         self._running: dict[str, tuple[float, Stage, str]] = {}
 
     def begin(self, total: int) -> None:
@@ -75,14 +76,14 @@ class LiveTable(Observer):
         self._done += 1
         self._failed += result.failed
         self._instant += result.status in _INSTANT
+        now, timed = time.monotonic(), self._done - self._instant
+        if timed:
+            self._end = now + (now - self._begun) / timed * (self._total - self._done)
 
     @property
     def remaining(self) -> float | None:
-        """The estimated seconds until the end, from the average so far; None before the first job is done."""
-        done = self._done - self._instant
-        if not done:
-            return None
-        return (time.monotonic() - self._begun) / done * (self._total - self._done)
+        """The seconds until the end, as estimated when the last job ended; None before, and if they have passed."""
+        return None if self._end is None or (left := self._end - time.monotonic()) < 0 else left
 
     def render(self) -> RenderableType:
         now = time.monotonic()
@@ -92,13 +93,7 @@ class LiveTable(Observer):
             more = detail if detail != stage else ""
             grid.add_row(name, bar, stage, f"{now - started:.0f} s", Text(more, style="dim"))
         left = self.remaining
-        eta = "" if left is None else f", about {_clock(left)} to go"
+        eta = "" if left is None else f", about {clock(left)} to go"
         failed = f", {self._failed} failed" if self._failed else ""
-        line = f"{self._done} of {self._total} jobs{failed}, {_clock(now - self._begun)}{eta}"
+        line = f"{self._done} of {self._total} jobs{failed}, {clock(now - self._begun)}{eta}"
         return Group(grid, ProgressBar(max(1, self._total), self._done, width=60), line)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

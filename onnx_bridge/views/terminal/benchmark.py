@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from onnx_bridge.benchmark.outcome import BenchResult, Row
 from onnx_bridge.views.terminal.tables import plain_table
@@ -17,9 +16,7 @@ _SLOWEST = 10
 @view.register
 def _bench(bench: BenchResult, verbose: bool) -> RenderableType:
     """Return a table of the rows, and sentences."""
-    table = Table("engine", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in _NUMBERS:
-        table.add_column(name, justify="right", overflow="fold")
+    table = plain_table("engine", *_NUMBERS, numbers=_NUMBERS)
     ratios = bench.ratios()
     for row in bench.rows:
         summary = row.summary

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from onnx_bridge.core.values import dtype_name
@@ -115,9 +114,7 @@ def _error(output: OutputComparison | None) -> Text:
 def _accuracy(report: AccuracyReport, verbose: bool) -> RenderableType:
     """Return a table with a column for each side, then failures and a sentence."""
     sides, rows = report.table()
-    table = Table("output", "metric", "against", box=None, pad_edge=False)
-    for heading in (*sides, "least"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table("output", "metric", "against", *sides, "least", numbers=(*sides, "least"))
     for row in rows:
         table.add_row(*(Text(text, style="red" if low else "") for text, low in row))
     failures = [Text(f"{side}: {failure}", style="red") for side, failure in report.failures.items()]

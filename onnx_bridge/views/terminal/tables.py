@@ -94,10 +94,13 @@ class PlainTable(Table):
         super().add_row(*self._shown[-1])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = zip(*([_Breakable(heading) for heading in self._headings], *self._shown), strict=True)
-        ranges = [[max(ends) for ends in zip(*(cell.widths for cell in column), strict=True)] for column in columns]
-        least = [range_[heading in self._numbers] for heading, range_ in zip(self._headings, ranges, strict=True)]
-        widths, room = [most for _, most in ranges], options.max_width - 2 * len(ranges)
+        least, widths = [], []
+        for index, heading in enumerate(self._headings):
+            whole = heading in self._numbers  # its cells are not broken
+            cells = [row[index].widths for row in self._shown]
+            least.append(max([_Breakable(heading).widths[0], *(cell[whole] for cell in cells)]))
+            widths.append(max([cell_len(heading), *(most for _, most in cells)]))
+        room = options.max_width - 2 * len(widths)
         if sum(least) > room:
             yield from self._paragraphs()
             return
@@ -108,11 +111,12 @@ class PlainTable(Table):
             column.width = width
         yield from super().__rich_console__(console, options)
 
-    def _paragraphs(self) -> Iterator[Text]:
+    def _paragraphs(self) -> Iterator[_Breakable]:
         for row in self._shown:
             cells = [(heading, cell.text) for heading, cell in zip(self._headings, row, strict=True) if cell.text.plain]
             for number, (heading, text) in enumerate(cells):
-                yield Text(f"{'  ' * (number > 0)}{heading}{': ' * bool(heading)}") + text
+                line = f"{'  ' * (number > 0)}{heading}{': ' * bool(heading)}{text.plain}"
+                yield _Breakable(Text(line, style=text.style))
 
 
 def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -> PlainTable:
