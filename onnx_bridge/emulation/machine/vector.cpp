@@ -34,13 +34,22 @@ inline f16 fma_(f16 a, f16 b, f16 c) { return f16((f64)(f32)a * (f64)(f32)b + (f
 template<class T> auto value(T x) { if constexpr (std::is_same_v<T, f16>) return (f32)x; else return x; }
 
 // a signaling NaN becomes the quiet result (IEEE mode); otherwise the operand that is a number; −0 is below +0
-template<class T> T chosen(T a, T b, bool first)
+template<class T> auto order(T x) // a whole number that grows with numbers
 {
-    const T r = is_signaling(a) | (first & !is_signaling(b)) ? a : b;
-    return is_nan(r) ? quiet(r) : r;
+    const std::make_signed_t<Bits<T>> s = bits(x);
+    return (std::make_signed_t<Bits<T>>)(s ^ (s >> (8 * sizeof(T) - 1) & Bits<T>(~SIGN<T>)));
 }
-template<class T> T least(T a, T b) { return chosen(a, b, (value(a) < value(b)) | is_nan(b) | ((value(a) == value(b)) & ((bits(a) & SIGN<T>) != 0))); }
-template<class T> T most(T a, T b) { return chosen(a, b, (value(a) > value(b)) | is_nan(b) | ((value(a) == value(b)) & ((bits(a) & SIGN<T>) == 0))); }
+template<class T> T chosen(T a, T b, bool first) // one operand after the other is preferred: lanes side by side
+{
+    Bits<T> r = first ? bits(a) : bits(b);
+    r = is_nan(a) ? bits(b) : r;
+    r = is_nan(b) ? bits(a) : r;
+    r = is_signaling(b) ? bits(b) : r;
+    r = is_signaling(a) ? bits(a) : r;
+    return cast<T>(Bits<T>((r & Bits<T>(~SIGN<T>)) > INFINITE<T> ? r | QUIET<T> : r));
+}
+template<class T> T least(T a, T b) { return chosen(a, b, order(a) < order(b)); }
+template<class T> T most(T a, T b) { return chosen(a, b, order(a) > order(b)); }
 template<class T> T middle(T a, T b, T c)
 {
     if constexpr (std::is_integral_v<T>) return std::max(std::min(a, b), std::min(std::max(a, b), c));
@@ -64,55 +73,59 @@ template<class T> bool class_of(T x, u32 mask)
 // The division of f32 and f64: scale, approximate, refine, div_fmas, div_fixup. The documents' factors do not undo each
 // other (a factor 2³² of 2⁶⁴; a denominator near the largest number is scaled up); these are the ones with which the
 // compilers' sequences give the quotient, rounded once. A finite quotient that is not a number has overflowed.
-template<class T> WithMask<T> div_scale(T x, T denominator, T numerator)
+template<class T> WithMask<T> div_scale(T x, T denominator, T numerator) // the last condition that holds decides
 {
-    constexpr int by = sizeof(T) == 4 ? 64 : 128, far = sizeof(T) == 4 ? 96 : 768;
-    const bool is_denominator = bits(x) == bits(denominator), is_numerator = bits(x) == bits(numerator);
-    if (is_zero(numerator) || is_zero(denominator)) return {cast<T>(Bits<T>(INFINITE<T> | QUIET<T>)), false};
-    if (exponent(numerator) - exponent(denominator) >= far) return {is_denominator ? scaled(x, by) : x, true};
-    if (is_subnormal(denominator)) return {scaled(x, by), false};
-    const bool small_inverse = sizeof(T) == 4 ? exponent(denominator) >= 253 : exponent(denominator) >= 2045;
-    const T quotient = numerator / denominator;
-    const bool small = is_subnormal(quotient) || (is_zero(quotient) && !is_infinite(denominator));
-    if (small_inverse && is_subnormal(T(1) / denominator) && small) return {is_denominator ? scaled(x, -by) : x, true};
-    if (small_inverse && is_subnormal(T(1) / denominator)) return {scaled(x, -by), false};
-    if (small) return {is_numerator ? scaled(x, by) : x, true};
-    if (exponent(numerator) <= MANTISSA<T> + (sizeof(T) == 8)) return {scaled(x, by), false};
-    return {x, false};
+    constexpr int far = sizeof(T) == 4 ? 96 : 768;
+    constexpr T up = sizeof(T) == 4 ? 0x1p64 : 0x1p128, down = 1 / up;
+    const T quotient = numerator / denominator, larger = x * up, smaller = x * down;
+    const T top = bits(x) == bits(numerator) ? larger : x, bottom = bits(x) == bits(denominator) ? larger : x, lowered = bits(x) == bits(denominator) ? smaller : x;
+    const bool small = is_subnormal(quotient) | (is_zero(quotient) & !is_infinite(denominator));
+    const bool small_inverse = (exponent(denominator) >= (sizeof(T) == 4 ? 253 : 2045)) & is_subnormal(T(1) / denominator);
+    const bool is_far = exponent(numerator) - exponent(denominator) >= far, invalid = is_zero(numerator) | is_zero(denominator);
+    T r = exponent(numerator) <= MANTISSA<T> + (sizeof(T) == 8) ? larger : x;
+    r = small ? top : r;
+    r = small_inverse ? (small ? lowered : smaller) : r;
+    r = is_subnormal(denominator) ? larger : r;
+    r = is_far ? bottom : r;
+    r = invalid ? cast<T>(Bits<T>(INFINITE<T> | QUIET<T>)) : r;
+    return {r, !invalid & (is_far | (!is_subnormal(denominator) & small))};
 }
 template<class T> T div_fmas(T a, T b, T c, Bit scale) // undoes the scaling of div_scale before it rounds, once
 {
     using Wide = std::conditional_t<sizeof(T) == 4, f64, long double>;
-    constexpr int by = sizeof(T) == 4 ? 64 : 128;
-    if (!scale) return fma_(a, b, c);
-    return (T)std::ldexp(std::fma((Wide)a, (Wide)b, (Wide)c), exponent(c) > BIAS<T> ? by : -by);
+    const T plain = fma_(a, b, c);
+    if (sizeof(T) == 8 && !scale) return plain;
+    constexpr Wide by = sizeof(T) == 4 ? 0x1p64 : 0x1p128;
+    const T scaled = (T)(std::fma((Wide)a, (Wide)b, (Wide)c) * (exponent(c) > BIAS<T> ? by : 1 / by));
+    return scale ? scaled : plain;
 }
-template<class T> T div_fixup(T quotient, T denominator, T numerator)
+template<class T> T div_fixup(T quotient, T denominator, T numerator) // the last condition that holds decides
 {
-    const bool negative = (bits(denominator) ^ bits(numerator)) & SIGN<T>;
-    const T inf = cast<T>(Bits<T>(INFINITE<T>)), zero = cast<T>(Bits<T>(0));
-    if (is_nan(numerator)) return quiet(numerator);
-    if (is_nan(denominator)) return quiet(denominator);
-    if ((is_zero(denominator) && is_zero(numerator)) || (is_infinite(denominator) && is_infinite(numerator)))
-        return cast<T>(Bits<T>(SIGN<T> | INFINITE<T> | QUIET<T>));
-    if (is_zero(denominator) || is_infinite(numerator)) return signed_(inf, negative);
-    if (is_infinite(denominator) || is_zero(numerator)) return signed_(zero, negative);
-    if (sizeof(T) > 2 && exponent(numerator) - exponent(denominator) < -(BIAS<T> + MANTISSA<T>)) return signed_(zero, negative);
-    if (sizeof(T) > 2 && is_nan(quotient)) return signed_(inf, negative);
-    return signed_(quotient, negative);
+    const Bits<T> negative = (bits(denominator) ^ bits(numerator)) & SIGN<T>;
+    const bool vanishes = sizeof(T) > 2 && exponent(numerator) - exponent(denominator) < -(BIAS<T> + MANTISSA<T>);
+    Bits<T> r = magnitude(quotient);
+    r = (sizeof(T) > 2) & is_nan(quotient) ? INFINITE<T> : r;
+    r = vanishes | is_infinite(denominator) | is_zero(numerator) ? Bits<T>(0) : r;
+    r = is_zero(denominator) | is_infinite(numerator) ? INFINITE<T> : r;
+    r |= negative;
+    r = (is_zero(denominator) & is_zero(numerator)) | (is_infinite(denominator) & is_infinite(numerator)) ? Bits<T>(SIGN<T> | INFINITE<T> | QUIET<T>) : r;
+    r = is_nan(denominator) ? Bits<T>(bits(denominator) | QUIET<T>) : r;
+    r = is_nan(numerator) ? Bits<T>(bits(numerator) | QUIET<T>) : r;
+    return cast<T>(r);
 }
 template<class T> T fraction(T x) { return std::min(x - std::floor(x), cast<T>(Bits<T>(bits(T(1)) - 1))); } // NaN stays
+template<class T> auto normal(T x) { return value(x) * (is_subnormal(value(x)) ? 0x1p64f : 1.0f); }
 template<class T> T frexp_mant(T x)
 {
-    if (is_nan(x) || is_infinite(x)) return x;
-    int n;
-    return T(std::frexp(value(x), &n));
+    using V = decltype(value(x));
+    const V v = normal(x), m = cast<V>(Bits<V>((bits(v) & ~INFINITE<V>) | Bits<V>(BIAS<V> - 1) << MANTISSA<V>));
+    return is_nan(x) | is_infinite(x) | is_zero(x) ? x : T(m);
 }
 template<class T> i32 frexp_exp(T x)
 {
-    int n = 0;
-    if (!is_nan(x) && !is_infinite(x)) (void)std::frexp(value(x), &n);
-    return n;
+    const auto v = value(x);
+    const i32 n = exponent(normal(x)) - BIAS<decltype(v + 0)> + 1 - (is_subnormal(v) ? 64 : 0);
+    return is_nan(x) | is_infinite(x) | is_zero(x) ? 0 : n;
 }
 template<class To> To whole(f64 x) // towards zero, saturating; NaN is 0
 {
