@@ -92,6 +92,8 @@ def test_wrong_numbers_of_a_kernel_are_found(tmp_path: Path) -> None:
     assert (kernel.symbol, kernel.value, kernel.index, kernel.actual) == ("max_kernel", "m", (0,), 2)
     assert np.isnan(kernel.expected)
     assert any(text.startswith("v_max") for text in kernel.instructions)
+    assert "void max_kernel" in kernel.source
+    assert kernel.ref == 3 or np.isnan(kernel.ref)
     assert "confirm on hardware" in report.summary
 
 

@@ -3,7 +3,8 @@
 //   GPUSTUB_HIPRTC   the real library
 //   GPUSTUB_KERNELS  the folder, which belongs to one version of the compiler
 //
-// A code object is kept by the content of everything that is compiled: the source, its headers, and the options.
+// A code object is kept by the content of everything that is compiled: the source, its headers, and the options. Its
+// source lies beside it.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -126,6 +127,7 @@ API int hiprtcDestroyProgram(program** p)
 API int hiprtcCompileProgram(program* p, int count, const char** options)
 {
     const std::string path = place(*p, count, options);
+    keep(p->source, path + ".hip");
     if(std::ifstream file{path, std::ios::binary})
         p->code.assign(std::istreambuf_iterator<char>(file), {});
     if(not p->code.empty())

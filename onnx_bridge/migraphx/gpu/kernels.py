@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
@@ -28,6 +29,7 @@ class _Launch(msgspec.Struct):
 
     symbol_name: str
     output: Shape
+    code_object: list[int]
 
 
 class _Instruction(msgspec.Struct):
@@ -55,6 +57,7 @@ class Kernel:
         operands: the kernels that computed what it takes, by their place.
         calls: MIGraphX's names of the calls of AMD's libraries that computed what it takes.
         instructions: the machine instructions that it executed, each once.
+        code: its code object.
     """
 
     symbol: str
@@ -62,6 +65,16 @@ class Kernel:
     operands: frozenset[int]
     calls: frozenset[str]
     instructions: tuple[str, ...]
+    code: bytes = field(default=b"", repr=False)
+
+    @property
+    def source(self) -> str:
+        """The source that it was compiled from, if `hiprtc.cpp` has kept it; otherwise empty."""
+        for path in cache_dir().glob("kernels/*/*"):
+            if path.stat().st_size == len(self.code) and path.read_bytes() == self.code:
+                source = path.with_name(f"{path.name}.hip")
+                return source.read_text() if source.exists() else ""
+        return ""
 
 
 def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Kernel]:
@@ -82,7 +95,12 @@ def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Ke
     launched = zip(launches.items(), answer["executed"], strict=False)
     return [
         Kernel(
-            launch.symbol_name, _elements(written[str(n)].data, launch.output), operands[name], calls[name], (*lines,)
+            launch.symbol_name,
+            _elements(written[str(n)].data, launch.output),
+            operands[name],
+            calls[name],
+            (*lines,),
+            bytes(byte & 255 for byte in launch.code_object),
         )
         for n, ((name, launch), lines) in enumerate(launched)
     ]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.device import Device, to_tensors
+from onnx_bridge.bundle.device import Device, InsideDevice, to_tensors
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array, Value
@@ -46,9 +46,11 @@ class KernelFault(JsonRecord):
         expected: the reference's number.
         mismatched: how many elements differ.
         elements: how many there are.
+        ref: the number that MIGraphX computes there on ``ref``; None if that fails.
         operands: kernels, and calls of libraries, whose results it takes, and of which nothing is known: the fault may
             be theirs.
         instructions: the machine instructions that the kernel executed, each once.
+        source: the kernel's source, as MIGraphX wrote it; empty if it is not kept.
     """
 
     symbol: str
@@ -58,25 +60,29 @@ class KernelFault(JsonRecord):
     expected: float
     mismatched: int
     elements: int
+    ref: float | None = None
     operands: tuple[str, ...] = ()
     instructions: tuple[str, ...] = field(default=(), repr=False)
+    source: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         element = f"{self.value}[{', '.join(map(str, self.index))}]" if self.index else self.value
+        ref = "" if self.ref is None else f" (on ref {self.ref:.9g})"
         before = f", or {' or '.join(self.operands)} before it," if self.operands else ""
         return (
             f"the kernel {self.symbol} ({len(self.instructions)} instructions){before} computes {element} as "
-            f"{self.actual:.9g} instead of {self.expected:.9g}, {self.mismatched} of {self.elements} elements: "
+            f"{self.actual:.9g} instead of {self.expected:.9g}{ref}, {self.mismatched} of {self.elements} elements: "
             "differs, confirm on hardware"
         )
 
 
 def kernel_at_fault(
-    program: RemoteProgram, model: ir.Model, sample: Mapping[str, Value], tolerances: Tolerances
+    device: Device, program: RemoteProgram, model: ir.Model, sample: Mapping[str, Value], tolerances: Tolerances
 ) -> KernelFault | None:
     """Return the first kernel of an emulated program that computes none of the values of its model.
 
     Args:
+        device: computes the same value on ``ref``.
         program: the program, compiled.
         model: the model that it was compiled from.
         sample: inputs with which an output differs.
@@ -89,7 +95,15 @@ def kernel_at_fault(
     computed = _arrays(inside.values(sample, sorted(inside.names)))
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()}
     constants = {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
-    return first_wrong(kernels(program, to_tensors(program, sample)), computed, tolerances, constants | _arrays(sample))
+    launched = kernels(program, to_tensors(program, sample))
+    fault = first_wrong(launched, computed, tolerances, constants | _arrays(sample))
+    if fault is None:
+        return None
+    on_ref = InsideDevice(model, replace(device, target="ref", rehearsal=None))
+    with contextlib.suppress(BridgeError):
+        value = on_ref.values(sample, [fault.value])[fault.value]
+        fault = replace(fault, ref=float(np.asarray(value)[fault.index]))
+    return fault
 
 
 def _arrays(values: Mapping[str, Value]) -> dict[str, Array]:
@@ -106,7 +120,7 @@ def kernel_of(
     if isinstance(device.rehearsal, GpuCompiler):
         with device.worker.limited(device.limits), contextlib.suppress(BridgeError):
             device.compile(program := device.parse(model, sample))
-            return kernel_at_fault(program, model, sample, tolerances)
+            return kernel_at_fault(device, program, model, sample, tolerances)
     return None
 
 
@@ -145,8 +159,12 @@ def first_wrong(
             float(expected.ravel()[flat]),
             int(likeliest.wrong.sum()),
             expected.size,
-            (*(launched[other].symbol for other in unknown if other in kernel.operands), *sorted(kernel.calls)),
-            kernel.instructions,
+            operands=(
+                *(launched[other].symbol for other in unknown if other in kernel.operands),
+                *sorted(kernel.calls),
+            ),
+            instructions=kernel.instructions,
+            source=kernel.source,
         )
     return None
 

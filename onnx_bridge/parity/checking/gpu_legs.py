@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.core.errors import BridgeError, NotEmulated, RuntimeFailure
@@ -110,7 +111,8 @@ class GpuLegs:
                 names = [info.name for info in partition.info.inputs if info.name not in sample]
                 given = {**inside.values(sample, names), **sample}
                 with partition.worker.limited(partition.limits):
-                    fault = kernel_at_fault(partition.program, cut.part(partition.info), given, self.tolerances)
+                    device, model = Device(partition.worker, limits=partition.limits), cut.part(partition.info)
+                    fault = kernel_at_fault(device, partition.program, model, given, self.tolerances)
             except BridgeError:  # nothing is known of its kernels
                 continue
             if fault is not None:
