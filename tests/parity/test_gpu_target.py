@@ -12,6 +12,7 @@ import pytest
 
 import onnx_bridge
 from fixtures.suites.gpu import faults, planted
+from onnx_bridge.bundle.files import verify
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.process.printed_error import PrintedError
 
@@ -78,6 +79,23 @@ def test_a_bundle_has_the_program_beside_the_one_that_proves_it(text: str, compl
     assert report.passed
     assert "emulated gfx942" in [leg.name for leg in report.legs]
     assert any(("1 products" if complete else "1 convolutions") in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "here", "said"),
+    [
+        (PRODUCT, "gfx942", "the GPU here"),
+        (PRODUCT, "gfx1100", "GPU here is gfx1100"),
+        (CONV, "gfx942", "no GPU runs it"),
+    ],
+)
+def test_verify_says_whether_a_program_fits_the_card(
+    text: str, here: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx_bridge.convert(model(text), tmp_path / "bundle", target=TARGET)
+    monkeypatch.setattr(verify, "gpu_architecture", lambda: here)
+    (note,) = (note for note in onnx_bridge.verify(tmp_path / "bundle").notes if "is for gfx942" in note)
+    assert said in note
 
 
 def test_wrong_numbers_of_a_kernel_are_found(tmp_path: Path) -> None:

@@ -191,6 +191,8 @@ def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -
     for program in manifest.programs if here else ():
         for gpu in program.gpu_programs:
             fits = "the GPU here" if gpu.architecture == here else f"and the GPU here is {here}"
+            if not gpu.complete:
+                fits = "for checking alone: no GPU runs it"
             verification.notes.append(f"{gpu.file.file} is for {gpu.architecture}, {fits}")
     build = manifest.versions.get("runtime")
     if build != there.identity:

@@ -151,11 +151,10 @@ def convolve(convolution: Convolution) -> None:
         at: tuple[Any, ...] = (..., *place)
         factor = grouped_w[at]
         if how.transposed:
-            part = np.einsum("ngc...,gck->ngk...", _grouped(x.astype(wide), groups), factor)
+            part = factor.swapaxes(1, 2) @ _grouped(x.astype(wide), groups)
             padded[where] += part.reshape(x.shape[0], -1, *x.shape[2:])
         else:
-            part = np.einsum("ngc...,gkc->ngk...", _grouped(padded[where], groups), factor)
-            result += part.reshape(result.shape)
+            result += (factor @ _grouped(padded[where], groups)).reshape(result.shape)
     _write(y, about_y, padded[inner] if how.transposed else result)
 
 
@@ -183,7 +182,8 @@ def pool(pooling: Pooling) -> None:
 
 
 def _grouped(array: _Array, groups: int) -> _Array:
-    return array.reshape(array.shape[0], groups, array.shape[1] // groups, *array.shape[2:])
+    """Return an image as a matrix for each group: channels by places."""
+    return array.reshape(array.shape[0], groups, array.shape[1] // groups, -1)
 
 
 def _tensor(address: int, about: Tensor) -> _Array:
