@@ -155,6 +155,27 @@ class TestInPlace:
         with pytest.raises(InputError):
             recognize(model, ConvertRequest(decoder=True, max_length=4, dims={"cache_dim": 16}), DecoderSizes(4))
 
+    @pytest.mark.parametrize("shape", [[], [1]])
+    def test_the_number_of_logits(self, runtime: Runtime, tmp_path: Path, shape: list[int]) -> None:
+        """transformers.js asks for it; a decoder needs those of all tokens."""
+        model = onnx.load(grouped_query.build(tmp_path / "model.onnx"))
+        graph, head = model.graph, model.graph.node[-1]
+        graph.input.append(onnx.helper.make_tensor_value_info("num_logits_to_keep", onnx.TensorProto.INT64, shape))
+        weights = {"one_size": [1], "far": [2**31], "tokens": [1]}
+        graph.initializer.extend(onnx.numpy_helper.from_array(np.array(v), name) for name, v in weights.items())
+        made = [
+            onnx.helper.make_node("Reshape", ["num_logits_to_keep", "one_size"], ["count"]),
+            onnx.helper.make_node("Neg", ["count"], ["first"]),
+            onnx.helper.make_node("Slice", [head.input[0], "first", "far", "tokens"], ["kept"]),
+        ]
+        head.input[0] = "kept"
+        graph.node.remove(head)
+        graph.node.extend([*made, onnx.helper.make_node("MatMul", ["kept", head.input[1]], ["logits"], "head")])
+        onnx.save(model, tmp_path / "asking.onnx")
+        sizes: dict[str, Any] = {"decoder": True, "max_length": 24, "prefill": [4], "target": "ref"}
+        bundle = onnx_bridge.convert(tmp_path / "asking.onnx", tmp_path / "out", **sizes)
+        assert bundle.proof.level is Proof.RUN and bundle.decoder.layout.pads
+
     def test_states_take_no_padding(self, runtime: Runtime, tmp_path: Path) -> None:
         path = grouped_query.build(tmp_path / "model.onnx", window=6, evicting=[1])
         bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=24, prefill=[8], target="ref")

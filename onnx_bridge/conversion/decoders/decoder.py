@@ -39,6 +39,8 @@ from onnx_bridge.samples.suitable import suitable
 
 _LONGEST, _PREFILL = 1024, 64
 """The default of ``max_length``, if the model's context is longer, and that of ``prefill``."""
+_ASSUMED = {BRANCH: "[true]", "num_logits_to_keep": "0", "logits_to_keep": "0"}
+"""The values of inputs that nobody gives: the branch with a cache, and the logits of all tokens (transformers.js)."""
 
 
 def run_decoder(source: Source, out: Path, request: ConvertRequest, progress: Progress) -> Bundle:
@@ -108,8 +110,9 @@ class DecoderConversion(GeneratingConversion):
         assert sizes is not None
         source.hash()
         original, key = source.model(), content_key(source.digest, request)
-        if any(value.name == BRANCH for value in original.graph.inputs) and BRANCH not in request.freeze:
-            request = replace(request, freeze={**request.freeze, BRANCH: "[true]"})
+        inputs = {value.name for value in original.graph.inputs}
+        assumed = {name: text for name, text in _ASSUMED.items() if name in inputs}
+        request = replace(request, freeze={**assumed, **request.freeze})
         layout = recognize(original, request, sizes)
         widths = tuple(sorted({1, *sizes.prefill}))
         layout, programs = positioned(source, request, layout, widths)
