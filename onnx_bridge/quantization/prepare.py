@@ -8,7 +8,7 @@ functions are inlined, so that nodes can be excluded by name. While a quantizer 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,24 @@ class Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The model that a quantizer gets: its file, its graph, and what the neutral names of both stand for."""
+    """The model that a quantizer gets: its file, its graph, and what the neutral names of both stand for.
+
+    ``operators`` has the operator of each node of the user's model, by its name.
+    """
 
     source: Source
     graph: ir.Graph
     names: NeutralNames
+    operators: Mapping[str, str]
+
+    def origins(self) -> dict[str, frozenset[str]]:
+        """Return the nodes of the user's model that each node stands for, by its neutral name."""
+        own = {node: {self.names.original(str(node.name))} for node in self.graph.all_nodes()}
+        return {str(node.name): frozenset(lineage.replaced(node) or name) for node, name in own.items()}
+
+    def named(self, wanted: Collection[str]) -> tuple[str, ...]:
+        """Return the neutral names of the nodes that stand for nodes of the user's model."""
+        return tuple(name for name, origins in self.origins().items() if not origins.isdisjoint(wanted))
 
     def result(self, by: str) -> ir.Model:
         """Return the model that a quantizer, named ``by``, has written, without unused imports; raises InputError."""
@@ -80,7 +93,10 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
     """
     refuse_quantized(model)
     model = model.clone()  # whose nodes are named
-    names = _excluded(model, exclude)
+    for scope in scopes(model):
+        name_nodes(scope)
+    kinds = {str(node.name): node.op_type for graph in _graphs(model) for node in graph.all_nodes()}
+    names = _excluded(kinds, exclude)
     opset = model.opset_imports.get("", 0)
     half = any(value.dtype == ir.DataType.FLOAT16 for value in values_of(model))
     lowest = max(scheme.opset, _HALF) if half else scheme.opset
@@ -95,7 +111,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
         large = weight_bytes(ready) > _LARGE
         models.save(ready, path)
         excluded = tuple(str(node.name) for node in kept)
-        yield Prepared(Source(path, Path(folder) / "quantized.onnx", excluded, large), ready.graph, neutral)
+        yield Prepared(Source(path, Path(folder) / "quantized.onnx", excluded, large), ready.graph, neutral, kinds)
 
 
 def refuse_quantized(model: ir.Model) -> None:
@@ -105,17 +121,13 @@ def refuse_quantized(model: ir.Model) -> None:
         raise InputError("the model is quantized already", where=where, hint=hint)
 
 
-def _excluded(model: ir.Model, wanted: Collection[str]) -> frozenset[str]:
-    for scope in scopes(model):
-        name_nodes(scope)
-    nodes = [node for graph in _graphs(model) for node in graph.all_nodes()]
-    names = {str(node.name) for node in nodes}
-    operators = {node.op_type for node in nodes}
+def _excluded(kinds: Mapping[str, str], wanted: Collection[str]) -> frozenset[str]:
+    operators = set(kinds.values())
     for name in wanted:
-        if name not in names | operators:
-            hint = nearest(name, names | operators) or f"its operators are {', '.join(sorted(operators))}"
+        if name not in kinds.keys() | operators:
+            hint = nearest(name, kinds.keys() | operators) or f"its operators are {', '.join(sorted(operators))}"
             raise InputError(f"the model has no node or operator {name!r}", where="--exclude", hint=hint)
-    return frozenset(str(node.name) for node in nodes if node.name in wanted or node.op_type in wanted)
+    return frozenset(name for name, kind in kinds.items() if name in wanted or kind in wanted)
 
 
 def _graphs(model: ir.Model) -> list[ir.Graph]:

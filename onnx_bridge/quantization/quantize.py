@@ -8,7 +8,8 @@ the exported graph.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -99,18 +100,42 @@ def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeReq
         return quantize_graph(src, request, progress)
     if request.out is not None and request.out.exists() and request.out.samefile(src):
         raise InputError("the quantized model would overwrite the original", where=str(request.out))
-    return quantize_graph(models.load(Path(src)), request, progress)
+    quantized = quantize_graph(models.load(Path(src)), request, progress)
+    if quantized.assignment is None:
+        return quantized
+    command = _command(Path(src), request, quantized.assignment.exclude)
+    return replace(quantized, assignment=replace(quantized.assignment, command=command))
+
+
+def _command(src: Path, request: QuantizeRequest, exclude: Sequence[str]) -> str:
+    """Return the command that makes a model without a search; empty if it cannot be given."""
+    if not isinstance(request.calibration, (Path, type(None))) or any("," in name for name in exclude):
+        return ""
+    options: dict[str, Any] = {
+        "--with": request.with_,
+        "--scheme": request.scheme,
+        "--calibration": request.calibration,
+        "--calibrate": request.calibrate,
+        "--algorithm": request.algorithm,
+        "--per-channel": request.per_channel,
+        "--exclude": ",".join(exclude),
+    }
+    words = ["onnx-bridge", "quantize", str(src), *(["-o", str(request.out)] if request.out is not None else [])]
+    for flag, value in options.items():
+        words += [flag] if value is True else [flag, str(value)] if value else []
+    return shlex.join(words)
 
 
 def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
     require_torch()
-    if request.with_ == "quark":
+    if request.with_ == "quark" and not request.least:
         from onnx_bridge.quantization.torch.quantize_module import quantize_module
 
         return quantize_module(module, call, request, progress)
     for name, value in _of_modules(request).items():
         if value is not None:
-            raise InputError("ONNX Runtime's quantizer does not have it", where=name, hint="use Quark")
-    request.recipe("ort")  # checks it
+            why = "ONNX Runtime's quantizer does not have it" if request.with_ == "ort" else "a search has no training"
+            raise InputError(why, where=name, hint="use Quark" if request.with_ == "ort" else "leave it out")
+    request.recipe(request.with_)  # checks it
     exported = export(module, call.args, call.kwargs, dynamic=call.dynamic, progress=progress)
     return quantize_graph(exported.model, request, progress, [dict(exported.samples[0])])

@@ -6,9 +6,11 @@ Quantizers run the model on its calibration data, so they have a process with li
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -18,6 +20,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
+from onnx_bridge.quantization.assignment import Assignment, Search
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.neutral_names import NeutralNames
 from onnx_bridge.quantization.prepare import Prepared, Source, prepared
@@ -31,10 +34,12 @@ from onnx_bridge.quantization.quantized import (
     saved,
     versioned,
 )
+from onnx_bridge.quantization.sensitivity import noise_of_products
 from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.requests.schemes import Quantizer, Recipe
-from onnx_bridge.samples.inputs import Sample, specs
+from onnx_bridge.samples.dataset import Dataset
+from onnx_bridge.samples.inputs import Sample, TensorSpec, specs
 from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import is_quantized
 from passes.isolation import limits, value_messages, worker
@@ -49,6 +54,16 @@ _FEW = 16
 
 
 @dataclass(frozen=True)
+class _Made:
+    """A quantized model, in a folder of its own, with its deviations and notes."""
+
+    model: ir.Model
+    deviations: tuple[Deviation, ...]
+    notes: tuple[str, ...]
+    folder: Path
+
+
+@dataclass(frozen=True)
 class _Attempt:
     """A quantization of a prepared model without the nodes of some names, which is checked against the original."""
 
@@ -59,21 +74,22 @@ class _Attempt:
     samples: Sequence[Sample]
     progress: Progress
 
-    def __call__(self, excluded: Sequence[str]) -> tuple[ir.Model, tuple[Deviation, ...], tuple[str, ...]]:
-        """Return the quantized model, its deviations and notes; raises InputError if it fails, or is wrong."""
-        library = _LIBRARIES[self.request.with_]
-        source = replace(self.prepared.source, excluded=tuple(excluded))
-        source.target.unlink(missing_ok=True)
+    def __call__(self, excluded: Sequence[str]) -> _Made:
+        """Return the quantized model; raises InputError if it fails, or is wrong."""
+        library, source = _LIBRARIES[self.request.with_], self.prepared.source
+        folder = Path(tempfile.mkdtemp(dir=source.path.parent))
+        source = replace(source, excluded=tuple(excluded), target=folder / "quantized.onnx")
         names = self.prepared.names
         samples = [{names.inputs[name]: array for name, array in as_arrays(sample).items()} for sample in self.samples]
         notes = _quantize_file(self.request.with_, self.recipe, source, samples, names)
-        quantized = self.prepared.result(library)
+        quantized = replace(self.prepared, source=source).result(library)
         self.progress("compare with the float model")
         try:
             reference = Reference(quantized)
         except InputError as error:
             raise InputError(f"{library} wrote a model that ONNX Runtime refuses: {error.what}") from error
-        return quantized, deviations(reference.run, self.original.run, self.samples), (*notes, *reference.notes)
+        compared = deviations(reference.run, self.original.run, self.samples)
+        return _Made(quantized, compared, (*notes, *reference.notes), folder)
 
     def layers(self, quantized: ir.Model) -> tuple[Deviation, ...]:
         """Compare the results of convolutions and matrix products that both models have."""
@@ -97,8 +113,8 @@ class _Attempt:
         for count in range(len(algorithms)):
             name = algorithms[count - 1][0] if count else "none"
             self.progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
-            fewer, compared, _ = replace(self, recipe=replace(self.recipe, algorithms=algorithms[:count]))(excluded)
-            gains.append(Gain(name, compared, self.layers(fewer)))
+            fewer = replace(self, recipe=replace(self.recipe, algorithms=algorithms[:count]))(excluded)
+            gains.append(Gain(name, fewer.deviations, self.layers(fewer.model)))
         return (*gains, Gain(algorithms[-1][0], tuple(outputs), self.layers(quantized))) if algorithms else ()
 
     def culprits(self) -> list[ir.Node]:
@@ -109,8 +125,8 @@ class _Attempt:
 
         def succeeds(nodes: Sequence[ir.Node], *, quantized: bool = False) -> bool:
             with contextlib.suppress(InputError):
-                model, *_ = self([*self.prepared.source.excluded, *(str(node.name) for node in nodes)])
-                return not quantized or is_quantized(model)
+                made = self([*self.prepared.source.excluded, *(str(node.name) for node in nodes)])
+                return not quantized or is_quantized(made.model)
             return False
 
         nodes = list(self.prepared.graph)
@@ -141,20 +157,23 @@ def quantize_graph(
         excluded = ready.source.excluded
         left: tuple[str, ...] = ()
         try:
-            quantized, compared, notes = attempt(excluded)
+            made = attempt(excluded)
         except InputError as error:
             attempt.original.run(data.samples[0])  # raises if the float model or the sample is the cause
             progress("search what cannot be quantized")
             nodes = attempt.culprits()
             excluded = (*excluded, *(str(node.name) for node in nodes))
-            quantized, compared, notes = attempt(excluded) if nodes else (model, (), ())
-            if not is_quantized(quantized):
+            if not nodes or not is_quantized((made := attempt(excluded)).model):
                 raise
             names = ", ".join(f"{node.op_type} {ready.names.original(str(node.name))}" for node in nodes)
             left = (f"{shorten(names)} stayed in float, because quantization fails with it: {error.what}",)
-        require_quantized(quantized, scheme)
-        quantized = saved(quantized, request.out, progress)
-        gains = attempt.gains(excluded, quantized, compared)
+        require_quantized(made.model, scheme)
+        assignment = None
+        if request.least:
+            assignment, made = _searched(attempt, made, excluded, specs(model))
+            excluded = ready.named(assignment.chosen.excluded)
+        quantized = saved(made.model, request.out, progress)
+        gains = attempt.gains(excluded, quantized, made.deviations)
     return Quantized(
         model=quantized,
         quantizer=versioned(*_NAMES[request.with_]),
@@ -164,11 +183,39 @@ def quantize_graph(
         excluded=tuple(ready.names.original(name) for name in excluded),
         calibration=data.source,
         samples=len(data.samples),
-        deviations=compared,
+        deviations=made.deviations,
         gains=gains,
-        notes=(*data.notes, *left, *notes, *losses(gains)),
+        notes=(*data.notes, *left, *made.notes, *losses(gains)),
         path=request.out,
+        assignment=assignment,
     )
+
+
+def _searched(
+    attempt: _Attempt, whole: _Made, excluded: Sequence[str], inputs: Sequence[TensorSpec]
+) -> tuple[Assignment, _Made]:
+    """Return the assignment that the request asks for, and its model, by attempts with fewer nodes than ``whole``."""
+    request, ready = attempt.request, attempt.prepared
+    assert request.data is not None
+
+    def noise(model: ir.Model) -> dict[str, float]:
+        original = models.load(ready.source.path)
+        ready.names.restore(original)
+        samples = [as_arrays(sample) for sample in attempt.samples[:_FEW_SAMPLES]]
+        return noise_of_products(original, model, samples)
+
+    search = Search(
+        ready,
+        attempt.original,
+        lambda nodes: attempt(ready.named(nodes)),
+        noise,
+        Dataset(request.data, inputs),
+        request.least,
+        request.runs,
+        attempt.progress,
+    )
+    origins = ready.origins()
+    return search.run(whole, sorted(set(chain(*(origins[name] for name in excluded)))))
 
 
 def _quantize_file(

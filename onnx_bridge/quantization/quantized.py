@@ -17,6 +17,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.tolerance import EXACT
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
 from onnx_bridge.reference.comparison.tolerances import is_float, largest
 from onnx_bridge.requests.schemes import Method, Scheme
@@ -87,6 +88,7 @@ class Quantized:
         accuracy: what the user's ``validate`` returned, by version of a module: float, PTQ and, if trained, QAT.
         notes: what the user should know, in sentences.
         path: the file that was written, if any.
+        assignment: the trials of the search for an accuracy, if one was asked for.
         module: the quantized module, with the signature of the original one; None for ONNX models.
     """
 
@@ -103,6 +105,7 @@ class Quantized:
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     path: Path | None = None
+    assignment: Assignment | None = None
     module: nn.Module | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +124,7 @@ class Quantized:
             "gains": [asdict(gain) for gain in self.gains],
             "accuracy": dict(self.accuracy),
             "notes": list(self.notes),
+            "assignment": None if self.assignment is None else self.assignment.to_json(),
         }
 
 

@@ -351,6 +351,9 @@ class QuantizeOptions(TypedDict, total=False):
     algorithm: str
     per_channel: bool
     exclude: Sequence[str]
+    data: DataSource | None
+    least: Mapping[str, float]
+    runs: int
     train: Callable[[nn.Module], object] | None
     observer: Literal["tqt", "lsq"] | None
     validate: Callable[[nn.Module], float] | None

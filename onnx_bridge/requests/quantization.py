@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests import algorithms, texts
+from onnx_bridge.requests.parity import Dataset
 from onnx_bridge.requests.request import Data, Needs, Option, Request
 from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES, Method, Quantizer, Recipe, Route, Scheme, scheme_of
 
@@ -78,6 +80,27 @@ class QuantizeRequest(Request):
             "Nodes or operators that stay in float: A,B; repeatable.", metavar="NODES", parse=texts.all_names, many=True
         ),
     ] = ()
+    data: Annotated[
+        Dataset | None,
+        Option(
+            "Data to measure what --min asks for, as for `check`.", metavar="DIR|FILE|SCRIPT.py", needs=Needs("least")
+        ),
+    ] = None
+    least: Annotated[
+        Mapping[str, float],
+        Option(
+            "What a metric must reach on the data, with the most work in 8 bits: top1, top5, cosine, sqnr, iou; "
+            "repeatable.",
+            "--min",
+            "METRIC=VALUE",
+            texts.metrics,
+            many=True,
+            needs=Needs("data"),
+        ),
+    ] = field(default_factory=dict)
+    runs: Annotated[
+        int, Option("The most quantizations to try for --min.", metavar="N", minimum=1, needs=Needs("least"))
+    ] = 30
     train: Annotated[
         Train | None,
         Option("Trains the module with its quantizers, after calibration and before its scales are frozen.", cli=False),

@@ -2,7 +2,7 @@
 
 In 16 bits any node that can be computed in the format may stay; in int8 and fp8 the products may. For 16 bits all
 activations are measured first: nodes with inputs or outputs outside the format's range are tried before all others.
-Then `onnx_bridge.core.delta_debug.minimal_subset` converts, compiles and compares the model with some nodes in float32,
+Then `onnx_bridge.core.delta_debug.ranked_subset` converts, compiles and compares the model with some nodes in float32,
 until none of them can be computed in the lower precision. Their names are values of ``--keep-fp32``.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -23,7 +23,7 @@ from onnx_bridge.conversion import cleaning, convert
 from onnx_bridge.conversion.cleaning import Cleaned
 from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, Precision
 from onnx_bridge.conversion.precision.quantized_products import products
-from onnx_bridge.core.delta_debug import minimal_subset
+from onnx_bridge.core.delta_debug import Asked, ranked_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.schema import JsonRecord
@@ -108,14 +108,14 @@ def run(model: Model, request: MixedPrecisionRequest, progress: Progress | None 
         folder = Path(temporary)
         file = models.as_file(model, folder / "model.onnx")
         names, out_of_range = _candidates(file, request)
-        trials = _Trials(file, request, folder / "bundle", len(names), progress or silent)
+        trials = Asked(_Trials(file, request, folder / "bundle", len(names), progress or silent).agrees)
         ordered = sorted(names, key=lambda name: name not in out_of_range)
-        if not trials.agrees([]) and not trials.agrees(ordered):
+        if not trials([]) and not trials(ordered):
             what = "the model differs from its reference even with all of its nodes in float32"
             raise InputError(what, where=str(file), hint="`onnx-bridge check` and `bisect` say where")
-        kept = set(minimal_subset(ordered, trials.agrees))
+        kept = ranked_subset(ordered, trials) or ()
     nodes = tuple(name for name in names if name in kept)
-    return MixedPrecision(precision, nodes, len(names), len(trials.results), out_of_range)
+    return MixedPrecision(precision, nodes, len(names), len(trials.answers), out_of_range)
 
 
 @dataclass
@@ -125,7 +125,7 @@ class _Trials:
     Attributes:
         out: the bundle to write.
         candidates: the number of nodes that may stay in float32.
-        results: whether the model agrees, by the nodes that stay in float32.
+        done: the number of trials.
     """
 
     file: Path
@@ -133,17 +133,12 @@ class _Trials:
     out: Path
     candidates: int
     tell: Progress
-    results: dict[frozenset[str], bool] = field(default_factory=dict)
+    done: int = 0
 
     def agrees(self, nodes: Sequence[str]) -> bool:
         """Return whether the model agrees with these nodes in float32."""
-        key = frozenset(nodes)
-        if key not in self.results:
-            self.tell(f"trial {len(self.results) + 1}: {len(nodes)} of {self.candidates} nodes in float32")
-            self.results[key] = self._agrees(nodes)
-        return self.results[key]
-
-    def _agrees(self, nodes: Sequence[str]) -> bool:
+        self.done += 1
+        self.tell(f"trial {self.done}: {len(nodes)} of {self.candidates} nodes in float32")
         request, conversion = self.request, self.request.conversion
         if conversion.precision in BY_CALIBRATION and len(nodes) == self.candidates:  # nothing is quantized
             conversion = replace(conversion, precision="fp32", calibration=None)

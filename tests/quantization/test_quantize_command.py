@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,3 +121,24 @@ def test_quark_prints_and_writes_nothing_else(source: Path, samples: Path, tmp_p
     assert json.loads(done.stdout)["calibrate"] == "layer-percentile"
     assert not list(folder.iterdir())
     assert done.stderr == ""
+
+
+def test_a_search_prints_the_command_that_makes_its_model_again(
+    run: Run, source: Path, samples: Path, tmp_path: Path
+) -> None:
+    options = [str(source), "-o", "a.onnx", "--with", "ort", "--calibration", str(samples)]
+    searched = [*options, "--data", str(samples), "--min"]
+    code, out, _ = run(*searched, "sqnr=38", "--report", "page.html")
+    assert code == 0
+    assert "<svg" in Path("page.html").read_text()
+    first = Path("a.onnx").read_bytes()
+    (command,) = (line for line in out.splitlines() if line.startswith("onnx-bridge quantize"))
+    Path("a.onnx").unlink()
+    assert run(*shlex.split(command)[2:])[0] == 0
+    assert Path("a.onnx").read_bytes() == first
+    Path("a.onnx").unlink()
+    for given in (["sqnr=200"], ["nosuch=1"], ["sqnr"]):
+        assert run(*searched, *given)[0] != 0
+    assert run(*options, "--min", "sqnr=20")[0] != 0
+    assert run(*options, "--report", "page.html")[0] != 0
+    assert not Path("a.onnx").exists()

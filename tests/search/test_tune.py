@@ -21,7 +21,7 @@ from onnx_bridge.benchmark.statistics import Ratio
 from onnx_bridge.cli.speed import mixed_precision as cli_mixed_precision
 from onnx_bridge.cli.speed import tune as cli_tune
 from onnx_bridge.conversion.steps.run import run
-from onnx_bridge.core.delta_debug import minimal_subset
+from onnx_bridge.core.delta_debug import Asked, minimal_subset, ranked_subset
 from onnx_bridge.core.errors import BridgeError, InputError, ParityError
 from onnx_bridge.model import io as models
 from onnx_bridge.search.mixed_precision import mixed_precision
@@ -76,6 +76,22 @@ def test_no_element_can_be_removed() -> None:
     found = minimal_subset([1, 5, 2, 7, 3], holds)
     assert holds(found)
     assert not any(holds([each for each in found if each != gone]) for gone in found)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 12), st.integers(1, 200), st.sets(st.integers(0, 11), max_size=4))
+def test_a_ranked_subset_needs_few_tests_whatever_the_number(first: int, count: int, others: set[int]) -> None:
+    needed = {index for index in others if index < min(first, count)}
+    holds = Asked[int](needed.issubset)
+    assert ranked_subset(range(count), holds) == sorted(needed)
+    assert len(holds.answers) <= 12 + 6 * len(needed)
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(None, [2, 6]), (0, None), (3, None), (5, [0, 1, 2, 3, 4, 5, 6, 7])])
+def test_a_budget_leaves_a_subset_that_was_tested(budget: int | None, expected: list[int] | None) -> None:
+    holds = Asked[int](lambda subset: {2, 6} <= set(subset), budget)
+    assert ranked_subset(range(9), holds) == expected
+    assert expected is None or holds.answers[frozenset(expected)]
 
 
 # What must stay in float32

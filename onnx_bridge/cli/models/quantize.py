@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from onnx_bridge.cli.options import OutputFile, takes
+from onnx_bridge.cli.options import HtmlReport, OutputFile, takes
 from onnx_bridge.cli.terminal import Json, progress, show
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests.quantization import QuantizeRequest
 
 Subject = Annotated[
@@ -25,11 +26,22 @@ Arguments = Annotated[
 
 
 @takes(QuantizeRequest)
-def quantize(src: Subject, out: Out, request: QuantizeRequest, args: Arguments = None, as_json: Json = False) -> None:
+def quantize(
+    src: Subject,
+    out: Out,
+    request: QuantizeRequest,
+    args: Arguments = None,
+    report: HtmlReport = None,
+    as_json: Json = False,
+) -> None:
     """Quantize a model, run it, and measure how far its outputs are from those in float.
 
     Example: onnx-bridge quantize resnet.onnx -o int8.onnx --calibration images
+
+    With --min, nodes that cost too much stay in float, as few as possible; no model is written that does not reach it.
     """
+    if report is not None and not request.least:
+        raise InputError("--report shows the trials of a search", where="--report", hint="--min asks for one")
     from onnx_bridge.quantization import quantize as quantization
     from onnx_bridge.torch.modules import factories
 
@@ -42,4 +54,8 @@ def quantize(src: Subject, out: Out, request: QuantizeRequest, args: Arguments =
             model, (positional, keywords) = factories.load_with_arguments(src, args or ())
             call = {"args": positional, "kwargs": keywords}
         quantized = quantization.run(model, out, request, tell, **call)
-    show(quantized, as_json)
+    if report is not None and quantized.assignment is not None:
+        from onnx_bridge.views.html.quantization import page_of
+
+        page_of(quantized, quantized.assignment).write(report)
+    show(quantized, as_json, written=[report])

@@ -14,11 +14,12 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.checking.accuracy import AccuracyReport, Scores
+from onnx_bridge.parity.checking.accuracy import AccuracyReport
 from onnx_bridge.parity.checking.baseline import CLEANED, converted, device_name, original_of
 from onnx_bridge.parity.checking.report import REFERENCE
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.reference_runs import failed_on, versions
+from onnx_bridge.reference.comparison.scores import Scores
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest, DataRequest
 from onnx_bridge.requests.request import ModelSource

@@ -7,7 +7,7 @@ over another, both logarithmic. Logarithms because engines differ by factors: th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,6 +159,40 @@ def lines(
         traces.append(Trace(name, COLOURS[place % len(COLOURS)], marks=tuple(marks), dash=dash))
     below = tuple((across.place(number), str(number)) for number in numbers)
     return Chart(id_, title, note, horizontal, vertical, tuple(traces), below, up.ticks(), height, left)
+
+
+def scatter(
+    id_: str,
+    title: str,
+    note: str,
+    horizontal: str,
+    vertical: str,
+    points: Sequence[tuple[float, float, bool, str]],
+    least: float,
+) -> Chart:
+    """Return points on linear axes: x, y, whether it is marked, and what it says; and a line at the ``least`` y."""
+    left, height = 70, TOP + _LINES + BOTTOM
+    across = _linear([x for x, *_ in points], left + 14, WIDTH - RIGHT - 14)
+    up = _linear([least, *(y for _, y, *_ in points)], height - BOTTOM - 8, TOP + 8)
+    groups = []
+    for place, (name, wanted) in enumerate((("tried", False), ("chosen", True))):
+        marks = tuple(Mark(across[0](x), up[0](y), "ring", said) for x, y, marked, said in points if marked == wanted)
+        groups.append(Trace(name, COLOURS[place], marks=marks))
+    ends = tuple(Mark(float(x), up[0](least), "point", f"asked: {least:g}") for x in (left, WIDTH - RIGHT))
+    groups.append(Trace("asked", COLOURS[2], marks=ends, dash="5 4"))
+    return Chart(id_, title, note, horizontal, vertical, tuple(groups), across[1], up[1], height, left)
+
+
+def _linear(
+    values: Sequence[float], start: float, end: float
+) -> tuple[Callable[[float], float], tuple[tuple[float, str], ...]]:
+    """Return what places a value on a linear axis, and the places of five values with their labels."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+
+    def place(value: float) -> float:
+        return round(start + (value - low) / span * (end - start), 1)
+
+    return place, tuple((place(value), f"{value:.4g}") for value in np.linspace(low, low + span, 5))
 
 
 class _Axis:

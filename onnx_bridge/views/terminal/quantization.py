@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
+from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.quantization.quantized import Quantized
-from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, written_line
+from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, unbroken, written_line
 from onnx_bridge.views.terminal.view import view
 
 
@@ -20,11 +22,29 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
     how = f"{quantized.scheme}{', weights per channel' if quantized.per_channel else ''}, by {quantized.quantizer}"
     how += f", ranges by {quantized.method}" if quantized.method else ""
     samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
+    written = written_line(quantized.path, "not written")
     lines = [f"{how}; compared with float on {samples}"]
     for gain in quantized.gains:
         layers = [layer for layer in gain.layers if layer.sqnr_db is not None]
         worst = min(layers, key=lambda layer: layer.sqnr_db or 0.0, default=None)
         layer = f"; worst layer {worst.sqnr_db:.1f} dB, {worst.name}" if worst is not None else ""
         lines.append(f"{gain.algorithm}: worst output {gain.worst:.1f} dB{layer}")
+    if quantized.assignment is not None:
+        return Group(table, *lines, *_trials(quantized.assignment), *notes_of(quantized.notes), written)
     lines += [f"left in float: {', '.join(quantized.excluded)}"] if quantized.excluded else []
-    return Group(table, *lines, *notes_of(quantized.notes), written_line(quantized.path, "not written"))
+    return Group(table, *lines, *notes_of(quantized.notes), written)
+
+
+def _trials(assignment: Assignment) -> list[RenderableType]:
+    """Return the trials of a search, and how the chosen one is made again."""
+    metrics = [f"{score.metric} {score.output}" for score in assignment.chosen.scores]
+    numbers = ("trial", "in float", "in 8 bits", *metrics)
+    table = plain_table(*numbers, "", numbers=numbers)
+    for number, point in enumerate(assignment.points, 1):
+        scores = [Text(score.shown, style="" if score.passed else "red") for score in point.scores]
+        said = "chosen" if point is assignment.chosen else point.failure or ""
+        cells = scores or [Text("–")] * len(metrics)
+        table.add_row(str(number), str(len(point.excluded)), f"{point.share:.1%}", *cells, said)
+    kept = f"left in float: {', '.join(assignment.exclude) or 'nothing'}"
+    again = ["again, without a search:", unbroken(assignment.command)] if assignment.command else []
+    return [table, kept, *again]

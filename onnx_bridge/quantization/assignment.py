@@ -1,0 +1,253 @@
+"""The search for the most work that runs in 8 bits at an accuracy that is held over a dataset (``quantize --min``).
+
+    everything in 8 bits ─► forecast: what gains nothing stays in float
+                         ─► noise of each product, in one run ─► products in the order of noise by work
+                         ─► `ranked_subset`: the fewest of them in float with which the accuracy holds
+
+Each trial is a whole quantization without some nodes, whose metrics are measured on ONNX Runtime: what is found is what
+the quantizer makes again if these nodes are excluded. Its work in 8 bits is what MIGraphX is forecast to run so, in
+multiply-adds.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import onnx_ir as ir
+
+from onnx_bridge.conversion.cleaning import clean
+from onnx_bridge.core.delta_debug import Asked, ranked_subset
+from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.schema import JsonRecord
+from onnx_bridge.core.third_party import shorten
+from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.quantization.prepare import Prepared
+from onnx_bridge.reference.comparison.scores import Score, Scores
+from onnx_bridge.reference.reference import Reference
+from onnx_bridge.samples.dataset import Dataset
+from passes.graphs import lineage
+from passes.graphs.cost import estimate
+from passes.graphs.int8_kernels import PRODUCTS
+from passes.operators import operators
+
+_FLOAT, _QUANTIZED = "float", "quantized"
+
+
+@dataclass(frozen=True)
+class Point(JsonRecord):
+    """One trial.
+
+    Attributes:
+        excluded: the nodes that stayed in float.
+        share: the share of the multiply-adds that run in 8 bits, from 0 to 1.
+        scores: the metrics that were asked for.
+        failure: why the quantizer made no model; None if it made one.
+    """
+
+    in_json = ("passed",)
+
+    excluded: tuple[str, ...]
+    share: float = 0.0
+    scores: tuple[Score, ...] = ()
+    failure: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the accuracy holds."""
+        return self.failure is None and all(score.passed for score in self.scores)
+
+    @property
+    def missing(self) -> float:
+        """How far the worst score is below its minimum, relative to it; below 0 if none is."""
+        gaps = [(score.least or 0.0) - score.value for score in self.scores]
+        gaps = [gap / (abs(score.least or 0.0) or 1.0) for gap, score in zip(gaps, self.scores, strict=True)]
+        return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=math.inf)
+
+
+@dataclass(frozen=True)
+class Assignment(JsonRecord):
+    """The result of a search.
+
+    Attributes:
+        points: all trials, in their order.
+        chosen: the one with the most work in 8 bits of those that hold.
+        noise: the noise of each product in 8 bits, relative to its signal, by the name of its result.
+        exclude: the nodes and operators to exclude, with which the model is made again.
+        command: the command that does; empty if the model or the data is in memory.
+    """
+
+    in_json = ("runs",)
+
+    points: tuple[Point, ...]
+    chosen: Point
+    noise: Mapping[str, float]
+    exclude: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def runs(self) -> int:
+        """How often the model was quantized."""
+        return len(self.points)
+
+
+def share_in_8_bits(model: ir.Model) -> tuple[float, frozenset[str]]:
+    """Return the share of the multiply-adds that MIGraphX will run in 8 or 4 bits, and the names of their results."""
+    cleaned = clean(model, pipeline="quantized").model
+    nodes = {str(node.name): node for node in cleaned.graph.all_nodes()}
+    total, low, names = 0, 0, set()
+    for product in forecast(cleaned).products:
+        node = nodes[product.node]
+        total += estimate(node)
+        if product.kernel != "float":
+            low += estimate(node)
+            names |= {str(node.outputs[0].name), *lineage.origin(node)}
+    return low / total if total else 0.0, frozenset(names)
+
+
+class _Made(Protocol):
+    """A quantized model in a folder of its own."""
+
+    @property
+    def model(self) -> ir.Model: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+
+_M = TypeVar("_M", bound=_Made)
+
+
+@dataclass
+class Search(Generic[_M]):
+    """Searches for the nodes that must stay in float.
+
+    Attributes:
+        original: runs the float model.
+        attempt: quantizes without some nodes of the user's model; raises InputError if that fails.
+        noise: returns the noise of the products of a quantized model, by the names of their results.
+        data: the dataset of the metrics.
+        least: what metrics must reach.
+        runs: the most quantizations.
+        best: the point with the most work in 8 bits of those that hold, the most accurate of several, and its model.
+    """
+
+    prepared: Prepared
+    original: Reference
+    attempt: Callable[[Sequence[str]], _M]
+    noise: Callable[[ir.Model], Mapping[str, float]]
+    data: Dataset
+    least: Mapping[str, float]
+    runs: int
+    tell: Progress
+    points: dict[frozenset[str], Point] = field(default_factory=dict)
+    best: tuple[Point, _M] | None = None
+
+    def run(self, whole: _M, excluded: Sequence[str]) -> tuple[Assignment, _M]:
+        """Return the best assignment, and its model.
+
+        Args:
+            whole: the model that has the most in 8 bits.
+            excluded: the nodes of the user's model that stay in float there.
+
+        Raises:
+            InputError: the float model itself, or no model that was tried, is as accurate as asked.
+        """
+        self._check_float()
+        low = share_in_8_bits(whole.model)[1]
+        if not low:
+            what = "nothing would run in 8 bits: `onnx-bridge convert` says why"
+            raise InputError(what, where="--min", hint="choose another scheme")
+        self.tell("measure the noise of each product")
+        noise = self.noise(whole.model)
+        first, base = self._trial(excluded, whole), list(excluded)
+        ranks: dict[str, float] = {}
+        origins, names, idle = self.prepared.origins(), self.prepared.names, []
+        for node in self.prepared.graph.all_nodes():
+            source = min(origins[str(node.name)])
+            if source in excluded:
+                continue
+            name, result = (names.original(str(item.name)) for item in (node, node.outputs[0]))
+            if name in low or result in low:
+                ranks[source] = noise.get(result, math.inf) / max(estimate(node), 1)
+            elif node.op_type in PRODUCTS or node.op_type not in operators("exact"):
+                idle.append(source)
+        if idle and self.runs > 1:  # what gains nothing in 8 bits only costs accuracy
+            without = self._trial([*base, *idle])
+            if without.failure is None and without.share >= first.share and without.missing <= first.missing:
+                base += idle
+        ranked = sorted(ranks, key=ranks.__getitem__, reverse=True)
+        left = self.runs - len(self.points) + 1  # the first question is answered already
+        ranked_subset(ranked, Asked(lambda nodes: self._trial([*base, *nodes]).passed, left))
+        if self.best is None:
+            raise self._failure()
+        chosen, model = self.best
+        return Assignment(tuple(self.points.values()), chosen, noise, self._exclude(chosen.excluded)), model
+
+    def _exclude(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Return nodes as the user excludes them: operators, if all of their nodes are among them, and nodes."""
+        excluded = set(self.prepared.named(nodes))
+        by_kind: dict[str, list[str]] = {}
+        for name, kind in self.prepared.operators.items():
+            by_kind.setdefault(kind, []).append(name)
+        covered = {kind: set(self.prepared.named(names)) for kind, names in by_kind.items()}
+        kinds = [kind for kind, neutral in covered.items() if len(neutral) > 1 and neutral <= excluded]
+        rest = excluded.difference(*(covered[kind] for kind in kinds))
+        return (*sorted(kinds), *(name for name in nodes if not rest.isdisjoint(self.prepared.named([name]))))
+
+    def _check_float(self) -> None:
+        scores = Scores((), self.least, _QUANTIZED)
+        for sample, label in self.data:
+            outputs = self.original.run(sample)
+            scores.add(_FLOAT, outputs, outputs, label)
+        for score in scores.result():
+            if not score.passed:
+                what = f"the float model itself has a {score.metric} of {score.shown}, below {score.least:g}"
+                raise InputError(what, where="--min", hint="ask for less")
+
+    def _trial(self, excluded: Sequence[str], made: _M | None = None) -> Point:
+        """Quantize without some nodes, unless that is done, and measure."""
+        key = frozenset(excluded)
+        if key in self.points:
+            return self.points[key]
+        self.tell(f"trial {len(self.points) + 1} of at most {self.runs}: {len(key)} nodes in float")
+        try:
+            made = made or self.attempt(excluded)
+            share = share_in_8_bits(made.model)[0]
+            point = Point(tuple(excluded), share, self._scores(Reference(made.model)))
+        except InputError as error:
+            point = Point(tuple(excluded), failure=error.what)
+        self.points[key] = point
+        if made is not None:
+            self._keep_best(point, made)
+        return point
+
+    def _keep_best(self, point: Point, made: _M) -> None:
+        """Keep a model if it is the best one, and delete the other."""
+        dropped: _M | None = made
+        known = self.best[0] if self.best else Point(())
+        if point.passed and point.share and (point.share, -point.missing) > (known.share, -known.missing):
+            dropped, self.best = self.best[1] if self.best else None, (point, made)
+        if dropped is not None:
+            shutil.rmtree(dropped.folder)
+
+    def _scores(self, quantized: Reference) -> tuple[Score, ...]:
+        scores = Scores((), self.least, _FLOAT)
+        for sample, label in self.data:
+            scores.add(_QUANTIZED, quantized.run(sample), self.original.run(sample), label)
+        return scores.result()
+
+    def _failure(self) -> InputError:
+        nearest = min(self.points.values(), key=lambda point: point.missing)
+        reached = ", ".join(f"{score.metric} {score.shown}" for score in nearest.scores)
+        asked = ", ".join(f"{name} {value:g}" for name, value in self.least.items())
+        what = f"no quantization in {len(self.points)} runs reaches {asked}"
+        if reached:
+            names = shorten(", ".join(nearest.excluded)) or "nothing"
+            what += f"; the nearest has {reached}, {nearest.share:.0%} of the work in 8 bits, with {names} in float"
+        return InputError(what, where="--min", hint="ask for less, give more --runs, or another scheme or algorithm")
