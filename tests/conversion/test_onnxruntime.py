@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,21 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
+def test_other_shared_weights_have_another_name(runtime: Runtime, tmp_path: Path) -> None:
+    names = []
+    for seed in (0, 1, 1):
+        model = parser.parse_model(HEAD + "(float[N,192] x) => (float[N,192] y) { y = MatMul(x, w) }")
+        weights = np.random.default_rng(seed).standard_normal((192, 192)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+        onnx.save(model, tmp_path / "m.onnx")
+        bundle = onnx_bridge.convert(
+            tmp_path / "m.onnx", tmp_path / "out", application="onnxruntime", buckets={"N": [1, 2]}
+        )
+        assert (bundle.path / "m.onnx.data").exists() and onnx_bridge.check(bundle).passed
+        names.append({path.name for path in bundle.path.glob("N=*.onnx")})
+    assert len(names[0] | names[1]) == 4 and names[1] == names[2]
+
+
 def test_a_warm_conversion_opens_two_sessions_and_runs_once(
     runtime: Runtime, tmp_path: Path, requests: list[str]
 ) -> None:
@@ -256,24 +271,11 @@ def test_what_fails_raw_gets_a_session_that_is_right(runtime: Runtime, tmp_path:
     assert bundle.proof.level is Proof.RUN and onnx_bridge.check(bundle).passed
 
 
-def in_environment(runtime: Runtime, lines: str, folder: Path) -> str:
-    """Return what lines of Python print in the provider's environment, behind the same libraries as the worker."""
-    provider = shared(runtime=runtime)
-    start = "import ctypes, os, runpy\n" + "".join(
-        f"ctypes.CDLL(os.environ['STANDIN_{name}'], mode=ctypes.{mode})\n"
-        for name, mode in (("STUB", "RTLD_GLOBAL"), ("REAL", "DEFAULT_MODE"), ("SHIM", "RTLD_GLOBAL"))
-    )
-    command = provider._command(Path(), ["-c", (start if provider.stubbed else "import runpy\n") + lines])
-    done = subprocess.run(command, cwd=folder, env=provider._variables(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-RUN = "import numpy as np\nrun = runpy.run_path('run.py', run_name='__main__')['run']\n"
+RUN = "import numpy as np, runpy\nrun = runpy.run_path('run.py', run_name='__main__')['run']\n"
 
 
 def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
-    runtime: Runtime, tmp_path: Path
+    runtime: Runtime, tmp_path: Path, with_wheel: Callable[[str, Path], CompletedProcess[str]]
 ) -> None:
     mean = HEAD + "(float[N,3] x) => (float[1,3] y) { y = ReduceMean<axes = [0]>(x) }"  # padding would change it
     model = written(mean, tmp_path / "mean.onnx")
@@ -285,7 +287,7 @@ def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
     lines = RUN + "for n in (2, 4): print(run({'x': np.arange(3. * n, dtype='f').reshape(n, 3)})['y'].tolist())\n"
     lines += "try: run({'x': np.zeros([3, 3], 'f')})\nexcept KeyError: print('refused')"
     said = ["2 sessions, 2 programs in cache/", "[[1.5, 2.5, 3.5]]", "[[4.5, 5.5, 6.5]]", "refused"]
-    assert in_environment(runtime, lines, bundle.path).splitlines() == said
+    assert (ran := with_wheel(lines, bundle.path)).stdout.splitlines() == said, ran.stderr
     with pytest.raises(InputError):
         bundle({"x": np.zeros([3, 3], np.float32)})
     assert onnx_bridge.check(bundle).passed
@@ -298,7 +300,9 @@ def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
     assert not (converted(2, 4).path / "cache").exists()
 
 
-def test_an_input_chooses_a_session_by_its_value(runtime: Runtime, tmp_path: Path) -> None:
+def test_an_input_chooses_a_session_by_its_value(
+    runtime: Runtime, tmp_path: Path, with_wheel: Callable[[str, Path], CompletedProcess[str]]
+) -> None:
     text = HEAD + "(bool k, float[2,3] x) => (float[M,3] y) { y = If(k)<then_branch = t () => (float[2,3] o)"
     text += " { o = Neg(x) }, else_branch = u () => (float[4,3] p) { p = Concat<axis = 0>(x, x) }> }"
     bundle = onnx_bridge.convert(written(text, tmp_path / "m.onnx"), tmp_path / "out", application="onnxruntime")
@@ -306,7 +310,7 @@ def test_an_input_chooses_a_session_by_its_value(runtime: Runtime, tmp_path: Pat
         RUN + "for k in (True, False): print(run({'k': np.array(k), 'x': np.ones([2, 3], 'f')})['y'][:, 0].tolist())"
     )
     said = ["2 sessions, 2 programs in cache/", "[-1.0, -1.0]", "[1.0, 1.0, 1.0, 1.0]"]
-    assert in_environment(runtime, lines, bundle.path).splitlines() == said
+    assert (ran := with_wheel(lines, bundle.path)).stdout.splitlines() == said, ran.stderr
 
 
 TRITON = {

@@ -90,7 +90,8 @@ def keep_programs(old: Path, new: Path) -> None:
     with contextlib.suppress(BridgeError, OSError):
         before, after = (Manifest.read(folder / MANIFEST) for folder in (old, new))
         models = [
-            {Path(file.file).name for program in each.programs for file in program.model} for each in (before, after)
+            {tuple((Path(file.file).name, file.sha256) for file in program.model) for program in each.programs}
+            for each in (before, after)
         ]
         if after.request.application is None or not set.intersection(*models):
             return

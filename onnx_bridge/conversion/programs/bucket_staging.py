@@ -10,6 +10,7 @@ the next conversion takes them from there if they are up to date. A conversion t
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -57,9 +58,9 @@ def _take(out: Path, folder: Path, label: str) -> None:
     if (folder / label).exists() or not (out / label).is_dir():
         return
     shutil.copytree(out / label, folder / label, symlinks=True, copy_function=_link)
-    if (out / f"{label}.onnx").is_file():
-        (folder / f"{label}.onnx").unlink(missing_ok=True)
-        link(out / f"{label}.onnx", folder / f"{label}.onnx")
+    for model in filter(Path.is_file, (out / f"{label}.onnx", *out.glob(f"{glob.escape(label)}-*.onnx"))):
+        (folder / model.name).unlink(missing_ok=True)
+        link(model, folder / model.name)
 
 
 def _link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:

@@ -12,6 +12,7 @@ are identified by their elements, not by their names. Other weights of a model s
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -102,6 +103,8 @@ class SharedWeights:
         path = bundle.with_name(f"{bundle.name}.onnx")
         with staging_folder(bundle) as folder:
             if self._info is not None and self.save(model, path):
+                if manifest.request.application is not None:
+                    path = self._named_by_content(path)
                 files = tuple(replace(file, file=f"{SHARED}{file.file}") for file in (FileInfo.of(path), self._info))
             elif manifest.program.model[0].file.startswith(SHARED):
                 models.save(model, folder / f"{manifest.name}.onnx")
@@ -113,6 +116,14 @@ class SharedWeights:
                     link(bundle / file.file, folder / file.file)
             program = replace(manifest.program, model=files)
             move_into_place(bundle, folder, replace(manifest, model=files, programs=(program,)))
+
+    def _named_by_content(self, path: Path) -> Path:
+        """Rename a model by its content and the shared weights: the provider names programs by the name alone."""
+        assert self._info is not None
+        digest = hashlib.sha256(f"{FileInfo.of(path).sha256}{self._info.sha256}".encode()).hexdigest()[:12]
+        for old in path.parent.glob(f"{glob.escape(path.stem)}-*.onnx"):
+            old.unlink()
+        return path.rename(path.with_stem(f"{path.stem}-{digest}"))
 
 
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:

@@ -54,9 +54,13 @@ if __name__ == "__main__":
     print(f"{len(sessions)} sessions, {len(list(cache.glob('*.mxr')))} programs in cache/")
 '''
 _CPP = """\
-// Opens the model for one size; add -I and -L of ONNX Runtime, -lonnxruntime. Beside it: cache/ and the model.
+// Opens the model for one size, in this folder; compile with -std=c++17, -I and -L of ONNX Runtime, -lonnxruntime.
 #include <onnxruntime_cxx_api.h>
+#include <cstdlib>
+#include <filesystem>
 int main() {
+  unsetenv("ORT_MIGRAPHX_MODEL_CACHE_PATH");  // it would win over the option
+  std::filesystem::create_directories("cache");  // without it, no session is created
   Ort::Env env;
   Ort::SessionOptions options;
   options.SetGraphOptimizationLevel(GraphOptimizationLevel::ORT_DISABLE_ALL);
