@@ -29,5 +29,7 @@ outputs = bundle({"input": images.numpy()})
 assert torch.allclose(torch.tensor(outputs["output"]), net(images), atol=1e-5)
 
 report = onnx_bridge.check(bundle, layers=True)
+for layer in report.layers.rows if report.layers else ():
+    print(f"{layer.operator:20} {layer.local.max_abs if layer.local else None}")
 print("parity holds:", report.passed)
 assert report.passed

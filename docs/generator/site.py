@@ -17,6 +17,7 @@ from docs.generator import (
     coverage,
     error_reference,
     pass_reference,
+    pictures,
     versions,
 )
 
@@ -44,6 +45,11 @@ GENERATED = {
     "reference/versions.md": versions.page,
 }
 """The pages of the reference that are made from code or from results, each with the function that writes it."""
+
+
+def on_pre_build(config: MkDocsConfig) -> None:
+    """Draw the pictures."""
+    pictures.write()
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import onnx_bridge
 import passes
-from docs.generator import site
+from docs.generator import pictures, site
 from onnx_bridge.cli.main import VERBS
 from passes.legalize import FAMILIES
 
@@ -54,6 +55,12 @@ def test_every_definition_is_in_the_reference() -> None:
         assert re.search(rf"^## {name}$", pages["reference/passes.md"], re.MULTILINE), name
     for family in FAMILIES:
         assert re.search(rf"^## {re.escape(family)}$", pages["reference/rules.md"], re.MULTILINE), family
+
+
+def test_the_pictures_are_drawn_from_the_results() -> None:
+    for name, picture in pictures.pictures().items():
+        assert (pictures.ASSETS / name).read_text() == picture, "python -m docs.generator.pictures"
+        assert ElementTree.fromstring(picture).tag.endswith("svg")
 
 
 def test_every_environment_variable_is_in_the_reference() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WIDTH = 640
+WIDTH = 1200
 LEFT, RIGHT, TOP, BOTTOM = 12, 12, 10, 44
 _BAND, _BAR = 58, 30
 """Heights of a band with its name, and of its tallest bar."""

@@ -184,6 +184,7 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
         about = (origin, row.module, row.runs_on, row.tensor)
         shown = colour if colour in (BAD, WARN) else ""
         rows.append(Row.of(*values, *about, choice=name, tensor=sketches.find(_title(row)), colour=shown))
+    rows.sort(key=lambda row: [BAD, WARN].index(row.colour) if row.colour in (BAD, WARN) else 2)
     note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
     return Table("layers", "Layers", columns, rows, note)
 

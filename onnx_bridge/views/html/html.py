@@ -166,8 +166,10 @@ class Page:
         """The anchor and title of each section, in order."""
         sections = [("shares", self.shares_title)] if self.shares else []
         sections += [(chart.id, chart.title) for chart in self.charts]
-        sections += [(table.id, table.title) for table in self.tables if table.place == "first"]
-        sections += [("plots", "Plots")] if self.error_profile or self.tensors else []
+        for table in (table for table in self.tables if table.place == "first"):
+            sections += [("error", "Error")] if table.id == "layers" and self.error_profile else []
+            sections.append((table.id, table.title))
+        sections += [("plots", "Plots")] if self.tensors else []
         sections += [("graph", "Graph")] if self.graphs else []
         return sections + [(table.id, table.title) for table in self.tables if table.place == "last"]
 

@@ -140,7 +140,7 @@ class TestKeys:
         focused = "document.activeElement.querySelector('[data-label=node]').textContent.trim()"
         assert page.evaluate(focused) == page.texts(NODES)[1]
         page.press("Enter")
-        assert page.texts("#scatter-title")[0].startswith("a · layer")
+        assert page.texts("#scatter-title")[0].startswith("t · layer")
 
     def test_one_row_of_a_table_is_in_the_order_of_tabs(self, page: Page) -> None:
         counts = "[...document.querySelectorAll('tbody')].map((e) => e.querySelectorAll('tr[tabindex=\"0\"]').length)"
@@ -170,14 +170,14 @@ class TestPlots:
         assert page.evaluate("document.querySelectorAll('#scatter circle').length") == 24
 
     def test_a_click_on_a_row_chooses(self, page: Page) -> None:
-        page.click("#layers-table tbody tr:nth-child(4) td:nth-child(2)")
+        page.click("#layers-table tbody tr:nth-child(1) td:nth-child(2)")
         assert page.texts("#scatter-title") == ["s · layer: 24 of 24 elements"]
         bars = "[...document.querySelectorAll('#histogram title')].map((e) => parseInt(e.textContent))"
         assert sum(page.evaluate(bars)) == 24
         assert "tensor=" in page.evaluate("location.hash")
 
     def test_points_lie_where_their_numbers_are(self, page: Page) -> None:
-        page.click("#layers-table tbody tr:nth-child(4) td:nth-child(2)")
+        page.click("#layers-table tbody tr:nth-child(1) td:nth-child(2)")
         off = "[...document.querySelectorAll('#scatter circle')].map((e) => (240 - e.getAttribute('cy')) / 230 - "
         off += "(e.getAttribute('cx') - 62) / 348)"
         found = page.evaluate(off)
