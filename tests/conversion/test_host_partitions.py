@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from onnx_bridge.conversion.compiling.partition import partition, with_inferred_
 from onnx_bridge.conversion.steps import run as steps
 from onnx_bridge.core.errors import BridgeError, InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
+from onnx_bridge.migraphx.architectures import ARCHITECTURES
+from onnx_bridge.migraphx.gpu.compiler import gpu_compiler
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
@@ -355,6 +358,25 @@ def test_a_partition_that_fails_as_a_whole(runtime: Runtime, name: str) -> None:
     assert [program is None for program in partitioned.programs].count(True) == 1
     stern = partition(source, TooKind(runtime), compiler=compiler, host=False)
     assert all(name in str(stern.problem) for name in guilty)
+
+
+def test_a_partition_that_fails_for_a_gpu_elsewhere(runtime: Runtime) -> None:
+    """What ``ref`` takes and the compiler for the GPU does not moves to the host of both programs."""
+    text = "(float[16, 16] x) => (float[16, 16] y) { n = Neg(x) u = Cast <to = 13> (n) b = BitwiseAnd(u, u)"
+    text += " e = Cast <to = 1> (b) f = MatMul(e, v) y = Relu(f) }"
+    source = with_inferred_types(model(text, opset=18, **mentioned(text, CONSTANTS)))
+    gpu, compiler = gpu_compiler(runtime, ARCHITECTURES["gfx942"]), Compiler(source, workers.shared(runtime), "ref")
+
+    def elsewhere(environment: Mapping[str, str]) -> Compiler:
+        return replace(compiler, worker=gpu.worker(environment), target=gpu.target, gpu=gpu)
+
+    partitioned = partition(source, TooKind(runtime), compiler=compiler, elsewhere=elsewhere)
+    assert partitioned.error is None
+    assert {"BitwiseAnd"} <= {node.op_type for node in partitioned.plan.reasons} <= {"BitwiseAnd", "Cast"}
+    assert any("for gfx942, although it accepts each node" in note for note in partitioned.notes)
+    assert (len(partitioned.programs), len(partitioned.elsewhere)) == (3, 2)
+    stern = partition(source, TooKind(runtime), compiler=compiler, elsewhere=elsewhere, host=False)
+    assert "BitwiseAnd" in str(stern.problem)
 
 
 def test_unknown_shapes_move_no_node_to_the_host(runtime: Runtime, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from onnx_bridge.core.errors import (
     WorkerTimeout,
 )
 from onnx_bridge.core.progress import Stage
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from passes.graphs.traversal import ancestors_of_last
@@ -34,15 +35,18 @@ from passes.probing.partition import Partition, Side, boundary, can_cross
 
 _LIMITS = (OutOfMemory, WorkerTimeout, RuntimeNotFound, ProgramLost)
 """Failures that are not attributed to a node."""
-_SEARCH_SECONDS = 60.0
-"""The longest predicted duration of a search for the part that fails."""
+_SEARCH_SECONDS, _GPU_SEARCH_SECONDS = 60.0, 600.0
+"""The longest predicted duration of a search for the part that fails; kernels are compiled once."""
 
 
 class CompilationFailed(Exception):
     """MIGraphX failed on the nodes of a partition after some seconds, while parsing or ``compiling``."""
 
-    def __init__(self, nodes: Sequence[ir.Node], error: RuntimeFailure, *, compiling: bool, seconds: float) -> None:
+    def __init__(
+        self, compiler: Compiler, nodes: Sequence[ir.Node], error: RuntimeFailure, *, compiling: bool, seconds: float
+    ) -> None:
         super().__init__(error)
+        self.compiler = compiler
         self.nodes, self.error, self.compiling, self.seconds = nodes, error, compiling, seconds
 
     @property
@@ -64,6 +68,7 @@ class Compiler:
         quantizer: quantizes parsed programs.
         options: arguments of MIGraphX's ``compile``.
         stopwatch: announces and times the stages.
+        gpu: what compiles for a GPU elsewhere, if the worker and the target are its.
     """
 
     model: ir.Model
@@ -73,6 +78,15 @@ class Compiler:
     quantizer: Quantizer | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    gpu: GpuCompiler | None = None
+
+    def described(self, error: RuntimeFailure) -> RuntimeFailure:
+        """Return an error that says for which GPU elsewhere MIGraphX failed."""
+        if self.gpu is None:
+            return error
+        what = f"MIGraphX cannot compile the model for {self.gpu.architecture.name}: {error.what}"
+        hint = f"onnx-bridge bisect MODEL {self.gpu.option} names the nodes"
+        return RuntimeFailure(what, hint=hint, output=error.output)
 
     def compile(self, partition: Partition) -> RemoteProgram | None:
         """Return the program of a partition; None for a host partition.
@@ -103,7 +117,7 @@ class Compiler:
             ):
                 raise
             seconds = time.perf_counter() - started
-            raise CompilationFailed(partition.nodes, error, compiling=compiling, seconds=seconds) from error
+            raise CompilationFailed(self, partition.nodes, error, compiling=compiling, seconds=seconds) from error
         return program
 
     def smallest_failing_part(self, failed: CompilationFailed) -> list[ir.Node]:
@@ -115,7 +129,7 @@ class Compiler:
         if not nodes:
             return []
         attempts = 2 * math.ceil(math.log2(len(nodes) + 1)) + 2
-        if failed.seconds * attempts > _SEARCH_SECONDS:
+        if failed.seconds * attempts > (_GPU_SEARCH_SECONDS if self.gpu else _SEARCH_SECONDS):
             return []
 
         def fails(part: Sequence[ir.Node]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +57,7 @@ class Partitioned:
     Attributes:
         plan: the partitions, and why nodes are on the host.
         programs: the program of each partition; None for a host partition.
+        elsewhere: the programs of the device partitions for a GPU elsewhere, if they are wanted.
         error: why the model cannot run; None if it can.
         environment: the variables that MIGraphX needed in addition to compile the programs.
         verdicts: the verdicts on the nodes that MIGraphX accepts, or may accept as parts of the whole.
@@ -64,6 +65,7 @@ class Partitioned:
 
     plan: Partitioning
     programs: list[RemoteProgram | None] = field(default_factory=list)
+    elsewhere: list[RemoteProgram | None] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: RuntimeFailure | None = None
     environment: dict[str, str] = field(default_factory=dict)
@@ -107,6 +109,7 @@ def partition(
     one_program: bool = False,
     compiler: Compiler | None = None,
     ladder: Ladder | None = None,
+    elsewhere: Callable[[Mapping[str, str]], Compiler] | None = None,
 ) -> Partitioned:
     """Partition a model, and compile its device partitions.
 
@@ -117,6 +120,7 @@ def partition(
         compiler: a compiler of the same model; default: one that only parses.
         ladder: the attempts after MIGraphX crashes, hangs or runs out of memory; keep it open while programs are in
             use.
+        elsewhere: makes the compiler for a GPU elsewhere, given the variables that the first one needs.
 
     Returns:
         The partitions, with an error if the model cannot run: MIGraphX's, or that neither it nor ONNX Runtime can run a
@@ -127,7 +131,7 @@ def partition(
     """
     compiler = compiler or Compiler(model, workers.shared(verdicts.runtime))
     judged = judge(model, verdicts)
-    partitioned = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program).run(host)
+    partitioned = _Attempts(model, compiler, ladder, dict(judged.reasons), one_program, elsewhere).run(host)
     partitioned.verdicts = judged.verdicts
     if partitioned.error is not None:
         return partitioned
@@ -155,6 +159,7 @@ class _Attempts:
     ladder: Ladder | None
     reasons: dict[ir.Node, str]
     one_program: bool = False
+    elsewhere: Callable[[Mapping[str, str]], Compiler] | None = None
     notes: list[str] = field(default_factory=list)
     made_only: bool = False
 
@@ -169,29 +174,40 @@ class _Attempts:
                 partitioned.error = _host_forbidden(partitioned.plan, _ON_HOST if runs else None)
                 return partitioned
             try:
-                partitioned.programs = [self.compiler.compile(partition) for partition in partitioned.plan.partitions]
+                partitions = partitioned.plan.partitions
+                partitioned.programs = [self.compiler.compile(partition) for partition in partitions]
+                if self.elsewhere is not None:
+                    rung = self.ladder.rung if self.ladder else None
+                    compiler = self.elsewhere(rung.environment if rung else {})
+                    device = (partition for partition in partitions if partition.side is Side.DEVICE)
+                    partitioned.elsewhere = [compiler.compile(partition) for partition in device]
                 return partitioned
             except CompilationFailed as failed:
-                first = first or failed
-                next_worker = self.ladder and self.ladder.climb(failed.error, compiling=failed.compiling)
+                here = failed.compiler is self.compiler
+                first = first or failed if here else failed
+                next_worker = (
+                    self.ladder.climb(failed.error, compiling=failed.compiling) if here and self.ladder else None
+                )
                 self.compiler.worker = next_worker or worker
                 if next_worker:
                     continue
             assert first is not None
             if not self._without_failing_part(first):
-                partitioned.error = first.error
+                partitioned.error = first.compiler.described(first.error)
                 return partitioned
             first = None
 
     def _without_failing_part(self, failed: CompilationFailed) -> bool:
         """Move what fails to the host, and return whether there was anything to move."""
         if failed.accidental:
-            raise failed.error from None
-        part = self.compiler.smallest_failing_part(failed)
+            raise failed.compiler.described(failed.error) from None
+        part = failed.compiler.smallest_failing_part(failed)
         if part:
             what = failed.error.what
             self.reasons |= dict.fromkeys(part, f"MIGraphX accepts each node of it, but not all together: {what}")
-            self.notes.append(f"MIGraphX rejects {_named(part)}, although it accepts each node: {what}")
+            gpu = failed.compiler.gpu
+            where = f" for {gpu.architecture.name}" if gpu else ""
+            self.notes.append(f"MIGraphX rejects {_named(part)}{where}, although it accepts each node: {what}")
             return True
         if not self.made_only:  # the cause may be an output that is a constant, which no node accounts for
             self.made_only = True

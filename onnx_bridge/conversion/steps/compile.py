@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx_bridge.bundle.manifest.entries import FileInfo, GpuProgramInfo, SessionInfo
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.bundle.requantize import KEPT
-from onnx_bridge.conversion.compiling.compiler import CompilationFailed, Compiler
+from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition
 from onnx_bridge.conversion.compiling.tuning_results import ENDING
 from onnx_bridge.conversion.precision.quantizer import Quantizer, loads_back
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.clean import CleanedModel
 from onnx_bridge.conversion.steps.resolve import Plan
-from onnx_bridge.core.errors import InputError, MigraphxError, RuntimeFailure
+from onnx_bridge.core.errors import InputError, MigraphxError
 from onnx_bridge.core.files.atomic_write import write_problem
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.gpu.stub import has_all_kernels, stub_version
@@ -52,12 +53,17 @@ class Compiled:
 
 
 def partition_and_compile(cleaned: CleanedModel) -> Compiled:
-    """Partition, compile and save.
+    """Partition, compile and save, within the limits of the request for a GPU elsewhere as well.
 
     Raises:
         InputError: the calibration samples are wrong, or the model does not fit into a single program.
         RuntimeFailure: MIGraphX failed, or a node can be run neither by it nor, if allowed, by ONNX Runtime.
     """
+    with contextlib.ExitStack() as limits:
+        return _partition_and_compile(cleaned, limits)
+
+
+def _partition_and_compile(cleaned: CleanedModel, limits: contextlib.ExitStack) -> Compiled:
     plan = cleaned.plan
     with plan.stopwatch(Stage.START):
         plan.worker.start()
@@ -72,6 +78,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
         one_program=plan.program_only,
         compiler=compiler,
         ladder=plan.ladder,
+        elsewhere=_elsewhere(plan, compiler, limits),
     )
     if partitioned.error is not None:
         raise partitioned.error
@@ -94,7 +101,7 @@ def partition_and_compile(cleaned: CleanedModel) -> Compiled:
         programs = tuple(FileInfo.of(plan.folder / name) for name in names.values())
         samples = _keep_samples(plan, partitioned, names, quantizer) if quantizer else None
         tuning = plan.tuning.keep(plan.folder / archive)
-    gpu_programs = _compile_for_gpu(compiler, partitioned, _gpu_names(plan, names), plan)
+    gpu_programs = _save_for_gpu(partitioned, _gpu_names(plan, names), plan)
     by_model = cleaned.products.calibration if cleaned.products else None
     calibration = quantizer.calibration if quantizer else by_model
     notes = [*(quantizer.notes if quantizer else ()), *partitioned.notes, *plan.tuning.notes]
@@ -111,30 +118,32 @@ def _gpu_names(plan: Plan, names: Mapping[int, str]) -> list[str]:
     return [str(Path(name).with_suffix(f".{plan.gpu_compiler.architecture.name}.mxr")) for name in names.values()]
 
 
-def _compile_for_gpu(
-    compiler: Compiler, partitioned: Partitioned, names: list[str], plan: Plan
-) -> tuple[GpuProgramInfo, ...]:
-    """Compile the device partitions for a GPU elsewhere, and save them; raises RuntimeFailure if MIGraphX fails."""
+def _elsewhere(
+    plan: Plan, compiler: Compiler, limits: contextlib.ExitStack
+) -> Callable[[Mapping[str, str]], Compiler] | None:
+    """Return what makes the compiler for a GPU elsewhere; None if none is wanted."""
     gpu = plan.gpu_compiler
     if gpu is None:
-        return ()
-    worker = gpu.worker(partitioned.environment)
-    options = {**compiler.options, "exhaustive_tune": False}  # nothing can be measured
-    for_gpu = replace(compiler, worker=worker, target=gpu.target, options=options)
-    partitions = [partition for partition in partitioned.plan.partitions if partition.side is Side.DEVICE]
-    programs = []
-    with worker.limited(plan.request.limits):
-        for partition, name in zip(partitions, names, strict=True):
-            try:
-                program = for_gpu.compile(partition)
-            except CompilationFailed as failed:
-                what = f"MIGraphX cannot compile the model for {gpu.architecture.name}: {failed.error.what}"
-                hint = f"onnx-bridge bisect MODEL --target {plan.request.target} names the nodes"
-                raise RuntimeFailure(what, hint=hint, output=failed.error.output) from failed.error
-            assert program is not None
-            program.save(plan.folder / name)
-            info, complete = FileInfo.of(plan.folder / name), has_all_kernels(plan.folder / name)
-            programs.append(GpuProgramInfo(info, gpu.architecture.name, gpu.made_by, stub_version(), complete))
+        return None
+
+    def made(environment: Mapping[str, str]) -> Compiler:
+        worker = gpu.worker(environment)
+        limits.enter_context(worker.limited(plan.request.limits))
+        options = {**compiler.options, "exhaustive_tune": False}  # nothing can be measured
+        return replace(compiler, worker=worker, target=gpu.target, options=options, gpu=gpu)
+
+    return made
+
+
+def _save_for_gpu(partitioned: Partitioned, names: list[str], plan: Plan) -> tuple[GpuProgramInfo, ...]:
+    """Save the programs for a GPU elsewhere."""
+    gpu, programs = plan.gpu_compiler, []
+    for program, name in zip(partitioned.elsewhere, names, strict=gpu is not None):
+        assert gpu is not None
+        assert program is not None
+        program.save(plan.folder / name)
+        info, complete = FileInfo.of(plan.folder / name), has_all_kernels(plan.folder / name)
+        programs.append(GpuProgramInfo(info, gpu.architecture.name, gpu.made_by, stub_version(), complete))
     return tuple(programs)
 
 
