@@ -89,7 +89,7 @@ class QuantizeRequest(Request):
     least: Annotated[
         Mapping[str, float],
         Option(
-            "What a metric must reach on the data, with the most work in 8 bits: top1, top5, cosine, sqnr, iou; "
+            "Least value of a metric on the data, with the most work in 8 bits: top1, top5, cosine, sqnr, iou; "
             "repeatable.",
             "--min",
             "METRIC=VALUE",

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
+import yaml
 
 from onnx_bridge.cli import main
 
@@ -81,3 +82,16 @@ def test_values_are_completed(line: str, expected: set[str], tmp_path: Path, mon
     context = command.make_context(verb, arguments[:-1], resilient_parsing=True)
     option = next(parameter for parameter in command.params if arguments[-1] in parameter.opts)
     assert {item.value for item in option.shell_complete(context, incomplete)} == expected
+
+
+def test_the_action_and_the_hook_call_check_as_it_is() -> None:
+    root = Path(__file__).resolve().parents[2]
+    action = yaml.safe_load((root / "action.yml").read_text())
+    (hook,) = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
+    line = shlex.split(action["runs"]["steps"][-1]["run"])
+    assert {*action["runs"]["steps"][-1]["env"]} == {word[1:] for word in line if word.startswith("$")}
+    assert {*action["inputs"]} == {"model", "arguments", "report", "junit"}
+    called = re.search(r"onnx-bridge (\w+) \S+", hook["entry"])
+    assert called is not None
+    for verb, arguments in ((called[1], ["m.onnx"]), (line[1], [word.lstrip("$") for word in line[2:-1]])):
+        _command(verb).make_context(verb, arguments)
