@@ -12,7 +12,7 @@ def test_accuracy_survives_every_step(tmp_path: Path) -> None:
     wanted = ("float", "PTQ int8, per channel", "QAT int8-pow2, TQT")
     versions = [each for each in accuracy.VERSIONS if each.name in wanted]
     assert len(versions) == 3
-    original, *quantized = accuracy.measure(tmp_path, versions)
+    original, *quantized = accuracy.measure(tmp_path, versions, seeds=(0,))
     assert original.torch > 0.9
     assert original.torch == original.onnxruntime == original.ref == original.gpu
     assert set(original.kernels) == {"float"}

@@ -24,6 +24,8 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
     samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
     written = written_line(quantized.path, "not written")
     lines = [f"{how}; compared with float on {samples}"]
+    if quantized.accuracy:
+        lines.append("accuracy: " + ", ".join(f"{name} {value:.4g}" for name, value in quantized.accuracy.items()))
     for gain in quantized.gains:
         layers = [layer for layer in gain.layers if layer.sqnr_db is not None]
         worst = min(layers, key=lambda layer: layer.sqnr_db or 0.0, default=None)
