@@ -182,6 +182,14 @@ def test_a_program_alone_is_not_proven(tmp_path: Path) -> None:
         onnx_bridge.convert(model(PRODUCT), tmp_path / "program.mxr", target=TARGET)
 
 
+def test_kernels_that_the_library_lacks_are_not_emulated() -> None:
+    """Debian builds MIGraphX's own kernels for some architectures alone: those of others copy nothing."""
+    report = onnx_bridge.check(model(PRODUCT), target="gpu:gfx1201")
+    assert report.passed
+    assert not any(leg.name == "emulated gfx1201" for leg in report.legs)
+    assert any("not built for this GPU" in note for note in report.notes)
+
+
 def test_unknown_architectures(tmp_path: Path) -> None:
     for verb in (onnx_bridge.doctor, onnx_bridge.check, onnx_bridge.bisect):
         with pytest.raises(InputError, match="gfx942"):

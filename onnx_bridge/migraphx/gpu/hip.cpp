@@ -526,8 +526,8 @@ API error hipLaunchKernel(const void* function, size3 g, size3 b, void** paramet
     if(l->loaded == nullptr)
     {
         const char* image = bundled(l->binary->image);
-        if(image == nullptr)
-            return no_binary_for_gpu;
+        if(image == nullptr) // which MIGraphX does not notice
+            return called = "a kernel of MIGraphX's libraries, which are not built for this GPU", no_binary_for_gpu;
         if(auto failed = hipModuleLoadData(&l->loaded, image))
             return failed;
     }
