@@ -38,7 +38,9 @@ def agrees(bundle: Bundle, path: Path, given: dict[str, Any]) -> bool:
 
 def test_the_cache_of_optimum_is_padded_at_its_start(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
-    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [4, 15]}, pad_before=[PAST], target="ref")
+    bundle = onnx_bridge.convert(
+        path, tmp_path / "out", buckets={PAST: [4, 15]}, pad_before=[PAST], target="ref", dim_default=1
+    )
     assert all(agrees(bundle, path, step(past)) for past in (1, 3, 4, 5, 15))
     assert check_buckets(bundle, CheckRequest()).passed
     with pytest.raises(InputError, match="attention_mask"):
@@ -54,16 +56,18 @@ def test_several_new_tokens_are_padded_at_their_end(runtime: Runtime, tmp_path: 
 
 def test_the_cache_of_grouped_attention_is_padded_at_its_end(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", total=TOTAL, present=TOTAL, grouped=True)
-    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7]}, target="ref")
+    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7]}, target="ref", dim_default=1)
     assert all(agrees(bundle, path, step(past)) for past in (2, 6, 7))
     with pytest.raises(ParityError, match=f"omit --pad-before {PAST}"):
-        onnx_bridge.convert(path, tmp_path / "other", buckets={PAST: [7]}, pad_before=[PAST], target="ref")
+        onnx_bridge.convert(
+            path, tmp_path / "other", buckets={PAST: [7]}, pad_before=[PAST], target="ref", dim_default=1
+        )
 
 
 def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
     with pytest.raises(ParityError, match=f"{PAST}=7.*give --pad-before {PAST}") as caught:
-        onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7, 15]}, target="ref")
+        onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7, 15]}, target="ref", dim_default=1)
     assert caught.value.error
     assert caught.value.error > 0.1
     assert not (tmp_path / "out").exists()
@@ -71,7 +75,9 @@ def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Pat
 
 def test_outputs_of_undeclared_sizes_are_cut(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", present="whatever")
-    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [4]}, pad_before=[PAST], target="ref")
+    bundle = onnx_bridge.convert(
+        path, tmp_path / "out", buckets={PAST: [4]}, pad_before=[PAST], target="ref", dim_default=1
+    )
     assert bundle.manifest.outputs[1].shape == (1, 2, f"{PAST} + 1", 8)
     assert agrees(bundle, path, step(2))
 
@@ -89,11 +95,11 @@ def test_verbs(runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     how = ("--pad-before", PAST, "--target", "ref")
     sizes = ("--bucket", f"{PAST}=3,7", "--bucket", f"{TOTAL}=4,8")
-    code, printed = bridge("convert", path, "-o", out, *sizes, *how)
+    code, printed = bridge("convert", path, "-o", out, *sizes, *how, "--dim-default", "1")
     assert (code, f"buckets: {PAST}=3; {PAST}=7" in printed) == (0, True), printed
     assert f"{PAST}=3,{TOTAL}=8 is left out" in " ".join(printed.split())
     tied = ("--bucket", f"{PAST}=5", "--bucket", f"{TOTAL}={PAST}+1")
-    code, printed = bridge("convert", path, "-o", tmp_path / "tied", *tied, *how, "--json")
+    code, printed = bridge("convert", path, "-o", tmp_path / "tied", *tied, *how, "--dim-default", "1", "--json")
     assert code == 0, printed
     assert json.loads(printed)["request"]["ties"] == {TOTAL: f"{PAST}+1"}
 
@@ -109,7 +115,9 @@ def test_nothing_stays_of_a_conversion_that_fails(
         return run(source, folder, *rest)
 
     def convert(*sizes: int) -> Bundle:
-        return onnx_bridge.convert(path, out, buckets={PAST: sizes}, pad_before=[PAST], target="ref", prove="never")
+        return onnx_bridge.convert(
+            path, out, buckets={PAST: sizes}, pad_before=[PAST], target="ref", dim_default=1, prove="never"
+        )
 
     monkeypatch.setattr(instances, "run", fail)
     with pytest.raises(WorkerTimeout):
@@ -133,6 +141,8 @@ def test_an_empty_cache(runtime: Runtime, tmp_path: Path, how: dict[str, Any]) -
     given = step(0, 3)
     assert compare(first(given), Reference(path).run(given)).passed
     before = () if how else (PAST,)
-    bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [0, 4]}, pad_before=before, target="ref")
+    bundle = onnx_bridge.convert(
+        path, tmp_path / "out", buckets={PAST: [0, 4]}, pad_before=before, target="ref", dim_default=1
+    )
     assert all(agrees(bundle, path, step(past)) for past in (0, 1, 4))
     assert bundle.manifest.programs[0].dims == {PAST: 0}
