@@ -60,6 +60,12 @@ def test_bisect_and_reduce_name_the_node(tmp_path: Path) -> None:
     assert "LD_PRELOAD" not in readme  # it shows without checks of the heap
 
 
+def test_what_runs_on_the_host_alone_is_not_called_emulated() -> None:
+    report = onnx_bridge.check(model("(string[2] x) => (string[2] y) { y = StringConcat(x, x) }"), target=TARGET)
+    assert report.passed
+    assert not any("emulated" in leg.name for leg in report.legs)
+
+
 @pytest.mark.parametrize("name", list(faults.FAULTS))
 def test_the_page_of_faults_says_what_reduce_says(name: str, tmp_path: Path) -> None:
     fault = faults.FAULTS[name]

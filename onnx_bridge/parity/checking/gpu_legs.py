@@ -44,9 +44,9 @@ class GpuLegs:
 
     @classmethod
     def of(cls, bundle: Bundle, name: str | None, tolerances: Tolerances) -> GpuLegs | None:
-        """Return the legs for a rehearsal by its name; None without a name, or with such a GPU."""
+        """Return the legs for a rehearsal by its name; None without a name, with such a GPU, or on the host alone."""
         passes = None if name is None else rehearsal(name, runtimes.find(bundle.programs[0].runtime_name))
-        return None if passes is None else cls(bundle, passes, tolerances)
+        return None if passes is None or not bundle.manifest.on_migraphx else cls(bundle, passes, tolerances)
 
     def compared(
         self, name: str, comparisons: Callable[[Bundle], Iterable[Comparison]], tell: Progress
