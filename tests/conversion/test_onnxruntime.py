@@ -367,6 +367,21 @@ def test_int8_has_to_be_in_the_model(tmp_path: Path) -> None:
         onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", application="onnxruntime", precision="int8")
 
 
+def test_a_quantized_model_keeps_the_forecast_of_its_kernels(runtime: Runtime, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[1,2,4,4] x) => (float[1,2,4,4] y) {
+        s = Constant <value_float = 0.1> () z = Constant <value = int8 {0}> ()
+        k = Constant <value = int8[2,2,1,1] {1, 2, 3, 4}> ()
+        a = QuantizeLinear(x, s, z) d = DequantizeLinear(a, s, z) f = DequantizeLinear(k, s, z) c = Conv(d, f)
+        r = QuantizeLinear(c, s, z) y = DequantizeLinear(r, s, z)
+    }"""
+    model = written(text, tmp_path / "model.onnx")
+    manifests = [
+        onnx_bridge.convert(model, tmp_path / str(application), target="ref", application=application).manifest
+        for application in (None, "onnxruntime")
+    ]
+    assert manifests[0].program.forecast["kernels"] == manifests[1].program.forecast["kernels"] != []
+
+
 @pytest.mark.parametrize(
     ("case", "node", "claimed"),
     [

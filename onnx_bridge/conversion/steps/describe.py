@@ -64,7 +64,7 @@ def describe(compiled: Compiled) -> Manifest:
         pipeline=cleaned.results.pipeline,
         passes=cleaned.results.passes,
         environment=recorded({**plan.options.environment, **partitioned.environment}),
-        forecast=forecast(model, partitioned.plan.on_device).to_json() if is_quantized(model) else {},
+        forecast=forecast(model, _on_gpu(compiled)).to_json() if is_quantized(model) else {},
         calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
         if calibration
         else None,
@@ -104,6 +104,14 @@ def _notes(compiled: Compiled) -> list[str]:
         command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
         notes.append(f"`{command}` reduces the model to what MIGraphX fails on, for a bug report")
     return notes
+
+
+def _on_gpu(compiled: Compiled) -> set[str]:
+    """Return the names of the nodes that a GPU computes; in sessions, of those that ONNX Runtime's provider takes."""
+    plan = compiled.partitioned.plan
+    if compiled.session is None:
+        return plan.on_device
+    return {str(node.name) for node in plan.work.keys() - plan.reasons.keys()}
 
 
 def _inputs(model: ir.Model, source: ir.Model) -> tuple[TensorInfo, ...]:
