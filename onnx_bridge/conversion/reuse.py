@@ -21,7 +21,7 @@ from onnx_bridge.bundle.manifest.manifest import SHARED, Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.source import Source
-from onnx_bridge.conversion.staging import link
+from onnx_bridge.conversion.staging import link, sweep
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import ConvertRequest
@@ -72,6 +72,8 @@ def up_to_date(source: Source, out: Path, request: ConvertRequest) -> Bundle | N
         return None
     if manifest.proof.level is not Proof.RUN and request.prove_budget > manifest.request.prove_budget:
         return None
+    if out.suffix != ".mxr":
+        sweep(out)
     bundle = Bundle.of(out, request)
     bundle.is_kept = True
     return bundle

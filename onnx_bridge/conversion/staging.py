@@ -45,12 +45,7 @@ def staging_folder(out: Path) -> Iterator[Path]:
         with contextlib.ExitStack() as stack:
             if parent == out:
                 stack.enter_context(_lock(parent))
-                place = out.resolve()
-                prefix = _STAGING + place.name
-                beside = (Path(entry) for entry in os.scandir(place.parent) if entry.name.startswith(prefix))
-                for stale in (*parent.glob(f"{_STAGING}*"), *beside):  # left by a conversion that was killed
-                    with contextlib.suppress(InputError), _lock(stale):  # or in use, for a single program
-                        shutil.rmtree(stale, ignore_errors=True)
+                sweep(out)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_STAGING, dir=parent)))
             stack.enter_context(_lock(folder))
             yield folder
@@ -62,6 +57,16 @@ def staging_folder(out: Path) -> Iterator[Path]:
             reason = error.strerror or str(error)
             raise InputError(f"the bundle cannot be written: {reason}", where=str(out)) from error
         raise
+
+
+def sweep(out: Path) -> None:
+    """Remove what conversions into a folder left that were killed; of those that are running nothing."""
+    place = out.resolve()
+    prefix = _STAGING + place.name
+    beside = (Path(entry) for entry in os.scandir(place.parent) if entry.name.startswith(prefix))
+    for stale in (*out.glob(f"{_STAGING}*"), *beside):
+        with contextlib.suppress(InputError, OSError), _lock(stale):
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 @contextlib.contextmanager

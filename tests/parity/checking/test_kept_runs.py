@@ -12,8 +12,14 @@ from onnx import parser
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files import kept_runs
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_runs, "cache_dir", lambda: tmp_path / "cache")
 
 
 @pytest.fixture
