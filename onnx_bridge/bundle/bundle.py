@@ -170,11 +170,12 @@ class Bundle(Runnable):
         """Return its runs, which are kept if MIGraphX's target is ``ref`` and all files are as the manifest says.
 
         Args:
-            fresh: run again what is kept.
+            fresh: run again what is kept: files are then compared as they are loaded.
         """
         entries = self.manifest.to_json()
-        kept = self.manifest.target == "ref" and self.manifest.request.application is None
-        if not kept or any(file.problem(self._folder, known_digest) for file in self.manifest.files):
+        if self.manifest.target != "ref" or self.manifest.request.application is not None:
+            return KeptRuns(None)
+        if not fresh and any(file.problem(self._folder, known_digest) for file in self.manifest.files):
             return KeptRuns(None)
         machine = Machine.here(runtimes.find(self._runtime))
         parts = {name: entries[name] for name in entries.keys() - _NOT_RUN}

@@ -64,7 +64,7 @@ class Point(JsonRecord):
 
     @property
     def missing(self) -> float:
-        """How far the worst score is below its minimum, relative to it; below 0 if none is."""
+        """The distance of the worst score from its minimum, relative to it; below 0 if all reach theirs."""
         gaps = [(score.least or 0.0) - score.value for score in self.scores]
         gaps = [gap / (abs(score.least or 0.0) or 1.0) for gap, score in zip(gaps, self.scores, strict=True)]
         return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=math.inf)
@@ -92,7 +92,7 @@ class Assignment(JsonRecord):
 
     @property
     def runs(self) -> int:
-        """How often the model was quantized."""
+        """The number of quantizations."""
         return len(self.points)
 
 

@@ -82,7 +82,7 @@ class _Run:
         return noise
 
     def _follow(self, value: ir.Value, twin: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
-        """Copy all that follows a value behind its twin; return the sums of noise and signal where that ends."""
+        """Copy all that follows a value behind its twin; return the sums of noise and signal at the ends."""
         twins, ends = {value: twin}, {value} & self._outputs
         for node in self._nodes:
             touched = [given for given in node.inputs if given in twins]

@@ -169,29 +169,27 @@ class Reference:
 
 
 def kept_runs(
-    path: Path,
+    digest: str | None,
     model: ir.Model,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     by_onnx: bool = False,
     fresh: bool = False,
 ) -> KeptRuns:
-    """Return the runs of a model file; none are kept if operators come from libraries.
+    """Return the runs of a model; none are kept without a digest, or if operators come from libraries.
 
     Args:
+        digest: the digest of its file (`onnx_bridge.model.io.digest`).
         model: the model in the file.
         shapes: the shapes of inputs, if they differ from the declared ones.
         by_onnx: ONNX's own evaluator runs it.
         fresh: run again what is kept.
-
-    Raises:
-        InputError: the file cannot be read.
     """
-    if ops_libraries.chosen() or not model.opset_imports.keys() <= {*STANDARD_DOMAINS, "ai.onnx.ml"}:
+    if digest is None or ops_libraries.chosen() or not model.opset_imports.keys() <= {*STANDARD_DOMAINS, "ai.onnx.ml"}:
         return KeptRuns(None)
     sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
     code = code_digest(SERVER)
-    return KeptRuns({"reference": models.digest(path), "shapes": sizes, "by ONNX": by_onnx, "code": code}, fresh=fresh)
+    return KeptRuns({"reference": digest, "shapes": sizes, "by ONNX": by_onnx, "code": code}, fresh=fresh)
 
 
 def load_error(model: ir.Model) -> InputError | None:

@@ -143,11 +143,9 @@ def _edges(value: ir.Value, spec: TensorSpec, array: Array, place: int, opset: i
         case Data() if is_float(array.dtype) and array.dtype != np.dtype(ml_dtypes.float8_e8m0fnu):
             if next((node for node in _uses(value, ("Pow",), 1) if _is_integer(node.inputs[0])), None):
                 return _spread(_EXPONENTS, array, place)
-            is_half, most = array.dtype.itemsize == 2, 10
-            if _takes_exponentials_of_products(value):
-                most = 1 if is_half else 3
+            most = (1 if array.dtype.itemsize == 2 else 3) if _takes_exponentials_of_products(value) else 10
             numbers = [number for number in _FLOATS if abs(number) <= most]
-            further = () if is_half and most == 1 else _further(value)
+            further = () if most == 1 else _further(value)
             return _spread((*numbers[:4], *further, *numbers[4:]), array, place)
         case Data() if array.dtype.kind in "iu" and not next(_uses(value, _PARTIAL), None):
             limits = np.iinfo(array.dtype)

@@ -194,7 +194,7 @@ class _Legalizer:
             return proposal
         if any(new is None and old in outer for old, new in zip(node.outputs, proposal.outputs, strict=True)):
             proposal.discard()
-            return Skip("it does not compute all outputs that are used")
+            return Skip("the rule does not compute all outputs that are used")
         replacement = _Replacement(proposal, [rule.name])
         failure = self._verify(replacement, rule, (*chain, (rule.name, node.op_type)))
         if failure is not None:

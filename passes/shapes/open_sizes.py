@@ -28,7 +28,7 @@ WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""
 _BATCH = re.compile(r"batch|^bs?$", re.IGNORECASE)
 _NO_BATCH = re.compile(r"seq|len|time|frame|token|sample|height|width|rows|cols", re.IGNORECASE)
-"""What exporters name batches, and what else a first dimension may be."""
+"""The names of batches by exporters, and of other first dimensions."""
 _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
 
@@ -132,11 +132,18 @@ class OpenDims:
             name for name in self.names if _BATCH.search(name) or (name not in later and not _NO_BATCH.search(name))
         }
 
+    def unchosen(self, defaults: Iterable[str]) -> list[str]:
+        """Return those of the dimensions with a default that are no batches: their default would be a guess."""
+        batch = self.batch_names()
+        return [name for name in defaults if name not in batch]
+
     def by_input(self, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
         """Return sizes by input and name; inputs without such a dimension are left out."""
-        known = {str(value.name): {str(dim): sizes[dim] for dim in dims if isinstance(dim, str) and dim in sizes}
-                 for value, dims in self._inputs.items()}  # fmt: skip
-        return {name: dims for name, dims in known.items() if dims}
+        known = {}
+        for value, dims in self._inputs.items():
+            if named := {dim: sizes[dim] for dim in dims if isinstance(dim, str) and dim in sizes}:
+                known[str(value.name)] = named
+        return known
 
     def sizes(self, default: int, given: Mapping[str, int] | None = None) -> OpenSizes:
         """Return a size for each open dimension: the given one, that which follows from the model, or the default."""

@@ -63,6 +63,7 @@ class Original:
         freeze: the values, as JSON text, of inputs that the bundle has as constants.
         shapes: shapes of inputs, instead of the declared ones.
         samples: the samples to run both on, without frozen inputs; empty generates one.
+        digest: the digest of the file, by which its runs are kept; None keeps none.
         fresh: whether the reference runs again what is kept of it.
     """
 
@@ -71,6 +72,7 @@ class Original:
     freeze: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
+    digest: str | None = None
     fresh: bool = False
 
 
@@ -266,9 +268,9 @@ class _Comparison:
 
     def _kept(self, path: Path, shapes: Mapping[str, Sequence[int]] | None, by_onnx: bool) -> KeptRuns:
         """Return the runs of the original, which are kept; of other models none are."""
-        if path != self.original.path:
-            return KeptRuns(None)
-        return kept_runs(path, self.original.model, shapes=shapes, by_onnx=by_onnx, fresh=self.original.fresh)
+        original = self.original
+        digest = original.digest if path == original.path else None
+        return kept_runs(digest, original.model, shapes=shapes, by_onnx=by_onnx, fresh=original.fresh)
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

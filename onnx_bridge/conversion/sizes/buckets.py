@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
-from onnx_bridge.conversion.sizes.typical_sizes import typical_sizes
+from onnx_bridge.conversion.sizes.typical_sizes import nobody_chose, typical_sizes
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.roles import dims_of
@@ -142,12 +142,12 @@ class _Combinations:
         """Return the sizes that nobody chose; raises InputError if one has to be chosen."""
         dims, default = {**self._dims.given, **next(iter(self))}, self._request.dim_default
         sizes = {name: size for name, size in self._dims.sizes(default or 1, dims).default.items() if name not in dims}
-        names = [name for name in sizes if name not in self._dims.batch_names()]
+        names = self._dims.unchosen(sizes)
         if names and default is None:
             proposed = next(typical_sizes(self._inputs, names))
-            what = f"nobody chose the size{'s' * (len(names) > 1)} of {', '.join(names)}"
             how = " ".join(f"--dim {name}={size}" for name, size in proposed.items())
-            raise InputError(what, where="bucket", hint=f"choose {how}, or buckets; or take 1 with --dim-default 1")
+            hint = f"choose {how}, or buckets; or take 1 with --dim-default 1"
+            raise InputError(nobody_chose(names), where="bucket", hint=hint)
         return self._dims.by_input(sizes)
 
     def sizes(self, chosen: Sizes) -> dict[str, int]:

@@ -12,7 +12,6 @@ others that meet them.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,7 +21,7 @@ import onnx_ir as ir
 from onnx_bridge.conversion.sizes.freezing import freezing
 from onnx_bridge.conversion.sizes.refusals import is_by_sizes, is_quick, is_steered, refusal
 from onnx_bridge.conversion.sizes.size_search import SizeSearch
-from onnx_bridge.conversion.sizes.typical_sizes import typical_sizes
+from onnx_bridge.conversion.sizes.typical_sizes import nobody_chose, typical_sizes
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
@@ -119,28 +118,22 @@ class ChosenSizes:
     def check(self, model: ir.Model) -> list[str]:
         """Run the sized model on ONNX Runtime, if this is quick, and return notes; raises OpenSizesError."""
         notes = self._refusal(model)
-        if self.request.asks and (names := self.unchosen(self.dims, self.sizes)):
+        if self.request.asks and (names := self.dims.unchosen(self.sizes.default)):
             raise self._question(names)
         return notes
-
-    @staticmethod
-    def unchosen(dims: OpenDims, sizes: OpenSizes) -> list[str]:
-        """Return the names of dimensions that nothing determines, and for which 1 would be a guess."""
-        batch = dims.batch_names()
-        return [name for name in sizes.default if name not in batch]
 
     def _question(self, names: Sequence[str]) -> OpenSizesError:
         """Return the error that asks for sizes, whose hint has typical ones."""
         typical = [*typical_sizes(self.model.graph.inputs, names)]
         sizes, tried = typical[0], ""
         if is_quick(self._sized(sizes)):
-            running = [*itertools.islice((dims for dims in typical if self._runs(dims, every=False)), 1)]
-            sizes, tried = running[0] if running else self._search() or {}, ", with which the reference runs it"
+            running = next((dims for dims in typical if self._runs(dims, every=False)), None)
+            sizes, tried = running or self._search() or {}, ", with which the reference runs it"
         shapes = self._free.shapes_of_unnamed(self._resized(sizes).all) if sizes else {}
         how = f"{_options(sizes, shapes)}{tried}" if sizes else _options(dict.fromkeys(names, "N"), {})
-        what = f"nobody chose the size{'s' * (len(names) > 1)} of {', '.join(names)}"
         hint = f"choose {how}; or take 1 with --dim-default 1"
-        return OpenSizesError(what, {**self._given, **self.sizes.all}, sizes, shapes, node=None, hint=hint)
+        known = {**self._given, **self.sizes.all}
+        return OpenSizesError(nobody_chose(names), known, sizes, shapes, node=None, hint=hint)
 
     def _refusal(self, model: ir.Model) -> list[str]:
         error = refusal(model) if model is not self.model else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -25,6 +25,11 @@ def typical_sizes(inputs: Iterable[ir.Value], names: Iterable[str]) -> Iterator[
     largest = {name: _typical(name, places) for name in names}
     for halvings in range(_HALVINGS):
         yield {name: max(1, size >> halvings) for name, size in largest.items()}
+
+
+def nobody_chose(names: Sequence[str]) -> str:
+    """Return the sentence of an error that asks for the sizes of some dimensions."""
+    return f"nobody chose the size{'s' * (len(names) > 1)} of {', '.join(names)}"
 
 
 def _typical(name: str, places: Mapping[Any, ir.Value]) -> int:

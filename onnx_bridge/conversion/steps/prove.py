@@ -191,7 +191,7 @@ class _Prover:
     @property
     def _original(self) -> Original:
         fresh = not (self.request.reuse and self.request.cache)
-        return Original(self._path, self._model, self.request.freeze, fresh=fresh)
+        return Original(self._path, self._model, self.request.freeze, digest=self.plan.source.digest, fresh=fresh)
 
     @cached_property
     def _model(self) -> ir.Model:

@@ -20,6 +20,7 @@ from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion import convert as conversion
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import BridgeError, InputError
+from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
@@ -95,7 +96,7 @@ class Baseline:
         original, notes = original_of(bundle, request.reference)
         tell("reference")
         model = models.load(original)
-        reference = Reference(original, runs=kept_runs(original, model, fresh=request.fresh))
+        reference = Reference(original, runs=runs_of_original(bundle, original, model, request))
         frozen = frozen_values(model, bundle.manifest.request.freeze)
         samples = samples_for(request, bundle.specs, model, lambda sample: reference.run({**sample, **frozen}))
 
@@ -153,9 +154,8 @@ class Baseline:
     def compare_cleaned(self, tell: Progress) -> None:
         """Run the cleaned model on ONNX Runtime, and compare it."""
         if self.cleaned is not None:
-            runs = None
-            if isinstance(self.cleaned, Path):
-                runs = kept_runs(self.cleaned, models.load(self.cleaned), fresh=self.request.fresh)
+            digest = models.digest(self.cleaned) if isinstance(self.cleaned, Path) else None
+            runs = kept_runs(digest, models.loaded(self.cleaned), fresh=self.request.fresh)
             session = Reference(self.cleaned, runs=runs)
             outputs = run_samples(session, self.samples, "cleaned model on ONNX Runtime", tell)
             self.compare(CLEANED, outputs, self.cleaning_tolerances)
@@ -336,6 +336,18 @@ def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]
     if bundle.model_path is None:
         raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
+
+
+def runs_of_original(bundle: Bundle, original: Path, model: ir.Model, request: CheckRequest) -> KeptRuns:
+    """Return the runs of the original of a bundle, of which `original_of` has compared the digest unless it was named.
+
+    Args:
+        original: its file.
+        model: the model in the file.
+    """
+    source = bundle.manifest.source
+    is_compared = request.reference is None and source["path"] == str(original)
+    return kept_runs(source["sha256"] if is_compared else models.digest(original), model, fresh=request.fresh)
 
 
 def device_name(bundle: Bundle) -> str:

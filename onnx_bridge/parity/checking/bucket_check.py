@@ -13,14 +13,14 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
-from onnx_bridge.parity.checking.baseline import livelier_runs, original_of, tolerances_of_bundle
+from onnx_bridge.parity.checking.baseline import livelier_runs, original_of, runs_of_original, tolerances_of_bundle
 from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
 from onnx_bridge.parity.reference_runs import versions
 from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.dependence import Sample, enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
-from onnx_bridge.reference.reference import Reference, kept_runs
+from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
@@ -42,7 +42,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     frozen = frozen_values(model, bundle.manifest.request.freeze)
     declared = [spec for spec in samplers.specs(model) if spec.name in axes]
     specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
-    reference = Reference(original, runs=kept_runs(original, model, fresh=request.fresh))
+    reference = Reference(original, runs=runs_of_original(bundle, original, model, request))
     own = bundle.runs(fresh=request.fresh)
     buckets = [program.dims for program in bundle.manifest.programs]
     tolerances, _ = tolerances_of_bundle(request, bundle)

@@ -98,7 +98,7 @@ def _rotated(node: ir.Node, edit: Edit, caches: Sequence[int], place: int, size:
 
     Args:
         caches: the places of the cosines and sines among the inputs.
-        place: that of the positions.
+        place: the place of the positions among the inputs.
         size: the size of the rotated part of a head, and of all of it unless the heads are known otherwise.
     """
     attributes, shape = node.attributes, edit.shape(node)

@@ -1,6 +1,6 @@
 """Reject invalid quantization, and name the node.
 
-A scale must be positive and finite. It may be zero where the constant is all zeros, as in pruned channels; stored
+A scale must be positive and finite. It may be zero if the constant is all zeros, as in pruned channels; stored
 weights may have negative scales, as NNCF writes them. There must be one scale, or as many as the axis is long. Zero
 points must have the dtype of the integers, be as many as the scales and within the range of the dtype, and be zero for
 32-bit integers. A weight must not be quantized twice with different 8-bit parameters, which loses precision: that is
