@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 from pathlib import Path
@@ -105,12 +106,43 @@ def test_the_newest_exporters_have_a_line_of_their_own() -> None:
     assert all((exporters / f"{family.replace('.', '/')}.py").exists() for family in newest.NEEDS)
 
 
-def test_an_exporter_that_cannot_be_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = subprocess.CalledProcessError(1, "pip", stderr="WARNING: w\nERROR: No matching distribution\nnotice")
-    monkeypatch.setattr(newest, "environment", mock.Mock(side_effect=error))
-    (model,) = newest.SUITE.models("newest.quark")
-    assert model.path is None
-    assert model.refusal.endswith("No matching distribution")
+REFUSED = [run.Model("newest.quark/int8", None, "KeyError: 'scale'")]
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        (subprocess.CalledProcessError(1, "pip", stderr="w\nERROR: No matching distribution\nnotice"), "No matching"),
+        (subprocess.CalledProcessError(1, "make", stderr="ModuleNotFoundError: No module 'quark'\n"), "No module"),
+        (subprocess.CalledProcessError(-11, "make", stderr=""), "SIGSEGV"),
+        ([REFUSED], "KeyError: 'scale'"),
+    ],
+    ids=["not installed", "not imported", "killed", "nothing exported"],
+)
+def test_a_family_that_cannot_be_made_is_named_and_fails_the_suite(
+    models: object, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest.Newest, "models", mock.Mock(side_effect=models))
+    suite = newest.Newest()
+    rows = [suite.judge(model) for model in suite.cases(argparse.Namespace(family=["newest.quark"]))]
+    (note,) = (note for note in suite.notes(rows) if note.startswith("not made: newest.quark: "))
+    assert why in note
+    wholly = [run.Row("model", Outcome("wholly"))]
+    assert suite.failed(wholly + rows)
+    assert not suite.failed(wholly)
+    assert suite.counts(wholly + rows) == suite.counts(wholly)
+
+
+def test_a_process_that_a_signal_ends_before_the_first_model_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho Fatal >&2; kill -SEGV $$")
+    python.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run.made("newest.quark", python)
+    assert error.value.stderr == "Fatal\n"
 
 
 def test_advice_is_followed_though_a_dimension_has_no_name(runtime: Runtime, tmp_path: Path) -> None:
