@@ -42,6 +42,7 @@ help:
 	@echo "     realsize       run more than 30 networks whole at real size, and compare each with ONNX Runtime"
 	@echo "     rehearsal      run the passes of the gpu target on all of these without a GPU, and list those at fault"
 	@echo "     third-party    convert more than 100 models that other exporters make, or that packages bring along"
+	@echo "     third-party-newest  the same and more, by the newest versions of the exporters, whatever these are today"
 	@echo "     ties           plant ties, chaos and low precision in forty models, and let check tell them from faults"
 	@echo "     witness-study  compare the verdicts by witnesses with those at real size"
 	@echo "     zoo            take many small PyTorch networks to MIGraphX, and compare each with PyTorch"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 import subprocess
 from pathlib import Path
 from unittest import mock
@@ -11,6 +13,8 @@ from unittest import mock
 import onnx
 import pytest
 
+from fixtures import ROOT
+from fixtures.suites import harness
 from fixtures.suites import third_party_newest as newest
 from fixtures.suites.harness import Suite
 from fixtures.suites.harness import run as run_suite
@@ -104,6 +108,16 @@ def test_the_newest_exporters_have_a_line_of_their_own() -> None:
     assert {*run.FAMILIES} - {*newest.NEEDS} == {"packaged"}  # of which it has all, as they are
     exporters = Path(run.__file__).parent / "exporters"
     assert all((exporters / f"{family.replace('.', '/')}.py").exists() for family in newest.NEEDS)
+
+
+def test_the_weekly_workflow_runs_the_suite_with_options_that_it_has() -> None:
+    text = (ROOT / ".github" / "workflows" / "newest.yml").read_text()
+    ((_, _, name, options),) = (shlex.split(command) for command in re.findall("run: (make suite .*)", text))
+    suite = harness.load(name.removeprefix("NAME="))
+    assert isinstance(suite, newest.Newest)
+    with pytest.raises(SystemExit) as exit:
+        harness.run(suite, [*options.removeprefix("ARGS=").split(), "--help"])
+    assert exit.value.code == 0
 
 
 REFUSED = [run.Model("newest.quark/int8", None, "KeyError: 'scale'")]
