@@ -46,10 +46,11 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             steps = np.arange(shape[-1] if shape else 1)
             wrap = _least(highs, size) if highs else len(steps)
             values = np.broadcast_to((steps % max(1, wrap)).reshape(shape[-1:]), shape)
-        case Mask():
+        case Mask(least):
             steps = np.arange(shape[-1] if shape else 1)
             entries = shape[:1] if len(shape) > 1 else ()
-            valid = _integers(bits, entries, 1, max(2, len(steps) + 1))
+            low = min(size(least), max(1, len(steps)))
+            valid = _integers(bits, entries, low, max(low, len(steps)) + 1)
             valid = valid.reshape(entries + (1,) * (len(shape) - len(entries)))
             values = np.broadcast_to(steps.reshape(shape[-1:]) < valid, shape)
         case Uniform(lowest, highest):

@@ -64,7 +64,9 @@ class Positions:
 
 @dataclass(frozen=True)
 class Mask:
-    """Ones, then zeros along the last axis; their number, at least one, is random for each entry of the first axis."""
+    """Ones, at least ``least``, then zeros along the last axis; their number is random for each entry of the first."""
+
+    least: Dim = 1
 
 
 @dataclass(frozen=True)
@@ -172,21 +174,33 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     if integer and "position" in name:
         return Positions(between.highs if between else ())
     if "mask" in name and not dtype.is_string():
-        return Mask()
+        return _mask_of(value, inputs)
     if between:
         return between
     if integer and any(isinstance(role, Mask) for role in evidence):
-        return Mask()
+        return _mask_of(value, inputs)
     ranges = [role for role in evidence if isinstance(role, Uniform)]
     if ranges and dtype.is_floating_point():
         return ranges[0]
     if integer and re.search(r"(^|_)len(gth)?s?($|_)", name) and len(dims_of(value) or ()) <= 1:
-        others = [dims for other in inputs if other is not value and len(dims := dims_of(other) or ()) >= 2]
-        return IntegerRange(1, ((others[0][1] if others else 1, 1),))
+        return IntegerRange(1, ((_tokens(value, inputs), 1),))
     compared = [number for role in evidence if isinstance(role, Choice) for number in role.numbers]
     if compared and all(dim == 1 for dim in dims_of(value) or ()):
         return Choice(tuple(dict.fromkeys((*compared, max(compared) + 1))))
     return Data()
+
+
+def _mask_of(value: ir.Value, inputs: Sequence[ir.Value]) -> Mask:
+    """Return the role of a mask; a GroupQueryAttention that takes the number of its ones counts the new tokens, too."""
+    sums = [use.node.outputs[0] for use in _uses(value) if (use.node.op_type, use.index) == ("ReduceSum", 0)]
+    counts = {(use.node.op_type, use.index) for total in sums for use in _uses(total)}
+    return Mask(_tokens(value, inputs)) if ("GroupQueryAttention", 5) in counts else Mask()
+
+
+def _tokens(value: ir.Value, inputs: Sequence[ir.Value]) -> Dim:
+    """Return the number of tokens, as the first other input with two axes or more has them; 1 without such an input."""
+    others = [dims for other in inputs if other is not value and len(dims := dims_of(other) or ()) >= 2]
+    return others[0][1] if others else 1
 
 
 @dataclass(frozen=True)

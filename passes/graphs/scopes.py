@@ -99,12 +99,16 @@ class Scope:
         return value.is_initializer() and (not value.is_graph_input() or self.model.ir_version < 4)
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """Return the tensor of a parameter or of a Constant node's output; None for all other values."""
+        """Return the tensor of a parameter or of a Constant node's output; None for all other values.
+
+        The constants of a proposal are in no graph yet.
+        """
         if value is None:
             return None
-        if self.is_parameter(value):
-            return value.const_value
         node = value.producer()
+        is_proposed = node is None and value.graph is None
+        if is_proposed or self.is_parameter(value):
+            return value.const_value
         return constant_of(node) if node is not None else None
 
     def shape(self, value: ir.Value | None) -> ir.Shape | None:

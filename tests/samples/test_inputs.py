@@ -11,8 +11,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from fixtures.models import grouped_query
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Kind
+from onnx_bridge.model import io
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import files, inputs
 from onnx_bridge.samples.inputs import TensorSpec
@@ -449,6 +451,14 @@ def test_dtypes_beyond_numpy_are_named_with_their_package() -> None:
 def test_roles_are_plain_data() -> None:
     found = inputs.specs(model("g (int64[2] mask, float[2] x) => (float[2] y) { y = Neg(x) }"))
     assert [each.role for each in found] == [Mask(), Data()]
+
+
+def test_a_mask_that_attention_counts(tmp_path: Path) -> None:
+    """It has a one for each new token, at least."""
+    made = io.load(grouped_query.build(tmp_path / "model.onnx"))
+    dims = {"sequence_length": 40, "total_sequence_length": 48}
+    masks = [sample["attention_mask"] for sample in inputs.generate(made, samples=20, dims=dims)]
+    assert {int(mask.sum()) >= 40 for mask in masks} == {True}
 
 
 @pytest.mark.parametrize(("opset", "lengths", "batch"), [(8, '"", ', "1, "), (9, "", "")])

@@ -1,7 +1,8 @@
 """Write com.microsoft's MoE and QMoE as products of all experts, weighted by the routing.
 
     p      = softmax(router)
-    w[t,e] = p[t,e], over their sum if normalized, if e is one of the k most probable experts of token t, else 0
+    w[t,e] = p[t,e], over their sum if normalized, if e is one of the k most probable experts of token t, else 0;
+             of equally probable ones, the last
     y[t]   = Σ w[t,e] · (act(x[t] · W1[e]ᵀ + b1[e]) · W2[e]ᵀ + b2[e])
 
 Experts whose weight is 0 are computed as well, since which they are is known only at run time. Packed weights of QMoE
@@ -69,11 +70,12 @@ def decompose_mixture_of_experts(node: ir.Node, edit: Edit) -> Replacement:
 def _route(a: Arithmetic, node: ir.Node, tokens: int, experts: int) -> ir.Value:
     """Return the weight of each expert for each token, (tokens, experts)."""
     k = node.attributes.get_int("k", 1)
-    probabilities = a("Softmax", a.cast(a.edit.input(node, 1)), axis=-1)
+    backwards = np.arange(experts)[::-1]  # the last of equal experts comes first
+    probabilities = a("Softmax", a("Gather", a.cast(a.edit.input(node, 1)), a.index(backwards), axis=1), axis=-1)
     best, places = a.edit.node("TopK", [probabilities, a.index([k])], {"axis": -1}, outputs=2).outputs
     if node.attributes.get_int("normalize_routing_weights", 0) or node.op_type == "QMoE":
         best = a("Div", best, a.reduce("Sum", best, [-1]))
-    is_chosen = a("Equal", a.reshape(places, [tokens, k, 1]), a.index(np.arange(experts)))
+    is_chosen = a("Equal", a.reshape(places, [tokens, k, 1]), a.index(backwards))
     return a.reduce("Sum", a("Where", is_chosen, a.reshape(best, [tokens, k, 1]), 0.0), [1], keepdims=False)
 
 

@@ -154,6 +154,18 @@ def test_contrib_operators_in_a_row(target: Target, device: Device) -> None:
     assert "QuickGelu" not in operators(source), reasons(result)
 
 
+def test_a_rule_within_a_rule_sees_its_constants(target: Target, device: Device) -> None:
+    """MoE takes the best experts of 40 rows by TopK, which is rewritten in turn if its k is constant."""
+    weights, bias = "float[4, 8, 8] w = {" + ", ".join(["0.5"] * 256) + "}", "float[4, 8] b = {"
+    text = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[40, 8] x, float[40, 4] r)'
+    text += f" => (float[40, 8] y) <{weights}, {bias}{', '.join(str(number / 8) for number in range(32))}}}>"
+    text += "{ y = com.microsoft.MoE<k = 2>(x, r, w, b, w, b) }"
+    source = ir.from_proto(onnx.parser.parse_model(text))
+    result = apply(source, target, device)
+    assert "MoE" not in operators(source)
+    assert any("rank-by-comparison" in rewrite.rules for rewrite in result.rewrites)
+
+
 def test_a_model_that_does_not_import_the_standard_operators(target: Target) -> None:
     text = (
         '<ir_version: 8, opset_import: ["ai.onnx.ml": 1]> g (float[2,3] x) => (float[2,3] y)'

@@ -54,6 +54,14 @@ def test_gates(limit: dict[str, float], device: Device) -> None:
     check(floats(fused=True), device=device, k=3, **fused, **limit)
 
 
+@pytest.mark.parametrize(("k", "rows"), [(1, T), (2, T), (2, 64)])
+def test_equally_probable_experts(k: int, rows: int, device: Device) -> None:
+    """ONNX Runtime takes the last ones; of many rows, MIGraphX's TopK is replaced."""
+    inputs = floats()
+    inputs["x"], inputs["router"] = random(rows, H), np.rint(random(rows, E, seed=1))
+    check(inputs, device=device, k=k, normalize_routing_weights=1)
+
+
 def test_one_expert_without_bias_in_three_dimensions(device: Device) -> None:
     check(floats(bias=False, rank=3), device=device, k=1)
 
