@@ -1,12 +1,13 @@
 """The search for the most work that runs in 8 bits at an accuracy that is held over a dataset (``quantize --min``).
 
-    everything in 8 bits ─► forecast: what gains nothing stays in float
-                         ─► noise of each product, in one run ─► products in the order of noise by work
-                         ─► `ranked_subset`: the fewest of them in float with which the accuracy holds
+    everything in 8 bits ─► noise of each product, in one run ─► the sets of products that leave least noise for their
+                            work ─► `cheapest`: the first of these in float, beside what gains nothing in 8 bits, with
+                            which the accuracy holds ─► its products in 8 bits again, one by one, if it still holds
 
 Each trial is a whole quantization without some nodes, whose metrics are measured on ONNX Runtime: what is found is what
 the quantizer makes again if these nodes are excluded. Its work in 8 bits is what MIGraphX is forecast to run so, in
-multiply-adds.
+multiply-adds. Noise adds up nearly, so that the search begins where its sum reaches what was asked for, and mostly ends
+after two more trials.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Generic, Protocol, TypeVar
 import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import clean
-from onnx_bridge.core.delta_debug import Asked, ranked_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.model.int8_forecast import forecast
+from onnx_bridge.quantization import frontier
 from onnx_bridge.quantization.prepare import Prepared
 from onnx_bridge.reference.comparison.scores import Score, Scores
 from onnx_bridge.reference.reference import Reference
@@ -37,6 +38,9 @@ from passes.graphs.int8_kernels import PRODUCTS
 from passes.operators import operators
 
 _FLOAT, _QUANTIZED = "float", "quantized"
+_NEAR = 0.02
+"""The share of the work for which no further trial is made."""
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -96,18 +100,23 @@ class Assignment(JsonRecord):
         return len(self.points)
 
 
-def share_in_8_bits(model: ir.Model) -> tuple[float, frozenset[str]]:
-    """Return the share of the multiply-adds that MIGraphX will run in 8 or 4 bits, and the names of their results."""
+def share_in_8_bits(model: ir.Model) -> tuple[float, Mapping[str, float]]:
+    """Return the share of the multiply-adds that MIGraphX will run in 8 or 4 bits, and that of each of their results.
+
+    Results are known by their names, and by those of the nodes that they stand for.
+    """
     cleaned = clean(model, pipeline="quantized").model
     nodes = {str(node.name): node for node in cleaned.graph.all_nodes()}
-    total, low, names = 0, 0, set()
-    for product in forecast(cleaned).products:
+    products = forecast(cleaned).products
+    total = sum(estimate(nodes[product.node]) for product in products) or 1
+    low = 0
+    shares: dict[str, float] = {}
+    for product in products:
         node = nodes[product.node]
-        total += estimate(node)
         if product.kernel != "float":
             low += estimate(node)
-            names |= {str(node.outputs[0].name), *lineage.origin(node)}
-    return low / total if total else 0.0, frozenset(names)
+            shares |= dict.fromkeys((str(node.outputs[0].name), *lineage.origin(node)), estimate(node) / total)
+    return low / total, shares
 
 
 class _Made(Protocol):
@@ -159,35 +168,62 @@ class Search(Generic[_M]):
             InputError: the float model itself, or no model that was tried, is as accurate as asked.
         """
         self._check_float()
-        low = share_in_8_bits(whole.model)[1]
-        if not low:
+        shares = share_in_8_bits(whole.model)[1]
+        if not shares:
             what = "nothing would run in 8 bits: `onnx-bridge convert` says why"
             raise InputError(what, where="--min", hint="choose another scheme")
         self.tell("measure the noise of each product")
         noise = self.noise(whole.model)
-        first, base = self._trial(excluded, whole), list(excluded)
-        ranks: dict[str, float] = {}
-        origins, names, idle = self.prepared.origins(), self.prepared.names, []
+        first = self._trial(excluded, whole)
+        costs: dict[str, float] = {}
+        noises: dict[str, float] = {}
+        origins, names, base = self.prepared.origins(), self.prepared.names, list(excluded)
         for node in self.prepared.graph.all_nodes():
             source = min(origins[str(node.name)])
             if source in excluded:
                 continue
             name, result = (names.original(str(item.name)) for item in (node, node.outputs[0]))
-            if name in low or result in low:
-                ranks[source] = noise.get(result, math.inf) / max(estimate(node), 1)
+            share = shares.get(name, shares.get(result))
+            if share is not None:
+                costs[source] = costs.get(source, 0.0) + share
+                noises[source] = noises.get(source, 0.0) + noise.get(result, math.inf)
             elif node.op_type in PRODUCTS or node.op_type not in operators("exact"):
-                idle.append(source)
-        if idle and self.runs > 1:  # what gains nothing in 8 bits only costs accuracy
-            without = self._trial([*base, *idle])
-            if without.failure is None and without.share >= first.share and without.missing <= first.missing:
-                base += idle
-        ranked = sorted(ranks, key=ranks.__getitem__, reverse=True)
-        left = self.runs - len(self.points) + 1  # the first question is answered already
-        ranked_subset(ranked, Asked(lambda nodes: self._trial([*base, *nodes]).passed, left))
+                base.append(source)  # what gains nothing in 8 bits only costs accuracy
+
+        def holds(products: Sequence[str]) -> bool:
+            point = self._trial([*base, *products])
+            expected = first.share - sum(costs[name] for name in products)
+            if point.failure is not None or point.share < expected - _ROUNDING:  # it did gain something
+                base[:] = excluded
+                point = self._trial([*base, *products])
+            return point.passed
+
+        if first.passed:
+            holds(())
+        else:
+            points = frontier.frontier(costs, noises)
+            frontier.cheapest(points, lambda point: holds(point.products), self._target(), _NEAR)
+            self._put_back(costs, holds)
         if self.best is None:
             raise self._failure()
         chosen, model = self.best
         return Assignment(tuple(self.points.values()), chosen, noise, self._exclude(chosen.excluded)), model
+
+    def _put_back(self, costs: Mapping[str, float], holds: Callable[[Sequence[str]], bool]) -> None:
+        """Quantize each product of the best point again that is worth it, unless more in float has failed."""
+        if self.best is None:
+            return
+        kept = [name for name in self.best[0].excluded if name in costs]
+        for name in sorted(kept, key=costs.__getitem__, reverse=True):
+            fewer = [other for other in kept if other != name]
+            failed = any(not point.passed and set(fewer) <= nodes for nodes, point in self.points.items())
+            if costs[name] > _NEAR and not failed and holds(fewer):
+                kept = fewer
+
+    def _target(self) -> float | None:
+        """Return the noise, relative to the signal, at which the accuracy is reached; None if no metric tells it."""
+        levels = {"sqnr": lambda least: 10 ** (-least / 10), "cosine": lambda least: 2 * (1 - least)}
+        return min((levels[name](least) for name, least in self.least.items() if name in levels), default=None)
 
     def _exclude(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return nodes as the user excludes them: operators, if all of their nodes are among them, and nodes."""
@@ -215,6 +251,8 @@ class Search(Generic[_M]):
         key = frozenset(excluded)
         if key in self.points:
             return self.points[key]
+        if len(self.points) >= self.runs:
+            return Point(tuple(excluded), failure="no run is left")
         self.tell(f"trial {len(self.points) + 1} of at most {self.runs}: {len(key)} nodes in float")
         try:
             made = made or self.attempt(excluded)

@@ -83,4 +83,4 @@ def test_a_spread_network_needs_two_layers_in_float(tmp_path: Path) -> None:
     row = suite.compare(suite.NETWORKS[4], tmp_path, exhaustive=False)
     assert row.whole < suite.NETWORKS[4].least <= row.reached
     assert row.share > 0.8
-    assert row.runs <= 6
+    assert row.runs <= 4  # a fifth of the 24 of the exhaustive search
