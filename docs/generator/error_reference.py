@@ -13,8 +13,9 @@ _HEAD = """# Errors and exit codes
 
 An error is one line on standard error: where, what is wrong, and in brackets what to do. With `--json` it is the one
 document on standard output, `{"error": {"kind", "what", "where", "hint", "page", "exit_code"}}`, whose `kind` is a
-class below. `--debug` adds a traceback. Where a page of the documentation explains an error, the line ends with
-`` see `onnx-bridge docs …` ``, which shows it; in JSON, and as a field of the error, it is `page`.
+class below. `--debug` adds a traceback. If the same command with other options helps, a second line is that command;
+else, if a page of the documentation explains an error, the line ends with `` see `onnx-bridge docs …` ``, which shows
+it; in JSON, and as a field of the error, it is `page`.
 
 | exit code | meaning |
 | --- | --- |

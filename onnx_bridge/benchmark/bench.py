@@ -79,6 +79,9 @@ def _run(model: Model, request: BenchRequest, tell: Progress) -> BenchResult:
         if subject.bundle is not None and (request.batches or request.precisions != ("fp32",)):
             what = "a bundle has the batch size and the precision that it was made with"
             raise InputError(what, where=str(subject.bundle.path), hint="bench the model instead")
+        if subject.bundle is not None and subject.bundle.manifest.decoder is not None:
+            hint = "`onnx-bridge generate` says how long tokens take; or bench the model"
+            raise InputError("a decoder is called token by token", where=str(subject.bundle.path), hint=hint)
         if subject.bundle is not None:
             names = ("pipeline", "dims", "target", "keep_fp32", "options")
             require_own_settings(subject.bundle.manifest, request.conversion, subject.bundle.path, *names)

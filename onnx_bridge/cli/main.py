@@ -14,8 +14,10 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -264,9 +266,15 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
         with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
     with contextlib.suppress(OSError):
-        more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page else ""
-        print(f"onnx-bridge: {error}{more}", file=sys.stderr)
-        if options := getattr(error, "options", ()):
+        options = getattr(error, "options", ())
+        more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page and not options else ""
+        text = f"onnx-bridge: {error}{more}"
+        if sys.stderr.isatty():  # which would cut words
+            width = shutil.get_terminal_size().columns
+            wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+            text = "\n".join(map(wrapper.fill, text.splitlines()))
+        print(text, file=sys.stderr)
+        if options:
             print(f"type: {shlex.join(['onnx-bridge', *sys.argv[1:], *options])}", file=sys.stderr)
     _leave(code)
 

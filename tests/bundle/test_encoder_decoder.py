@@ -282,6 +282,11 @@ class TestRefused:
                 onnx_bridge.generate(tmp_path / "out", **options)
 
 
+def test_no_decoder_is_benched_as_a_call(converted: tuple[Path, Bundle]) -> None:
+    with pytest.raises(InputError, match="decoder"):
+        onnx_bridge.bench(converted[1].path)
+
+
 def test_command_line(runtime: Runtime, converted: tuple[Path, Bundle], capsys: Any, monkeypatch: Any) -> None:
     path, bundle = converted
     source, expected = by_reference(path, bundle, 4, [model.START, 6], 5)

@@ -31,6 +31,9 @@ LONG = "a_name_that_is_longer_than_any_column_of_a_table_of_eighty_columns_shoul
 MODEL = f"""<ir_version: 8, opset_import: ["": 18]> g (float[batch, 3, 8, 8] {LONG}) => (float[batch, 3, 16, 16] y) {{
     {LONG}_2 = Mish ({LONG}) y = Resize <mode = "nearest"> ({LONG}_2, , scales)
 }}"""
+OPEN = """<ir_version: 8, opset_import: ["": 18]> g (float[batch, sequence, 8] x) => (float[batch, sequence, 8] y) {
+    y = Relu (x)
+}"""
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -43,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def on_a_terminal(arguments: list[object], folder: Path, stream: str = "stdout") -> str:
+def on_a_terminal(arguments: list[object], folder: Path, stream: str = "stdout", code: int = 0) -> str:
     """Return what a command prints on a stream that is a terminal of eighty columns; the other one is none."""
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
     here, there = pty.openpty()
@@ -60,7 +63,7 @@ def on_a_terminal(arguments: list[object], folder: Path, stream: str = "stdout")
     with contextlib.suppress(OSError), os.fdopen(here, "rb", buffering=0) as screen:  # an error is its end on Linux
         while data := screen.read(1 << 16):
             found += data
-    assert process.wait() == 0, found
+    assert process.wait() == code, found
     return found.decode().replace("\r\n", "\n")
 
 
@@ -90,6 +93,27 @@ def test_eighty_columns(model: Path, tmp_path: Path, verb: list[str]) -> None:
     printed = on_a_terminal([str(model) if each == "MODEL" else each for each in verb], tmp_path)
     assert "\x1b[" in printed, "colours"
     assert too_long(lines(printed)) == []
+
+
+def test_verdicts_have_colours_and_words(runtime: Runtime, model: Path, tmp_path: Path) -> None:
+    command = ["doctor", model, "--dim", "batch=2"]
+    assert re.search(r"\x1b\[31m *rejected", on_a_terminal(command, tmp_path))
+    plain = subprocess.run(
+        [sys.executable, "-m", "onnx_bridge", *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "rejected" in plain.stdout
+    assert "\x1b" not in plain.stdout
+
+
+def test_an_error_breaks_no_word_and_gives_one_advice(model: Path, tmp_path: Path) -> None:
+    open_sizes = tmp_path / "open.onnx"
+    onnx.save(parser.parse_model(OPEN), open_sizes)
+    said = lines(on_a_terminal(["run", open_sizes], tmp_path, "stderr", code=2))
+    *message, advice = said[next(n for n, line in enumerate(said) if "onnx-bridge: " in line) :]
+    assert too_long(message) == []
+    assert advice.startswith("type: onnx-bridge run ")
+    assert "onnx-bridge docs" not in " ".join(message)
+    assert {"sequence=128", "reference"} <= {*re.split(r"[\s,;()]+", " ".join(message))}
 
 
 @pytest.mark.parametrize("verb", [[], ["convert"], ["runtime"], ["runtime", "list"]])

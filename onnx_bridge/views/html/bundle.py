@@ -48,7 +48,8 @@ def _facts(manifest: Manifest) -> dict[str, str]:
 
 
 def _share(partition: PartitionInfo) -> Share:
-    return Share(f"nodes on {partition.runs_on}", partition.nodes, GOOD if partition.program else WARN)
+    name = f"node{'s' * (partition.nodes != 1)} on {partition.runs_on}"
+    return Share(name, partition.nodes, GOOD if partition.program else WARN)
 
 
 def _tensors(manifest: Manifest) -> Table:
@@ -56,7 +57,7 @@ def _tensors(manifest: Manifest) -> Table:
         sizes = " × ".join("?" if size is None else str(size) for size in tensor.shape or ()) or "scalar"
         return Row.of(side, tensor.name, tensor.dtype, sizes if tensor.shape is not None else "?")
 
-    columns = (Column(""), Column("name", "name"), Column("dtype", "code"), Column("shape"))
+    columns = (Column("kind"), Column("name", "name"), Column("dtype", "code"), Column("shape"))
     rows = [row("input", value) for value in manifest.inputs] + [row("output", output) for output in manifest.outputs]
     return Table("tensors", "Inputs and outputs", columns, rows)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 WIDTH = 1200
-LEFT, RIGHT, TOP, BOTTOM = 12, 12, 10, 44
+LEFT, RIGHT, TOP, BOTTOM = 12, 12, 10, 54
 _BAND, _BAR = 58, 30
 """Heights of a band with its name, and of its tallest bar."""
 _BINS = 60

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PLOTTED = 400
 """The most tensors that can be plotted; each takes about 4 KB."""
+_ORDER = {BAD: 0, WARN: 1}
+"""The colours of the layers that are listed first."""
 _LISTED = 200
 """The most lines that unfold under one title."""
 
@@ -70,7 +72,7 @@ def page_of(report: CheckReport, *, evidence: Evidence | None = None, bisection:
     return Page(
         kind="parity",
         model=report.model,
-        passed=report.passed,
+        passed=None if report.not_determined else report.passed,
         headline=headline,
         sentences=sentences,
         facts=facts_of({"model": report.model, **facts}),
@@ -104,10 +106,10 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
     columns = (
         Column("output", "name"),
         Column("leg", "text", "what was compared with the reference"),
-        Column("sample", "number"),
+        Column("sample", "text"),
         Column("verdict", "verdict"),
-        *(Column(label, "number", hint) for _, label, hint in _FIGURES),
         Column("why", "text"),
+        *(Column(label, "number", hint) for _, label, hint in _FIGURES),
         Column("type", "code"),
         Column("tolerance", "code", "absolute + relative part"),
     )
@@ -126,12 +128,12 @@ def _outputs(report: CheckReport, evidence: Evidence, sketches: _Histograms) -> 
         why = "; ".join(filter(None, (output.reason, output.undetermined)))
         limit, colour = output.tolerance, BAD if output.differs else "" if output.passed else WARN
         tolerance = "" if limit is None else f"{limit.atol:.3g} + {limit.rtol:.3g}·|x|"
-        values = (output.name, leg.name, sample, _verdict(output), *figures, why)
+        values = (output.name, leg.name, sample, _verdict(output), why, *figures)
         about = (f"{output.dtype}{list(output.shape)}", tolerance)
         rows.append(Row.of(*values, *about, choice=output.verdict, tensor=key, colour=colour))
     for leg in report.legs:
         if leg.error is not None:
-            values = ("(the run)", leg.name, None, cell("failed", BAD), *[None] * len(_FIGURES), leg.error, None, None)
+            values = ("(the run)", leg.name, None, cell("failed", BAD), leg.error, *[None] * (len(_FIGURES) + 2))
             rows.insert(0, Row.of(*values, choice="differs", colour=BAD))
     note = "Each against the original on ONNX Runtime with all optimizations off."
     return Table("outputs", "Outputs", columns, rows, note)
@@ -162,31 +164,33 @@ def _layers(layers: LayerReport, drawn: Mapping[str, Sketch], sketches: _Histogr
         Column("operator", "code"),
         Column("verdict", "verdict"),
         Column("local", "number", "MIGraphX fed with the values of the reference: the error of the node itself"),
-        Column("local × tol", "number", "the local error as a multiple of the tolerance"),
+        Column("of tolerance", "number", "the local error as a multiple of the tolerance"),
         Column("accumulated", "number", "MIGraphX from the model's inputs, against the cleaned model"),
-        Column("accumulated × tol", "number", "the accumulated error as a multiple of the tolerance"),
+        Column("of tolerance", "number", "the accumulated error as a multiple of the tolerance"),
         Column("cleaning", "number", "the cleaned model against the original, both on ONNX Runtime"),
         Column("why", "text"),
-        Column("made by", "text", "the pass that created the node, and from which nodes"),
         Column("module", "text", "the PyTorch module that it comes from"),
         Column("runs on", "text"),
-        Column("tensor", "name"),
+        Column("details", "text", "the tensor, and the pass that created the node, from which nodes"),
     )
     for row in sorted(layers.rows, key=lambda row: (row.passed, -row.severity)):  # the largest errors get a plot first
         sketches.add(_title(row), drawn.get(row.tensor))
     rows = []
     for index, (row, (name, colour)) in enumerate(zip(layers.rows, layer_roles(layers), strict=True)):
-        origin = f"{', '.join(row.by)} from {', '.join(row.origins)}" if row.by else ""
+        details = [f"tensor {row.tensor}"]
+        details += [f"made by {', '.join(row.by)} from {', '.join(row.origins)}"] if row.by else []
         reasons = [error.reason for error in (row.local, row.accumulated, row.cleaning) if error and error.reason]
         errors = (*_error(row.local), *_error(row.accumulated), _error(row.cleaning)[0])
         why = "; ".join(filter(None, (*dict.fromkeys(reasons), row.reason)))
         values = (index, row.node, row.operator, cell(name, colour), *errors, why)
-        about = (origin, row.module, row.runs_on, row.tensor)
+        about = (row.module, row.runs_on, unfolding(details, "more"))
         shown = colour if colour in (BAD, WARN) else ""
         rows.append(Row.of(*values, *about, choice=name, tensor=sketches.find(_title(row)), colour=shown))
-    rows.sort(key=lambda row: [BAD, WARN].index(row.colour) if row.colour in (BAD, WARN) else 2)
+    order = sorted(
+        range(len(rows)), key=lambda index: (_ORDER.get(rows[index].colour, 2), -layers.rows[index].severity)
+    )
     note = f"Sample {layers.sample}. A node with a small local and a large accumulated error propagates an error."
-    return Table("layers", "Layers", columns, rows, note)
+    return Table("layers", "Layers", columns, [rows[index] for index in order], note)
 
 
 def _title(row: Layer) -> str:

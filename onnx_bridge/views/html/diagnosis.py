@@ -13,6 +13,8 @@ _COLOURS = {
     PlannedAction.REMOVED: PLAIN,
     PlannedAction.HOST: WARN,
 }
+_RANK = {PlannedAction.HOST: 2, PlannedAction.REWRITTEN: 1}
+"""The actions on obstacles, which are listed first."""
 
 
 def page_of(diagnosis: Diagnosis) -> Page:
@@ -33,10 +35,11 @@ def page_of(diagnosis: Diagnosis) -> Page:
         Column("verdict", "verdict", "the verdict on the node once the model is clean"),
         Column("proof", "text", "what the verdict on its numbers rests on"),
         Column("planned action", "text"),
-        Column("by", "text", "the passes that rewrite it, or why it runs on the host"),
-        Column("reason", "text"),
+        Column("by", "text", "the passes that rewrite it"),
+        Column("reason", "text", "what MIGraphX says, or why it runs on the host"),
     )
-    rows = [_finding(index, node) for index, node in enumerate(diagnosis.nodes)]
+    order = sorted(enumerate(diagnosis.nodes), key=lambda item: (item[1].passed, -_RANK.get(item[1].action, 0)))
+    rows = [_finding(index, node) for index, node in order]
     headline = "Everything will run" if diagnosis.passed else "It will not run"
     return Page(
         kind="doctor",
@@ -50,7 +53,8 @@ def page_of(diagnosis: Diagnosis) -> Page:
         shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals.items()],
         partitions=[
             Share(
-                f"{'ONNX Runtime' if partition['side'] == 'host' else 'MIGraphX'}: {partition['nodes']} nodes",
+                f"{'ONNX Runtime' if partition['side'] == 'host' else 'MIGraphX'}: {partition['nodes']} "
+                f"node{'s' * (partition['nodes'] != 1)}",
                 partition["nodes"],
                 WARN if partition["side"] == "host" else GOOD,
             )
@@ -64,5 +68,7 @@ def _finding(index: int, node: NodeDiagnosis) -> Row:
     unproven = node.proof is Proof.NONE
     proof = cell(node.proof.value, WARN if node.verdict == "ok" and unproven else "")
     action = cell(node.action, WARN if node.action is PlannedAction.HOST else "")
+    host = node.action is PlannedAction.HOST
+    by, reason = ("", node.by or node.reason) if host else (node.by, node.reason)
     about = (index, node.name, node.operator, node.module)
-    return Row.of(*about, cell(node.verdict, verdict), proof, action, node.by, node.reason, choice=node.action)
+    return Row.of(*about, cell(node.verdict, verdict), proof, action, by, reason, choice=node.action)

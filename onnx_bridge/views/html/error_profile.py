@@ -35,11 +35,8 @@ class Series:
     name: str
     colour: str
     points: tuple[Point, ...]
-
-    @property
-    def line(self) -> str:
-        """The points, as an SVG polyline takes them."""
-        return " ".join(f"{point.x},{point.y}" for point in self.points)
+    lines: tuple[str, ...]
+    """The points of nodes that follow each other, as an SVG polyline takes them."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +76,17 @@ class ErrorProfile:
 
         series = []
         for name, colour, errors in kinds:
-            points = [
-                Point(
-                    round(LEFT + 8 + (width - LEFT - 16) * index / max(1, count - 1), 1),
-                    height(_power(point.error)),
-                    f"{point.title}\n{name}: {point.error:.3g} of the tolerance",
-                    point.bad,
-                    point.tensor,
-                )
-                for index, point in enumerate(errors)
-                if point.error is not None
-            ]
+            points, runs = [], [""]
+            for index, point in enumerate(errors):
+                if point.error is None:
+                    runs.append("")
+                    continue
+                x = round(LEFT + 8 + (width - LEFT - 16) * index / max(1, count - 1), 1)
+                hint = f"{point.title}\n{name}: {point.error:.3g} of the tolerance"
+                points.append(Point(x, y := height(_power(point.error)), hint, point.bad, point.tensor))
+                runs[-1] += f"{x},{y} "
             if points:
-                series.append(Series(name, colour, tuple(points)))
+                series.append(Series(name, colour, tuple(points), tuple(filter(None, runs))))
         step = max(1, (high - low) // 7)
         marks = sorted({*range(low, high + 1, step), 0})
         ticks = tuple((height(power), "tolerance" if power == 0 else _label(power, low)) for power in marks)

@@ -6,8 +6,10 @@ to load anything.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,9 +26,14 @@ from onnx_bridge.views.html.neighbourhood import Drawing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 _MOST_ROWS = 1000
 """The rows of a table that are shown before the reader asks for more: laying out tens of thousands takes long."""
+
+_FEW = 4
+"""From so many rows on, a column that is alike in all of them is said once."""
+_SEPARATORS = re.compile(r"[/._:,;=]+(?=[^\W\d])")
 
 
 @dataclass(frozen=True)
@@ -96,10 +103,18 @@ class Table:
     place: str = "first"
 
     def trimmed(self) -> Table:
-        """Return the table without its empty columns."""
-        kept = [index for index in range(len(self.columns)) if any(row.cells[index].text for row in self.rows)]
+        """Return the table without its empty columns; its note says what is alike in all of many rows."""
+        cells = [[row.cells[index] for row in self.rows] for index in range(len(self.columns))]
+        kept, alike = [], []
+        for index, column in enumerate(self.columns):
+            texts = {cell.text for cell in cells[index]}
+            if len(texts) == 1 and len(self.rows) >= _FEW and column.kind in ("text", "code") and any(texts):
+                alike.append(f"{column.label} {texts.pop()}")
+            elif any(texts):
+                kept.append(index)
         rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
-        return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
+        note = " ".join(filter(None, (self.note, f"In all rows: {', '.join(alike)}." if alike else "")))
+        return replace(self, columns=[self.columns[index] for index in kept], rows=rows, note=note)
 
     @property
     def choices(self) -> list[str]:
@@ -133,7 +148,7 @@ class Page:
 
     Attributes:
         kind: the kind of the report ("parity", "doctor", "benchmark").
-        passed: whether the result is positive.
+        passed: whether the result is positive; None if it is not determined.
         headline: the verdict, in a few words.
         sentences: the verdict, in full.
         facts: versions and settings, by name.
@@ -147,7 +162,7 @@ class Page:
 
     kind: str
     model: str
-    passed: bool
+    passed: bool | None
     headline: str
     sentences: Sequence[str]
     facts: Sequence[tuple[str, str]] = ()
@@ -228,9 +243,20 @@ def unfolding(lines: Iterable[str], title: str) -> Cell:
 def _environment() -> Environment:
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Return a name that may be broken behind its separators."""
+    from markupsafe import Markup, escape
+
+    ends = [match.end() for match in _SEPARATORS.finditer(text)]
+    parts = (escape(text[begin:end]) for begin, end in itertools.pairwise([0, *ends, len(text)]))
+    return Markup("<wbr>").join(parts)
 
 
 def _text(name: str) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from rich.console import Group, RenderableType
 
 from onnx_bridge.batch.outcome import Outcome
-from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, sizes_text
+from onnx_bridge.views.terminal.tables import counted, judged, notes_of, plain_table, sizes_text
 from onnx_bridge.views.terminal.view import view
 
 _MOST = 4
@@ -25,7 +25,8 @@ def _outcome(outcome: Outcome, verbose: bool) -> RenderableType:
         why = job.reason or job.check or "; ".join(job.notes)
         level = job.proof.level.value if job.proof else "–"
         sizes = [sizes_text(job.chosen) or "–"] if chosen else []
-        table.add_row(job.name, f"{job.status}{stage}", level, *sizes, why, str(job.log or "–"))
+        status = judged(f"{job.status}{stage}", not job.failed)
+        table.add_row(job.name, status, level, *sizes, why, str(job.log or "–"))
     summary = ", ".join(f"{count} {status}" for status, count in outcome.counts.items())
     if outcome.counts["skipped"]:
         summary += " (failed in an earlier run; --retry tries again)"

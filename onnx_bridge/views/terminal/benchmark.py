@@ -9,19 +9,21 @@ from onnx_bridge.views.terminal.tables import plain_table
 from onnx_bridge.views.terminal.view import view
 
 _NUMBERS = ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s", "MiB")
+_IN_FULL = ("p90", "min", "mean ± std")
+"""Those that are shown in full only: the others fit into eighty columns."""
 _SLOWEST = 10
 """The number of operators that are shown."""
 
 
 @view.register
 def _bench(bench: BenchResult, verbose: bool) -> RenderableType:
-    """Return a table of the rows, and sentences."""
-    table = plain_table("engine", *_NUMBERS, numbers=_NUMBERS)
+    """Return a table of the rows, with all figures if ``verbose``, and sentences."""
+    shown = [name for name in _NUMBERS if verbose or name not in _IN_FULL]
+    table = plain_table("engine", *shown, numbers=shown)
     ratios = bench.ratios()
     for row in bench.rows:
         summary = row.summary
-        table.add_row(
-            row.name,
+        figures = (
             *(f"{1e3 * time:.3g}" for time in (summary.p50, summary.p90, summary.p99, summary.min)),
             f"{1e3 * summary.mean:.3g} ± {1e3 * summary.std:.2g}",
             f"{row.throughput:.4g}",
@@ -30,6 +32,8 @@ def _bench(bench: BenchResult, verbose: bool) -> RenderableType:
             f"{row.first:.3f}",
             f"{row.memory / 2**20:.0f}",
         )
+        values = dict(zip(_NUMBERS, figures, strict=True))
+        table.add_row(row.name, *(values[name] for name in shown))
     caveat = [bench.caveat] if bench.caveat else []
     return Group(*caveat, table, *(_operators(row) for row in bench.rows if row.operators), *bench.sentences())
 

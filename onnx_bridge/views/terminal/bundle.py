@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +20,17 @@ from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
 from onnx_bridge.core.values import Kind, dtype_name
-from onnx_bridge.views.terminal.tables import facts_table, notes_of, pass_table, plain_table, sizes_text, unbroken
+from onnx_bridge.views.terminal.tables import (
+    facts_table,
+    judged,
+    notes_of,
+    pass_table,
+    plain_table,
+    sizes_text,
+    unbroken,
+)
 from onnx_bridge.views.terminal.view import view
+from passes.rewriting.base import Proof
 
 
 @view.register
@@ -29,7 +38,7 @@ def _model(model: ModelView, verbose: bool) -> RenderableType:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
     size = _size(sum(model.parameter_bytes.values()))
     widths = ", ".join(f"{_size(count)} {dtype}" for dtype, count in model.parameter_bytes.items())
-    facts: dict[str, RenderableType] = {
+    facts: dict[str, str | Text | Sequence[str]] = {
         "file": model.path or "(in memory)",
         "opsets": f"{opsets} (IR version {model.ir_version})",
         "producer": model.producer or "unknown",
@@ -38,7 +47,7 @@ def _model(model: ModelView, verbose: bool) -> RenderableType:
         "operators": ", ".join(f"{name} {count}" for name, count in model.operators.items()),
         "quantization": ", ".join(f"{name} {count}" for name, count in model.quantization.items()) or "none",
     }
-    facts |= {"on a GPU, as it is": _forecast(model.forecast)} if model.forecast else {}
+    facts |= {"on a GPU, as it is": list(_forecast(model.forecast))} if model.forecast else {}
     facts |= {"functions": ", ".join(model.functions)} if model.functions else {}
     return Group(facts_table(facts), _tensors(model.inputs, model.outputs))
 
@@ -51,26 +60,27 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
     kept = ", and nothing has changed since (--fresh makes it anew)" if bundle.is_kept else ""
     passes = [step for program in manifest.programs for step in program.passes]
     rewrites = sum(step["rewrites"] for step in passes)
-    forecasts = [_forecast(program.forecast) for program in manifest.programs if program.forecast]
+    forecasts = [line for program in manifest.programs if program.forecast for line in _forecast(program.forecast)]
     programs = [
         f"{path} ({_size(info.bytes)})"
         for program in bundle.programs
         for path, info in zip(program.files, program.info.programs, strict=True)
     ]
-    facts: dict[str, RenderableType] = {
-        "program": Group(*programs or ["none"]),
+    proven = None if manifest.proof.level is Proof.NONE else True
+    facts: dict[str, str | Text | Sequence[str]] = {
+        "program": programs or "none",
         "model": str(bundle.model_path or "not kept"),
         "source": manifest.source["path"] or "(in memory)",
         "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
         "passes": f"{len(passes)}, with {rewrites} rewrites",
         "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
-        manifest.proof.label: manifest.proof.line,
+        manifest.proof.label: judged(manifest.proof.line, proven),
         "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}{kept}",
     }
     facts |= {"partitions": manifest.partition_line} if manifest.partition_line else {}
-    facts |= {"decoder": Group(*_decoder(manifest.decoder))} if manifest.decoder else {}
-    facts |= {"on a GPU": Group(*forecasts)} if forecasts else {}
-    facts |= {"note": Group(*manifest.notes)} if manifest.notes else {}
+    facts |= {"decoder": _decoder(manifest.decoder)} if manifest.decoder else {}
+    facts |= {"on a GPU": forecasts} if forecasts else {}
+    facts |= {"note": manifest.notes} if manifest.notes else {}
     table = ["", pass_table(passes)] if verbose else []
     tensors = _tensors(_described(manifest.inputs), _described(manifest.outputs), manifest.chosen)
     return Group(facts_table(facts), tensors, *table)
@@ -111,14 +121,14 @@ def _tensors(
     return table
 
 
-def _forecast(forecast: Mapping[str, Any]) -> RenderableType:
-    """Return the kernels, and why quantized products run in float: each reason with the number of products."""
+def _forecast(forecast: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the kernels, and why quantized products run in float: each reason with the number of products."""
     products = forecast["products"]
     in_float = [product for product in products if product["quantized"] and product["kernel"] == "float"]
     reasons = Counter(product["condition"] for product in in_float)
-    lines = [f"in float: {count} for {condition}" for condition, count in reasons.most_common()]
-    lines += [f"wrong: {product['node']}: {product['wrong']}" for product in products if product["wrong"]]
-    return Group(forecast["summary"], *lines)
+    yield forecast["summary"]
+    yield from (f"in float: {count} for {condition}" for condition, count in reasons.most_common())
+    yield from (f"wrong: {product['node']}: {product['wrong']}" for product in products if product["wrong"])
 
 
 def _size(count: float) -> str:
@@ -156,7 +166,7 @@ def _packed(packed: Packed, verbose: bool) -> RenderableType:
 def _verification(verification: Verification, verbose: bool) -> RenderableType:
     lines = [f"bundle: {verification.path}", *([f"made: {verification.made}"] if verification.made else [])]
     lines += [f"damaged: {name}: {what}" for name, what in verification.problems.items()]
-    return Group(*lines, *notes_of(verification.notes), verification.summary)
+    return Group(*lines, *notes_of(verification.notes), judged(verification.summary, verification.passed))
 
 
 @view.register

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.diagnosis.explain import Catalogue, Explanation
-from onnx_bridge.views.terminal.tables import notes_of, plain_table
+from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table
 from onnx_bridge.views.terminal.view import view
 
 
@@ -58,14 +58,15 @@ def _by_operator(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
         actions = Counter(_action(node, node.action is PlannedAction.REWRITTEN) for node in group)
         proofs = Counter(node.proof.value for node in group)
         message = next((node.reason for node in group if node.message), "")
-        table.add_row(operator, str(len(group)), counted(verdicts), counted(proofs), counted(actions), message)
+        verdict = judged(counted(verdicts), all(node.passed for node in group))
+        table.add_row(operator, str(len(group)), verdict, counted(proofs), counted(actions), message)
     return table
 
 
 def _by_node(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
     table = plain_table("node", "operator", "module", "verdict", "proof", "planned action", "reason")
     for node in nodes:
-        cells = node.verdict, node.proof.value, _action(node, bool(node.by)), node.reason
+        cells = judged(node.verdict, node.passed), node.proof.value, _action(node, bool(node.by)), node.reason
         table.add_row(node.name, node.operator, node.module, *cells)
     return table
 

@@ -16,7 +16,7 @@ from onnx_bridge.parity.reduce.reduce import Reduction
 from onnx_bridge.parity.reduce.reproduction import FILES
 from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.reference.comparison.compare import OutputComparison
-from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, versions_line
+from onnx_bridge.views.terminal.tables import counted, judged, notes_of, plain_table, versions_line
 from onnx_bridge.views.terminal.view import view
 
 _MOST_DIFFERENCES = 20
@@ -30,7 +30,7 @@ _MOST_LAYERS, _EXAMPLES = 60, 10
 def _check(report: CheckReport, verbose: bool) -> RenderableType:
     """Return a table of the outputs, each with its worst sample, then every difference and a sentence."""
     numbers = ("max error", "moves", "cosine", "SQNR dB")
-    table = plain_table("leg", "output", "type", *numbers, "", numbers=numbers)
+    table = plain_table("leg", "output", "type", *numbers, "", numbers=numbers, last=["type"])
     for leg in report.legs:
         for index, output in enumerate(_worst_samples(leg)):
             figures = zip((output.max_abs, output.moves, output.cosine, output.sqnr_db), _DIGITS, strict=True)
@@ -78,8 +78,8 @@ def _verdict(output: OutputComparison) -> Text:
         more.append(f"{output.same:.2%} the same")
     if output.top1 is not None and output.top1 < 1:
         more.append(f"top-1 {output.top1:.1%}, top-5 {output.top5:.1%}")
-    style = "red" if output.differs else "yellow" if more or not output.passed else "green"
-    return Text(output.verdict + (f" ({', '.join(more)})" if more else ""), style=style)
+    good = False if output.differs else None if more or not output.passed else True
+    return judged(output.verdict + (f" ({', '.join(more)})" if more else ""), good)
 
 
 @view.register

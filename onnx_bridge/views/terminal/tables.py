@@ -18,7 +18,7 @@ from rich.text import Text
 
 from passes.core.text import printable
 
-_PARTS = re.compile(r"\s*[^\s/._:,;=]+[/._:,;=]*|\s*[/._:,;=]+|\s+")
+_PARTS = re.compile(r"\s*(?:[^\s/._:,;=]|(?<=\d)[.,](?=\d))+[/._:,;=]*|\s*[/._:,;=]+|\s+")
 """The parts of a text between which a line may end."""
 
 
@@ -79,12 +79,16 @@ class _Breakable:
 class PlainTable(Table):
     """A table without lines. If it is too wide, the widest columns are broken (`_Breakable`), those of numbers are not.
 
+    Those in ``last`` are broken if breaking the others is not enough.
+
     If even so words would be cut, each row is a paragraph, with a line for each cell.
     """
 
-    def __init__(self, *headings: str, numbers: Collection[str] = (), **options: Any) -> None:
+    def __init__(
+        self, *headings: str, numbers: Collection[str] = (), last: Collection[str] = (), **options: Any
+    ) -> None:
         super().__init__(box=None, pad_edge=False, padding=(0, 2, 0, 0), **options)
-        self._numbers, self._headings = numbers, headings
+        self._numbers, self._last, self._headings = numbers, last, headings
         self._shown: list[list[_Breakable]] = []
         for heading in headings:
             self.add_column(_Breakable(heading), justify="right" if heading in numbers else "left")
@@ -106,15 +110,17 @@ class PlainTable(Table):
             return
         while sum(widths) > room:
             wide = [index for index, width in enumerate(widths) if width > least[index]]
-            widths[max(wide, key=widths.__getitem__)] -= 1
+            widths[max(wide, key=lambda index: (self._headings[index] not in self._last, widths[index]))] -= 1
         for column, width in zip(self.columns, widths, strict=True):
             column.width = width
         yield from super().__rich_console__(console, options)
 
     def _paragraphs(self) -> Iterator[_Breakable]:
         for row in self._shown:
-            cells = [(heading, cell.text) for heading, cell in zip(self._headings, row, strict=True) if cell.text.plain]
-            for number, (heading, text) in enumerate(cells):
+            for number, (heading, cell) in enumerate(zip(self._headings, row, strict=True)):
+                text = cell.text
+                if not text.plain:
+                    continue
                 line = f"{'  ' * (number > 0)}{heading}{': ' * bool(heading)}{text.plain}"
                 yield _Breakable(Text(line, style=text.style))
 
@@ -124,13 +130,19 @@ def plain_table(*headings: str, numbers: Collection[str] = (), **options: Any) -
     return PlainTable(*headings, numbers=numbers, **options)
 
 
-def facts_table(facts: Mapping[str, RenderableType]) -> Table:
-    """Return a table with a row for each fact, its name in bold."""
+def judged(text: str, good: bool | None) -> Text:
+    """Return a verdict in the colour that it has everywhere: green, red, or yellow if it is neither."""
+    return Text(text, style="yellow" if good is None else "green" if good else "red")
+
+
+def facts_table(facts: Mapping[str, str | Text | Sequence[str]]) -> Table:
+    """Return a table with a row for each fact, its name in bold, and a line for each of several values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column()
     for name, value in facts.items():
-        table.add_row(name, value)
+        lines = [value] if isinstance(value, (str, Text)) else value
+        table.add_row(name, Group(*map(_Breakable, lines)))
     return table
 
 

@@ -30,7 +30,7 @@ from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.views.html.check import page_of
 from onnx_bridge.views.html.diagnosis import page_of as diagnosis_page
-from onnx_bridge.views.html.html import Page, Table
+from onnx_bridge.views.html.html import Column, Page, Row, Table, _breakable
 from tests.views.html.browser import browser
 from tests.views.html.scenes import model, scene
 
@@ -196,14 +196,22 @@ CASTS = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[2,
 }"""
 
 
+def test_what_is_alike_in_all_rows_is_said_once() -> None:
+    columns = (Column("node", "name"), Column("runs on"), Column("module"), Column("error", "number"))
+    shown = Table("t", "T", columns, [Row.of(f"a.b_{n}", "MIGraphX", None, 0) for n in range(4)]).trimmed()
+    assert [column.label for column in shown.columns] == ["node", "error"]
+    assert "runs on MIGraphX" in shown.note
+    assert _breakable("com.microsoft::Bias<Gelu> 0.25") == "com.<wbr>microsoft::<wbr>Bias&lt;Gelu&gt; 0.25"
+
+
 def test_a_diagnosis(runtime: object, tmp_path: Path) -> None:
     diagnosis = doctor(ir.from_proto(parser.parse_model(CASTS)))
     page = diagnosis_page(diagnosis)
     assert page.headline == "Everything will run, with ONNX Runtime on the host"
     nodes = table(page, "nodes")
-    assert column(nodes, "operator") == ["Relu", "Cast", "Cast", "Neg"]
-    assert column(nodes, "planned action")[1] == "host partition"
-    assert nodes.choices == [PlannedAction.UNCHANGED, PlannedAction.HOST]
+    assert column(nodes, "operator") == ["Cast", "Cast", "Relu", "Neg"]  # obstacles first
+    assert column(nodes, "planned action")[0] == "host partition"
+    assert nodes.choices == [PlannedAction.HOST, PlannedAction.UNCHANGED]
     assert sum(each.count for each in page.shares) == 4
     assert [each.name.split(":")[0] for each in page.partitions] == ["MIGraphX", "ONNX Runtime", "MIGraphX"]
     path = tmp_path / "doctor.html"

@@ -70,7 +70,7 @@ function show(table) {
   table.moved = column !== "";
   const first = visible(table)[0];
   for (const row of table.rows) row.tabIndex = row === first ? 0 : -1;
-  const count = fitting === table.rows.length ? `${fitting} rows` : `${fitting} of ${table.rows.length} rows`;
+  const count = fitting === table.rows.length ? `${fitting} row${fitting === 1 ? "" : "s"}` : `${fitting} of ${table.rows.length} rows`;
   $(`output[data-table="${table.id}"]`).textContent = table.more.hidden ? count : `${count}, the first ${table.most} are shown`;
 }
 
