@@ -15,6 +15,7 @@ from pathlib import Path
 
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.progress import duration
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider.provider import Provider
@@ -23,24 +24,23 @@ from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
 from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
-from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds
+from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds, unrolling_seconds
 from passes.core.doubts import Doubts
-from passes.graphs.traversal import with_nested
+from passes.graphs.instructions import instructions
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
 
 SECONDS = 10.0
-"""The default time limit of a probe."""
+"""The longest time limit of a probe."""
 BUDGET = 2.0
 """The default budget of estimated seconds for runs at real size."""
 _SHORT, _LARGEST_WITNESS = 0.05, 0.5
 """The most estimated seconds of a probe that is always run at real size, and of a witness."""
 _UNCOMPILED = Answer(Verdict(Status.OK))
 """The answer on a probe that takes too long to compile, before its witness is looked at."""
-_MOST_NODES = 4000
-"""The most nodes of a probe, with those in subgraphs, that is compiled: MIGraphX takes 40 seconds for 5,000, and many
-minutes for 20,000."""
+LONGEST = 60.0
+"""The most estimated seconds for compiling a node that MIGraphX unrolls, unless a limit is given."""
 _RUN_BYTES = 512 << 20
 """The most bytes of constants, inputs and outputs of a probe that is run."""
 
@@ -51,7 +51,9 @@ class ProbedRuntime:
     Args:
         cache: whether to use the verdicts on disk.
         progress: called as batches of probes are answered.
-        timeout: seconds for parsing, compiling and running one probe, besides the estimated time of its run.
+        timeout: the limit of each step of the verb. Parsing, compiling and running one probe, besides the estimated
+            time of its run, takes no more than that, or `SECONDS`; a node that MIGraphX unrolls, and compiles as a part
+            of the whole alone, no more than that, or `LONGEST`.
         budget: estimated seconds, in all, for runs at real size of probes that take longer than `_SHORT`; default:
             `BUDGET`.
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
@@ -67,7 +69,7 @@ class ProbedRuntime:
         *,
         cache: bool = True,
         progress: Callable[[str], None] | None = None,
-        timeout: float = SECONDS,
+        timeout: float | None = None,
         budget: float | None = None,
         compile_for: str = TARGET,
         rehearsal: Rehearsal | None = None,
@@ -76,6 +78,8 @@ class ProbedRuntime:
         self.runtime = runtime
         self.budget = BUDGET if budget is None else budget
         self._left = self.budget
+        self._longest = timeout or LONGEST
+        self._timeout = timeout = min(timeout or SECONDS, SECONDS)
         self._compile_for = compile_for
         self._prober = Prober(runtime, timeout, compile_for, rehearsal, progress, provider)
         self.rehearses = rehearsal is not None
@@ -111,8 +115,11 @@ class ProbedRuntime:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
             return Verdict(Status.OK, unproven=Unproven(Obstacle.UNUSED))
-        if (nodes := sum(1 for _ in with_nested(probe.nodes))) > _MOST_NODES:
-            return Verdict(Status.HANGS, f"{nodes} nodes in one program are not compiled in time")
+        seconds = compile_seconds(probe.nodes, self.runtime)
+        unrolling = unrolling_seconds(probe, self.runtime)
+        if unrolling > self._longest or (not unrolling and seconds > self._timeout):
+            count = f"{instructions(probe.nodes):,} instructions"
+            return Verdict(Status.HANGS, f"it becomes {count}, which would take about {duration(seconds)} to compile")
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)
 
@@ -144,7 +151,11 @@ class ProbedRuntime:
         probes_of_cases = (case.witness for case in cases.values())
         witnesses = {small.signature: small for small in probes_of_cases if not isinstance(small, Skip)}
         known = {signature: Answer(verdict) for signature, verdict in self._known(witnesses).items()}
-        slow = [case for case in cases.values() if not case.run and compile_seconds(case.probe) > self.budget]
+        slow = [
+            case
+            for case in cases.values()
+            if not case.run and unrolling_seconds(case.probe, self.runtime) > self.budget
+        ]
         # the longest first, so that no core waits for the last of them; those that are only compiled take no time
         rest = sorted((case for case in cases.values() if case not in slow), key=lambda case: -case.run_seconds)
         questions = [Question(small, run=True) for signature, small in witnesses.items() if signature not in known]

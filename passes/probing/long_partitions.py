@@ -1,45 +1,66 @@
-"""Cut device partitions of many nodes into programs that the device's compiler is done with in time.
+"""Cut device partitions of many instructions into programs that the device's compiler is done with in time.
 
-    20,000 nodes        →  20 partitions of about 1,000 nodes each, one after another
+    20,000 nodes, 72 seconds        →  3 partitions of about 6,700 nodes, 24 seconds in all
 
-MIGraphX compiles and saves a program in a time that grows with the square of its instructions: 0.2 seconds for 1,000
-nodes, 40 for 5,000, many minutes for 20,000. Between programs, values pass through the host, so that only what could
-hardly be compiled otherwise is cut, and where few values cross. A node with subgraphs stays whole.
+MIGraphX compiles and saves a program in a time that grows with the square of its instructions, so that n programs take
+an n-th of it. But values between programs pass through the host in each run: about half a millisecond for each program.
+The number of programs is that with the least sum, if `RUNS` runs count as much as compiling; borders are where few
+values cross. A node with subgraphs stays whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, takewhile
 
 import onnx_ir as ir
 
+from passes.graphs.instructions import instructions
 from passes.graphs.traversal import operands_of
 from passes.probing.partition import Partition, Partitioning, Side, can_cross
 
-MOST = 8000
-"""The most nodes of a partition that stays whole."""
-PIECE = 1000
-"""The most nodes of a program that a longer one is cut into, where values can cross there."""
+RUNS = 20_000
+"""The number of runs of a program that its compilation pays for."""
+_CROSSING = 5e-4
+"""The seconds of a run that a further program takes."""
 
 
-def cut(plan: Partitioning) -> Partitioning:
-    """Cut the device partitions of a plan that have more than `MOST` nodes."""
-    return replace(plan, partitions=tuple(chain.from_iterable(map(_pieces, plan.partitions))))
+def cut(plan: Partitioning, growth: float) -> Partitioning:
+    """Cut the device partitions of a plan.
+
+    Args:
+        growth: the seconds that compiling takes for each squared instruction.
+    """
+    pieces = (_pieces(partition, growth) for partition in plan.partitions)
+    return replace(plan, partitions=tuple(chain.from_iterable(pieces)))
 
 
-def _pieces(partition: Partition) -> Iterator[Partition]:
-    if partition.side is Side.HOST or len(partition.nodes) <= MOST:
+def _largest(total: int, growth: float) -> int:
+    """Return the most instructions of a program: n programs take ``seconds`` / n, and n crossings in each run."""
+    seconds = growth * total**2
+    return math.ceil(total / max(round(math.sqrt(seconds / (RUNS * _CROSSING))), 1))
+
+
+def _pieces(partition: Partition, growth: float) -> Iterator[Partition]:
+    nodes, wanted = partition.nodes, dict.fromkeys(partition.outputs)
+    sizes = [0] if partition.side is Side.HOST else [instructions([node]) for node in nodes]
+    largest = _largest(sum(sizes), growth)
+    if sum(sizes) <= largest:
         yield partition
         return
-    nodes, wanted = partition.nodes, dict.fromkeys(partition.outputs)
     operands = [operands_of(node) for node in nodes]
     producers = {value: index for index, node in enumerate(nodes) for value in node.outputs}
     last_use = {value: index for index, values in enumerate(operands) for value in values}
     given = set(partition.inputs)
-    borders = list(_borders(producers, last_use, len(nodes)))
-    for start, end in pairwise(borders):
+    parts = list(pairwise(_borders(producers, last_use, sizes, largest)))
+    apart = growth * sum(sum(sizes[start:end]) ** 2 for start, end in parts) + RUNS * _CROSSING * (len(parts) - 1)
+    if apart >= growth * sum(sizes) ** 2:  # most instructions are those of one node
+        yield partition
+        return
+    for start, end in parts:
         used = dict.fromkeys(chain.from_iterable(operands[start:end]))
         inputs = [value for value in used if value in given or producers.get(value, start) < start]
         outputs = [v for node in nodes[start:end] for v in node.outputs if v in wanted or last_use.get(v, 0) >= end]
@@ -49,8 +70,11 @@ def _pieces(partition: Partition) -> Iterator[Partition]:
         yield Partition(partition.side, nodes[start:end], tuple(inputs), tuple(outputs))
 
 
-def _borders(producers: dict[ir.Value, int], last_use: dict[ir.Value, int], count: int) -> Iterator[int]:
-    """Return where pieces begin, and the end: the narrowest places in the second half of what a piece may be."""
+def _borders(
+    producers: dict[ir.Value, int], last_use: dict[ir.Value, int], sizes: Sequence[int], largest: int
+) -> Iterator[int]:
+    """Return where pieces begin, and the end: the narrowest places in the second half of the largest piece."""
+    count = len(sizes)
     change, blocked = [0] * (count + 1), [0] * (count + 1)
     for value, index in producers.items():
         user = last_use.get(value, index)
@@ -58,14 +82,17 @@ def _borders(producers: dict[ir.Value, int], last_use: dict[ir.Value, int], coun
             step[index + 1] += 1  # it crosses the places after the node that makes it
             step[user + 1] -= 1  # up to the one before its last user
     width, closed = list(accumulate(change)), list(accumulate(blocked))
+    before = list(accumulate(sizes, initial=0))
     start = 0
     yield start
-    while count - start > PIECE:
-        places = (place for place in range(start + PIECE // 2, count) if not closed[place])
+    while before[count] - before[start] > largest:
+        half = bisect_left(before, before[start] + largest / 2, start + 1)
+        last = bisect_right(before, before[start] + largest) - 1
+        places = (place for place in range(half, count) if not closed[place])
         first = next(places, None)
         if first is None:
             break
-        near = [first, *(place for place in places if place <= start + PIECE)]
+        near = [first, *takewhile(last.__ge__, places)]
         start = min(near, key=lambda place: (width[place], -place))
         yield start
     yield count

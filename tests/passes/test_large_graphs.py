@@ -188,7 +188,7 @@ def test_the_work_grows_with_the_nodes(kind: str) -> None:
 
         def clean_and_partition() -> None:
             cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model
-            cut(plan(cleaned, {}))
+            cut(plan(cleaned, {}), 1e-7)
 
         return calls(clean_and_partition)
 

@@ -79,9 +79,9 @@ class TestNodes:
     def test_a_branch_of_too_many_nodes_is_not_tried(self, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
         """It would end at the time limit, again and again: in a batch, alone, and cleaned."""
         monkeypatch.setattr(Prober, "_send", None)
-        many = "".join(f"v{index + 1} = Sin (v{index}) " for index in range(5000))
+        many = "".join(f"v{index + 1} = Sin (v{index}) " for index in range(15_000))
         text = f"""(bool c, float[2] v0) => (float[2] y) {{ y = If (c) <
-            then_branch = t () => (float[2] v5000) {{ {many} }}, else_branch = e () => (float[2] z) {{ z = Neg (v0) }}
+            then_branch = t () => (float[2] v15000) {{ {many} }}, else_branch = e () => (float[2] z) {{ z = Neg (v0) }}
         > }}"""
         assert judged(target, last_node(text)).status is Status.HANGS
 
@@ -372,6 +372,14 @@ class TestAttribution:
         hasty = ProbedRuntime(runtime, cache=False, timeout=1e-3)
         assert judged(hasty, slow) == Verdict(Status.HANGS, "no answer within 0.001 s")
         assert judged(ProbedRuntime(runtime, cache=False), slow).status is Status.OK
+
+    def test_what_takes_too_long_to_compile(self, runtime: Runtime) -> None:
+        """MIGraphX would unroll 1,200 steps to 38,000 instructions; a limit of ten minutes allows that."""
+        weights = {"w": np.ones((1, 12, 3), np.float32), "r": np.ones((1, 12, 4), np.float32)}
+        text = "(float[1200,1,3] x) => (float[1200,1,1,4] y) { y = GRU<hidden_size=4>(x, w, r) }"
+        verdict = judged(ProbedRuntime(runtime, cache=False), last_node(text, **weights))
+        assert verdict.status is Status.HANGS and "instructions" in verdict.message
+        assert judged(ProbedRuntime(runtime, cache=False, timeout=600), last_node(text, **weights)).status is Status.OK
 
 
 class TestConstants:

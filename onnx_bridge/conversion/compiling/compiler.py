@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.partitions import parse, part_file
 from onnx_bridge.bundle.requantize import QuantizationError
+from onnx_bridge.conversion.compiling.forecast import CompileForecast
 from onnx_bridge.conversion.compiling.retry import RECOVERABLE
 from onnx_bridge.conversion.precision.quantizer import Quantizer
 from onnx_bridge.conversion.stopwatch import Stopwatch
@@ -26,7 +27,7 @@ from onnx_bridge.core.errors import (
     WorkerCrashed,
     WorkerTimeout,
 )
-from onnx_bridge.core.progress import Stage
+from onnx_bridge.core.progress import QUIET_SECONDS, Stage, TimedProgress
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
@@ -100,6 +101,7 @@ class Compiler:
         graph = self.model.graph
         borders = [value for value in graph.inputs if not value.is_initializer()], list(graph.outputs)
         whole = self.path if (list(partition.inputs), list(partition.outputs)) == borders else None
+        forecast = CompileForecast.of([partition.nodes], self.worker.runtime)
         started, compiling = time.perf_counter(), False
         try:
             with self.stopwatch(Stage.PARSE):
@@ -110,8 +112,11 @@ class Compiler:
             compiling = True
             if self.target is not None:
                 with self.stopwatch(Stage.COMPILE):
+                    self._tell(forecast)
                     program.compile(self.target, **self.options)
         except RuntimeFailure as error:
+            if isinstance(error, WorkerTimeout) and compiling:
+                error.hint = f"on an idle machine it takes {forecast}; {error.hint}"
             if isinstance(error, QuantizationError) or (
                 isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE)
             ):
@@ -119,6 +124,11 @@ class Compiler:
             seconds = time.perf_counter() - started
             raise CompilationFailed(self, partition.nodes, error, compiling=compiling, seconds=seconds) from error
         return program
+
+    def _tell(self, forecast: CompileForecast) -> None:
+        """Say how long compiling takes, unless that is short."""
+        if forecast.seconds > QUIET_SECONDS:
+            self.stopwatch.progress(TimedProgress(f"{forecast.instructions:,} instructions", forecast.seconds))
 
     def smallest_failing_part(self, failed: CompilationFailed) -> list[ir.Node]:
         """Return the smallest part of a partition, found by bisection, that fails in the same step.

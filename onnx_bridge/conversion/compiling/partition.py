@@ -16,17 +16,20 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.conversion.compiling.compiler import CompilationFailed, Compiler
+from onnx_bridge.conversion.compiling.forecast import CompileForecast
 from onnx_bridge.conversion.compiling.retry import Ladder
 from onnx_bridge.conversion.selecting_inputs import selecting
 from onnx_bridge.conversion.sizes.buckets import value_text
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.remote_program import RemoteProgram
+from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
+from onnx_bridge.verdicts.run_time import growth
 from passes.cleanup.infer_shapes import InferShapes
 from passes.graphs.cost import has_known_work
 from passes.graphs.scopes import Scope, name_nodes
@@ -78,6 +81,11 @@ class Partitioned:
             node for partition in self.plan.partitions if partition.side is Side.DEVICE for node in partition.nodes
         ]
         return ProofCounts.of(self.verdicts[node] for node in nodes if node in self.verdicts)
+
+    def forecast(self, runtime: Runtime) -> CompileForecast:
+        """Return the forecast of the time to compile the programs."""
+        on_device = [partition.nodes for partition in self.plan.partitions if partition.side is Side.DEVICE]
+        return CompileForecast.of(on_device, runtime)
 
     @property
     def problem(self) -> str | None:
@@ -141,7 +149,7 @@ def partition(
     if (programs := partitioned.plan.cuts + 1) > 1:
         partitioned.notes.append(
             f"MIGraphX's part is cut into {programs} programs: the time to compile one grows with the square of the "
-            "number of its nodes"
+            f"number of its instructions, and is now {partitioned.forecast(verdicts.runtime)}"
         )
     partitioned.error = _check_host(model, partitioned.plan)
     if partitioned.error is None and not partitioned.plan.wholly_on_device:
@@ -168,7 +176,9 @@ class _Attempts:
         first: CompilationFailed | None = None
         while True:
             planned = plan(self.model, self.reasons, made_only=self.made_only)
-            partitioned = Partitioned(planned if self.one_program else cut(planned), notes=self.notes)
+            partitioned = Partitioned(
+                planned if self.one_program else cut(planned, growth(worker.runtime)), notes=self.notes
+            )
             if not host and not partitioned.plan.wholly_on_device:
                 runs = _check_host(self.model, partitioned.plan) is None
                 partitioned.error = _host_forbidden(partitioned.plan, _ON_HOST if runs else None)

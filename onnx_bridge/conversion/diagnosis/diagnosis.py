@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
+from onnx_bridge.conversion.compiling.forecast import CompileForecast
 from onnx_bridge.conversion.diagnosis.raw_session import RawSession
 from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.core.schema import JsonRecord
@@ -87,6 +88,7 @@ class Diagnosis(JsonRecord):
         proofs: the number of the rewritten model's nodes on MIGraphX that are proven, by level.
         kernels: the number of convolutions and matrix products that the gpu target will run in int8, fp8, with int4
             weights, or in float.
+        compiling: the forecast of the time to compile all partitions.
         memory: the predicted peak memory of MIGraphX in bytes.
         parsed: whether MIGraphX has parsed all partitions.
         problem: why not, or why the model cannot run.
@@ -106,6 +108,7 @@ class Diagnosis(JsonRecord):
     share: WorkShare
     proofs: ProofCounts
     kernels: dict[str, int]
+    compiling: CompileForecast
     memory: int
     parsed: bool
     problem: str = ""

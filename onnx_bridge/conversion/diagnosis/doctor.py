@@ -36,7 +36,7 @@ from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.provider import provider as providers
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest, DoctorRequest
-from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
 from passes.graphs.scopes import Scope, name_nodes, scopes, weight_bytes
@@ -102,7 +102,7 @@ def _run(
         runtime,
         cache=request.cache,
         budget=request.probe_budget,
-        timeout=min(request.timeout or SECONDS, SECONDS),
+        timeout=request.timeout,
         compile_for="gpu" if passes is not None or request.target == "gpu" else resolve_target(request.target, runtime),
         rehearsal=passes,
         provider=provider,
@@ -154,6 +154,7 @@ def _run(
         share=partitioned.share,
         proofs=partitioned.proofs,
         kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
+        compiling=partitioned.forecast(runtime),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
         problem=problem or "",

@@ -17,7 +17,7 @@ from onnx_bridge.conversion.reuse import EarlierBundle, PassResults
 from onnx_bridge.conversion.steps.resolve import Plan
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Stage
-from onnx_bridge.verdicts.probed_runtime import SECONDS, ProbedRuntime
+from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.run_time import work_seconds
 from passes.graphs.cost import Work, work
 from passes.legalize.legalize import Legalize
@@ -64,7 +64,7 @@ def clean(plan: Plan) -> CleanedModel:
         plan.runtime,
         cache=request.cache,
         progress=stopwatch.progress,
-        timeout=min(request.timeout or SECONDS, SECONDS),
+        timeout=request.timeout,
         budget=request.probe_budget,
         compile_for=plan.target,
         rehearsal=plan.rehearsal,

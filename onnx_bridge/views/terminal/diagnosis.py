@@ -28,6 +28,7 @@ def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
         f"partitions: {partitions}; {diagnosis.share:.1%} of the work on MIGraphX",
         f"numbers: {diagnosis.proofs}",
         f"products: {products}",
+        f"compiling: {diagnosis.compiling}",
         f"memory: about {diagnosis.memory / 2**30:.1f} GiB while MIGraphX saves the program",
         *notes_of(diagnosis.notes),
         _conclusion(diagnosis),
