@@ -9,6 +9,7 @@
     BranchwiseRMSNorm(x, s)           →  x / √(mean(x²) + ε) · s  per branch
     GatedRMSNorm(x, s, g)             →  the same per row as long as s, times activation(g)
     LinearAttentionGate(x, s, f, b)   →  f · Softplus(x + s), Sigmoid(b)
+    LinearAttention(q, k, …)          →  the same, if heads of values share those of q or k, with these repeated
 
 Skips: unknown shapes; an axis that is not constant.
 """
@@ -120,3 +121,19 @@ def decompose_linear_attention_gate(node: ir.Node, edit: Edit) -> Replacement:
     decay = a.cast(a("Mul", a("Softplus", shifted), a.cast(edit.input(node, 2))), dtype)
     outputs = [decay, None if b is None else a.cast(a("Sigmoid", a.cast(b)), dtype)]
     return outputs[: len(node.outputs)]
+
+
+@rewrite("com.microsoft.LinearAttention", needs_shape=(0, 1))
+def repeat_linear_attention_heads(node: ir.Node, edit: Edit) -> Replacement:
+    """Repeat the heads of queries and keys that several heads of values share: the standard's operator has no such."""
+    queries, values = (node.attributes[f"{name}_num_heads"].as_int() for name in ("q", "kv"))
+    size = edit.shape(node)[-1] // queries
+    inputs = list(node.inputs)
+    for index, heads in enumerate((queries, edit.shape(node, 1)[-1] // size)):
+        if heads < values:
+            channels = np.arange(heads * size).reshape(heads, size).repeat(values // heads, axis=0)
+            inputs[index] = edit.op("Gather", [inputs[index], edit.index(channels.ravel())], {"axis": 2})
+    if inputs == list(node.inputs):
+        return None
+    attributes = {**node.attributes, "q_num_heads": ir.AttrInt64("q_num_heads", max(queries, values))}
+    return edit.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs)).outputs

@@ -15,9 +15,11 @@ from passes.legalize.contrib.elementary import (
     decompose_linear_attention_gate,
     gather_windows,
     rename_expand_dims,
+    repeat_linear_attention_heads,
 )
+from passes.legalize.control_flow.functions import expand_functions
 from tests.passes.device import Device
-from tests.passes.legalize.contrib_nodes import holds
+from tests.passes.legalize.contrib_nodes import holds, random
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -91,3 +93,15 @@ def test_any_window(data: st.DataObject) -> None:
     size, step = data.draw(st.integers(1, shape[axis])), data.draw(st.integers(1, 3))
     source = contrib("UnfoldTensor", normal(*shape), size=size, step=step, dim=axis)
     legalized(gather_windows, source, source.expected(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (1, 1), (2, 4), (4, 2), (1, 2)])
+@pytest.mark.parametrize("update", ["gated_delta", "linear"])
+def test_heads_of_values_that_share_those_of_keys(queries: int, keys: int, update: str, device: Device) -> None:
+    q, k, v = (random(2, 3, heads * 8, seed=heads) / 4 for heads in (queries, keys, 4))
+    inputs = {"q": q, "k": k, "v": v, "past": random(2, 4, 8, 8)}
+    if update == "gated_delta":
+        inputs |= {"decay": -abs(random(2, 3, 4)), "beta": abs(random(2, 3, 4)) / 4}
+    attributes = {"q_num_heads": queries, "kv_num_heads": 4, "update_rule": update, "state_window": 0}
+    rule, also = repeat_linear_attention_heads, [expand_functions]
+    holds(rule, "LinearAttention", inputs, ("y", "present"), attributes, device=device, also=also)
