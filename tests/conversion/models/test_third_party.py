@@ -147,6 +147,16 @@ def test_a_family_that_cannot_be_made_is_named_and_fails_the_suite(
     assert suite.counts(wholly + rows) == suite.counts(wholly)
 
 
+def test_the_rows_of_one_family_are_not_those_of_a_whole_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(harness, "BUILD", tmp_path)
+    monkeypatch.setattr(newest.Newest, "families", ("newest.quark", "newest.olive"))
+    monkeypatch.setattr(newest.Newest, "models", mock.Mock(return_value=REFUSED))
+    assert harness.run(newest.Newest(), ["--family", "newest.quark"]) == 1
+    assert not any(tmp_path.iterdir())
+    harness.run(newest.Newest(), [])
+    assert [file.name for file in tmp_path.iterdir()] == ["third-party-newest.json"]
+
+
 def test_a_process_that_a_signal_ends_before_the_first_model_is_not_started_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
