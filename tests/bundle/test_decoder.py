@@ -198,11 +198,9 @@ class TestStates:
             s, PRESENT = GRU <hidden_size = 8> (t, w, r, , , PAST)
             h = Squeeze (s, one) b = Transpose <perm = [1, 0, 2]> (h) logits = MatMul (b, o) }"""
 
-    @pytest.mark.parametrize(
-        "names", [("past.0.state", "present.0.state"), ("state", "new_state"), ("cache.rnn", "output.cache.rnn")]
-    )
-    def test_a_recurrence(self, runtime: Runtime, tmp_path: Path, names: tuple[str, str]) -> None:
+    def build(self, path: Path, names: tuple[str, str], tokens: str = "tokens") -> Path:
         text = self.RECURRENT.replace("PAST", "past_state").replace("PRESENT", "present_state")
+        text = text.replace("[batch, tokens", f"[batch, {tokens}")
         model, random = onnx.parser.parse_model(text), np.random.default_rng(0)
         for name, shape in {"table": (16, 8), "w": (1, 24, 8), "r": (1, 24, 8), "o": (8, 16)}.items():
             weights = random.standard_normal(shape).astype(np.float32)
@@ -211,13 +209,34 @@ class TestStates:
             value.name = names[value.name == "present_state"]
         gru = next(node for node in model.graph.node if node.op_type == "GRU")
         gru.input[5], gru.output[1] = names
-        onnx.save(model, path := tmp_path / "model.onnx")
+        onnx.save(model, path)
+        return path
+
+    @pytest.mark.parametrize(
+        "names", [("past.0.state", "present.0.state"), ("state", "new_state"), ("cache.rnn", "output.cache.rnn")]
+    )
+    def test_a_recurrence(self, runtime: Runtime, tmp_path: Path, names: tuple[str, str]) -> None:
+        path = self.build(tmp_path / "model.onnx", names)
         bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", max_length=32, prefill=[4])
         assert not bundle.decoder.layout.pads
         assert [tensor.axis for tensor in bundle.decoder.layout.cache] == [None]
         expected = by_reference(path, bundle, PROMPT % 16, 12)
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT % 16, 12), expected)
         assert onnx_bridge.check(bundle).passed
+
+    def test_one_token_at_a_time(self, runtime: Runtime, tmp_path: Path) -> None:
+        """Exports of Mamba and RWKV with their states are for single tokens; a folder says that it is a model."""
+        path = self.build(tmp_path / "model.onnx", ("state", "state_out"), "1")
+        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 24}))
+        bundle = onnx_bridge.convert(tmp_path, tmp_path / "out", target="ref")
+        assert [*bundle.decoder.widths] == [1]
+        expected = by_reference(path, bundle, PROMPT % 16, 8)
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT % 16, 8), expected)
+        assert onnx_bridge.check(bundle).passed
+        for prefill, count in ((4, "1"), (1, "3")):
+            self.build(path, ("state", "state_out"), count)
+            with pytest.raises(InputError):
+                onnx_bridge.convert(path, tmp_path / "out", target="ref", max_length=32, prefill=[prefill])
 
 
 class TestWithoutPositionIds:
@@ -231,6 +250,19 @@ class TestWithoutPositionIds:
         assert len(set(found[0].tolist())) > 4
         np.testing.assert_array_equal(found, by_reference(path, bundle, PROMPT, 32))
         assert onnx_bridge.check(tmp_path / "out").passed
+
+    def test_positions_in_three_sections(self, runtime: Runtime, tmp_path: Path) -> None:
+        """Models of pictures tell apart time, height and width (Qwen VL); in a text these are the same."""
+        model = counting.decoder()
+        graph, (positions,) = model.graph, (v for v in model.graph.input if v.name == "position_ids")
+        positions.name = "sections_of_position_ids"
+        positions.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=3))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(2), "third"))
+        graph.node.insert(0, onnx.helper.make_node("Gather", [positions.name, "third"], ["position_ids"], axis=0))
+        onnx.save(model, path := tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=24, prefill=[4], target="ref")
+        assert bundle.decoder.layout.sections == 3
+        np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 8), by_reference(path, bundle, PROMPT, 8))
 
     def test_with_position_ids_nothing_is_looked_up(self, runtime: Runtime, tmp_path: Path) -> None:
         onnx.save(counting.decoder(), path := tmp_path / "model.onnx")

@@ -74,7 +74,8 @@ class Cache(ABC):
         layout = self.layout
         given = {layout.ids: ids, **past}
         given |= {} if layout.mask is None else {layout.mask: mask}
-        given |= {} if layout.positions is None else {layout.positions: positions}
+        if layout.positions is not None:
+            given[layout.positions] = np.broadcast_to(positions, layout.shapes(ids.shape[1])[layout.positions])
         given |= {} if layout.length is None else {layout.length: np.array([self.length])}
         typed = {name: np.ascontiguousarray(value, self._dtypes[name]) for name, value in given.items()}
         outputs = program(typed)
@@ -138,15 +139,20 @@ class StaticCache(Cache):
 
 
 class GrowingCache(Cache):
-    """A cache of the length of the text, for a program that takes any number of tokens, as the reference."""
+    """A cache of the length of the text, for a program that takes up to ``most`` tokens at a time, as the reference."""
 
-    def __init__(self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], program: Program) -> None:
+    def __init__(
+        self, layout: Layout, dtypes: Mapping[str, np.dtype[Any]], program: Program, most: int | None = None
+    ) -> None:
         super().__init__(layout, dtypes)
-        self._program = program
+        self._program, self._most = program, most
         for tensor in layout.cache:
             self._arrays[tensor.past] = np.zeros(tensor.of(0), dtypes[tensor.past])
 
     def _feed(self, ids: Array, mask: Array) -> Array:
+        if self._most is not None and ids.shape[1] > self._most:
+            self._feed(ids[:, : -self._most], mask[:, : -self._most])
+            ids, mask = ids[:, -self._most :], mask[:, -self._most :]
         self._seen = np.concatenate([self._seen, mask], 1)
         self.length += ids.shape[1]
         positions = _positions(self._seen)[:, -ids.shape[1] :]

@@ -80,11 +80,14 @@ class Original:
         self._model = models.load(path)
         self._reference = Reference(path)
         self._frozen = frozen_values(self._model, freeze)
-        self._dtypes = {spec.name: spec.dtype for spec in samplers.specs(self._model)}
+        specs = samplers.specs(self._model)
+        self._dtypes = {spec.name: spec.dtype for spec in specs}
+        self._shapes = {spec.name: spec.shape or () for spec in specs}
 
     def cache(self, layout: Layout) -> GrowingCache:
-        own = replace(layout, length=None)
-        return GrowingCache(own, self._dtypes, lambda arrays: self._reference.run({**arrays, **self._frozen}))
+        own, (_, count) = replace(layout, length=None), self._shapes[layout.ids]
+        most = count if isinstance(count, int) else None
+        return GrowingCache(own, self._dtypes, lambda arrays: self._reference.run({**arrays, **self._frozen}), most)
 
     def prompt(self, layout: Layout, count: int, seed: int = 0) -> Array:
         return as_array(suitable(self._model, {layout.ids: (layout.batch, count)}, seed=seed)[0][layout.ids])

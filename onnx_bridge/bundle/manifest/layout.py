@@ -109,11 +109,12 @@ class Layout:
         logits: the output, (batch, width, vocabulary); or (batch, vocabulary) for the last token only.
         cache: the caches of all layers.
         mask: the input of the attention mask, (batch, max_length): 1 for tokens, 0 for what is hidden.
-        positions: the input of position ids, (batch, width).
+        positions: the input of position ids, (batch, width); or (sections, batch, width), alike for a text.
         in_place: whether the model writes to the places of a cache, instead of appending to it.
         pads: whether a program may take fewer tokens than its width, the others being padding.
         length: the input, (1), of the number of tokens that are in the cache; None if the model does not need it.
         encoder: the encoder that it generates from; None for a decoder that continues its prompt.
+        sections: the sections of positions that models of pictures distinguish; None if their input has no such axis.
     """
 
     batch: Size
@@ -127,6 +128,7 @@ class Layout:
     pads: bool = False
     length: str | None = None
     encoder: Encoder | None = None
+    sections: Size | None = None
 
     @property
     def given(self) -> tuple[Given, ...]:
@@ -142,7 +144,7 @@ class Layout:
         if self.mask is not None:
             shapes[self.mask] = (self.batch, seen)
         if self.positions is not None:
-            shapes[self.positions] = (self.batch, width)
+            shapes[self.positions] = (*filter(None, [self.sections]), self.batch, width)
         if self.length is not None:
             shapes[self.length] = (1,)
         for tensor in self.cache:

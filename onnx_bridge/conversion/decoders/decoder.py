@@ -22,7 +22,15 @@ from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
-from onnx_bridge.conversion.decoders.layout import BRANCH, PAST, has_encoder, known_positions, matching, recognize
+from onnx_bridge.conversion.decoders.layout import (
+    BRANCH,
+    has_encoder,
+    is_decoder,
+    is_ids,
+    known_positions,
+    recognize,
+    tokens_at_once,
+)
 from onnx_bridge.conversion.decoders.positions import positioned
 from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
@@ -67,7 +75,7 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
     """
     model = source.view()
     inputs = {str(value.name): value for value in model.graph.inputs}
-    if not request.decoder and not matching(PAST, inputs):
+    if not request.decoder and not is_decoder(model):
         return request
     length, prefill = request.max_length, request.prefill
     if length is None:
@@ -75,7 +83,8 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
         if not known and request.decoder:
             raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
         length = max(2, min(*known, known_positions(inputs) or _LONGEST, _LONGEST))
-    if not prefill and not has_encoder(model, request.freeze):
+    takes_any = all(tokens_at_once(value) is None for name, value in inputs.items() if is_ids(name))
+    if not prefill and takes_any and not has_encoder(model, request.freeze):
         prefill = (min(_PREFILL, length // 2),)
     return replace(request, decoder=True, max_length=length, prefill=prefill)
 

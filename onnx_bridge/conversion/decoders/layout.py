@@ -43,9 +43,10 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         raise InputError(f"this is not a decoder with a cache: {what}", where=_WHERE, hint=hint)
     others = [name for name in inputs if name not in pasts.values()]
     results = [name for name in outputs if name not in presents.values()]
-    ids = only(
-        "token ids", [name for name in others if name.endswith("input_ids") or name in ("tokens", "ids")], others
-    )
+    ids = only("token ids", [*filter(is_ids, others)], others)
+    if (most := tokens_at_once(inputs[ids])) not in (None, 1) or (most and {*sizes.prefill} - {1}):
+        hint = "leave it out" if most == 1 else "export it with a symbol for the tokens, or for one token"
+        raise InputError(f"the model takes {most} tokens at a time", where="prefill", hint=hint)
     mask = _if_single([name for name in others if "mask" in name])
     positions = _if_single([name for name in others if "position" in name])
     refuse_unknown([name for name in others if name not in (ids, mask, positions)])
@@ -68,7 +69,26 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         what, hint = f"the model knows {positions_known} positions", f"give {positions_known} or less"
         raise InputError(what, where=f"max_length {sizes.max_length}", hint=hint)
     in_place = all(any(True for _ in _attentions(past)) for past in tokens)
-    return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place)
+    sections = None if positions is None else _sections(inputs[positions])
+    return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place, sections=sections)
+
+
+def is_decoder(model: ir.Model) -> bool:
+    """Return whether a model has token ids, and a cache or a state."""
+    inputs, outputs = ([str(value.name) for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    has_state = matching(PAST, inputs) or any(_returned(name, outputs) is not None for name in inputs)
+    return bool(has_state) and any(map(is_ids, inputs))
+
+
+def tokens_at_once(ids: ir.Value) -> int | None:
+    """Return the number of tokens that a model takes at a time; None for any number."""
+    dims = dims_of(ids) or ()
+    return dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
+
+
+def is_ids(name: str) -> bool:
+    """Return whether an input of this name has token ids."""
+    return name.endswith("input_ids") or name in ("tokens", "ids")
 
 
 def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
@@ -169,6 +189,17 @@ def _attentions(past: ir.Value) -> Iterator[ir.Node]:
 def _evicts(attention: ir.Node) -> bool:
     """Return whether a node has a cache of a window, which it writes as a whole."""
     return attention.attributes.get_int("sliding_window_cache", 0) == 1
+
+
+def _sections(positions: ir.Value) -> int | None:
+    """Return the sections of position ids of three dimensions, (sections, batch, tokens); None of two."""
+    dims = dims_of(positions) or ()
+    if len(dims) != 3:
+        return None
+    if not isinstance(dims[0], int):
+        what = f"the position ids {positions.name} have the shape {list(dims)}"
+        raise InputError(what, where=_WHERE, hint="the shape should be [batch, tokens], or [3, batch, tokens]")
+    return dims[0]
 
 
 def _batch(ids: ir.Value, request: ConvertRequest) -> int:
