@@ -1,8 +1,8 @@
 """The folder of a language model, as its exporter lays it out: the file of its decoder, and the length of its texts.
 
-genai_config.json  model.onnx                               onnxruntime-genai; it names the file of the decoder
+genai_config.json  model.onnx                               onnxruntime-genai; it names the files of decoder, embedding
 config.json  model.onnx                                     optimum; with an encoder, decoder_model_merged.onnx
-config.json  onnx/model.onnx                                transformers.js
+config.json  onnx/model.onnx                                transformers.js; for pictures, onnx/embed_tokens.onnx, too
 tokenizer.json                                              in all of them, perhaps
 """
 
@@ -35,6 +35,7 @@ class _Decoder:
 class _Model:
     context_length: Size | None = None
     decoder: _Decoder = _Decoder()
+    embedding: _Decoder = _Decoder()
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,31 @@ def decoder_file(folder: Path) -> Path:
     """Return the file of a folder's decoder, or of its only model; raises InputError."""
     genai = folder / _GENAI
     if genai.is_file() and (name := read_configuration(_Genai, genai).model.decoder.filename):
-        file = folder / name
-        if not file.resolve().is_relative_to(folder.resolve()) or not file.is_file():
-            raise InputError(f"the decoder {name} is not in the folder", where=str(genai))
-        return file
+        return _within(folder, name)
     candidate = next(_candidates(folder), None)
     if candidate is None:
         what = f"the folder has none of {', '.join(f'{name}.onnx' for name in _FILES)}"
         raise InputError(what, where=str(folder), hint="name the file of the model")
     return candidate
+
+
+def embedding_file(decoder: Path) -> Path | None:
+    """Return the file beside a decoder that computes embeddings of tokens; None without one; raises InputError."""
+    genai = decoder.parent / _GENAI
+    if genai.is_file() and (name := read_configuration(_Genai, genai).model.embedding.filename):
+        return _within(decoder.parent, name)
+    own = [ending for ending in _ENDINGS if decoder.stem.endswith(ending)]
+    endings = sorted(own, key=len, reverse=True) + list(_ENDINGS)
+    names = [f"{name}{ending}.onnx" for ending in endings for name in ("embed_tokens", "embedding")]
+    return next((path for name in names if (path := decoder.with_name(name)).is_file()), None)
+
+
+def _within(folder: Path, name: str) -> Path:
+    """Return a file that the configuration of genai names; raises InputError if it is not in the folder."""
+    file = folder / name
+    if not file.resolve().is_relative_to(folder.resolve()) or not file.is_file():
+        raise InputError(f"the file {name} is not in the folder", where=str(folder / _GENAI))
+    return file
 
 
 def tokenizer_of(model: Path) -> Path | None:

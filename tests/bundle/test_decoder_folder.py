@@ -106,3 +106,60 @@ def test_a_configuration_without_a_length(runtime: Runtime, tmp_path: Path) -> N
     source = folder_of("genai", tmp_path / "source", {"model": {"decoder": {"filename": "text.onnx"}}})
     bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never")
     assert bundle.decoder.layout.max_length == grouped_query.POSITIONS
+
+
+def split(file: Path, embedding: Path, *, picture: bool = False) -> None:
+    """Move the embedding of a decoder into a file of its own, as exporters of models of pictures do."""
+    model = onnx.load(file)
+    graph, (gather,) = model.graph, (node for node in model.graph.node if node.output[0] == "embedded")
+    ids = next(value for value in graph.input if value.name == "input_ids")
+    (table,) = (weights for weights in graph.initializer if weights.name == gather.input[0])
+    sizes = ["batch_size", "sequence_length", grouped_query.WIDTH]
+    taken, returned = (
+        onnx.helper.make_tensor_value_info(name, table.data_type, sizes) for name in ("inputs_embeds", "embedded")
+    )
+    pixels = [onnx.helper.make_tensor_value_info("image_features", table.data_type, [None, 8])] if picture else []
+    own = onnx.helper.make_graph([gather], "embedding", [ids, *pixels], [returned], [table])
+    onnx.save(onnx.helper.make_model(own, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), embedding)
+    graph.node.remove(gather)
+    graph.initializer.remove(table)
+    graph.input.remove(ids)
+    graph.input.append(taken)
+    for node in graph.node:
+        node.input[:] = ["inputs_embeds" if name == "embedded" else name for name in node.input]
+    onnx.save(model, file)
+
+
+@pytest.mark.parametrize(
+    ("layout", "embedding"),
+    [
+        ("genai", "text_embedding.onnx"),
+        ("transformers.js", "onnx/embed_tokens.onnx"),
+        ("quantized", "onnx/embed_tokens_q4.onnx"),
+    ],
+)
+def test_an_embedding_of_its_own(runtime: Runtime, tmp_path: Path, layout: str, embedding: str) -> None:
+    """It runs before the decoder, which takes its results."""
+    whole = onnx_bridge.convert(folder_of(layout, tmp_path / "whole"), tmp_path / "same", target="ref", prove="never")
+    configuration = json.loads(json.dumps(LAYOUTS[layout][2]))
+    configuration.get("model", {})["embedding"] = {"filename": "text_embedding.onnx"}
+    source = folder_of(layout, tmp_path / "source", configuration)
+    split(source / LAYOUTS[layout][0], source / embedding)
+    bundle = onnx_bridge.convert(source, tmp_path / "out", target="ref")
+    tokens = np.array([[5, 9, 3]])
+    np.testing.assert_array_equal(bundle.decoder.generate(tokens, 8), whole.decoder.generate(tokens, 8))
+    assert onnx_bridge.check(tmp_path / "out").passed
+    (source / embedding).write_bytes((source / embedding).read_bytes() + b"\x7a\x01x")  # another producer's name
+    with pytest.raises(InputError):
+        onnx_bridge.check(tmp_path / "out")
+
+
+@pytest.mark.parametrize("picture", [None, True])
+def test_embeddings_that_are_refused(tmp_path: Path, picture: bool | None) -> None:
+    """There is no file that computes them, or it takes pictures."""
+    source = folder_of("optimum", tmp_path / "source")
+    split(source / "model.onnx", source / "embed_tokens.onnx", picture=bool(picture))
+    if not picture:
+        (source / "embed_tokens.onnx").unlink()
+    with pytest.raises(InputError):
+        onnx_bridge.convert(source, tmp_path / "out", target="ref")

@@ -17,6 +17,7 @@ from onnx_bridge.bundle.decoding.sampling import greedy
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model import io as models
+from onnx_bridge.model.embedding import embedding_of, with_embedding
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
@@ -78,7 +79,10 @@ class Original:
 
     def __init__(self, path: Path, freeze: Mapping[str, str]) -> None:
         self._model = models.load(path)
-        self._reference = Reference(path)
+        embedding = embedding_of(path, self._model)
+        if embedding is not None:
+            self._model = with_embedding(self._model, embedding)
+        self._reference = Reference(path if embedding is None else self._model)
         self._frozen = frozen_values(self._model, freeze)
         specs = samplers.specs(self._model)
         self._dtypes = {spec.name: spec.dtype for spec in specs}

@@ -38,8 +38,12 @@ from onnx_bridge.conversion.programs.instances import Instance
 from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.files.code_digest import code_digest
+from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import as_array
+from onnx_bridge.model import io as models
+from onnx_bridge.model.embedding import embedding_of, takes_embeddings, with_embedding
 from onnx_bridge.model.folder import contexts
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
@@ -74,6 +78,8 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
         InputError: the configuration cannot be read, or a decoder that is no folder has none, and the request no sizes.
     """
     model = source.view()
+    if takes_embeddings(model):
+        model = with_embedding_of(source).view()
     inputs = {str(value.name): value for value in model.graph.inputs}
     if not request.decoder and not is_decoder(model):
         return request
@@ -89,6 +95,16 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
     return replace(request, decoder=True, max_length=length, prefill=prefill)
 
 
+def with_embedding_of(source: Source) -> Source:
+    """Return the file of a decoder, joined with that of its embedding if it takes no ids; raises InputError."""
+    file = embedding_of(Path(str(source.given)), source.view())
+    if file is None:
+        return source
+    source.hash()
+    digest = json_digest([source.digest, models.digest(file), code_digest(with_embedding.__module__)])
+    return Source(with_embedding(source.model(), file), name=source.name, digest=digest)
+
+
 @dataclass(frozen=True)
 class DecoderConversion(GeneratingConversion):
     """The conversion of a decoder.
@@ -100,6 +116,7 @@ class DecoderConversion(GeneratingConversion):
         layout: the layout of the decoder, without padding.
         widths: the widths of the programs, the smallest first.
         programs: the models that are converted instead of the source, by width (`positioned`).
+        file: the file that the user named; the source has the embedding of tokens besides, if that is another file.
     """
 
     source: Source
@@ -110,6 +127,7 @@ class DecoderConversion(GeneratingConversion):
     layout: Layout
     widths: tuple[int, ...]
     programs: Mapping[int, Source]
+    file: Source
     shorter = "prompts"
 
     @classmethod
@@ -117,6 +135,7 @@ class DecoderConversion(GeneratingConversion):
         """Recognize a decoder; raises InputError."""
         sizes = request.decoder_sizes
         assert sizes is not None
+        given, source = source, with_embedding_of(source)
         source.hash()
         original, key = source.model(), content_key(source.digest, request)
         inputs = {value.name for value in original.graph.inputs}
@@ -125,7 +144,19 @@ class DecoderConversion(GeneratingConversion):
         layout = recognize(original, request, sizes)
         widths = tuple(sorted({1, *sizes.prefill}))
         layout, programs = positioned(source, request, layout, widths)
-        return cls(source, original, out, request, key, layout, widths, programs)
+        return cls(source, original, out, request, key, layout, widths, programs, given)
+
+    @property
+    def given(self) -> Source:
+        return self.file
+
+    @property
+    def origin(self) -> dict[str, str | None]:
+        """The file of the decoder, and the digest of that of the embedding."""
+        path = Path(str(self.file.given))
+        embedding = embedding_of(path, self.file.view())
+        others = {} if embedding is None else {f"sha256 of {embedding.name}": models.digest(embedding)}
+        return {**self.file.to_json(), **others}
 
     @property
     def folders(self) -> list[str]:
@@ -154,7 +185,7 @@ class DecoderConversion(GeneratingConversion):
 
     def trials(self, decoder: Decoder, converted: Converted, *, shorter: bool) -> Iterable[Trial]:
         """Generate behind prompts of the widths of programs, or of sizes between them."""
-        original = Original(Path(str(self.source.given)), self.request.freeze)
+        original = Original(Path(str(self.file.given)), self.request.freeze)
         tolerances = computed_precision(self.model, converted.cleaned, self.request.precision).tolerances
         lengths = inside(self.widths) if shorter else edges(self.widths)
         return trials(decoder.cache, original, lengths, tolerances)

@@ -9,6 +9,7 @@ from pathlib import Path
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.caches import StaticCache
 from onnx_bridge.bundle.decoding.trial import Generating, Original, edges, inside, trials
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.encoder_decoder.original import EncoderDecoderOriginal
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
@@ -16,6 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model import io as models
+from onnx_bridge.model.embedding import embedding_of
 from onnx_bridge.parity.checking.baseline import original_of
 from onnx_bridge.parity.checking.gpu_legs import GpuLegs
 from onnx_bridge.parity.checking.report import CheckReport, Leg
@@ -91,13 +93,12 @@ def _subjects(
     manifest, decoder = bundle.manifest, bundle.decoder
     encoder = decoder.layout.encoder
     if encoder is None:
+        embedding = embedding_of(path, models.load(path))
+        _require_unchanged(manifest, path, {} if embedding is None else {embedding.name: models.digest(embedding)})
         yield "", lambda side: side.decoder.cache(), Original(path, manifest.request.freeze)
         return
     files = Files.beside(path)
-    changed = [name for name, digest in files.digests().items() if digest != manifest.source.get(f"sha256 of {name}")]
-    if changed and path == Path(str(manifest.source["path"])):
-        hint = "convert again, or name the original with --reference"
-        raise InputError("the model was changed since it was converted", where=changed[0], hint=hint)
+    _require_unchanged(manifest, path, files.digests())
     original = EncoderDecoderOriginal(files, manifest.request.freeze)
     size = encoder.shape[1]
     for count in (size, size // 2) if encoder.pads else (size,):
@@ -105,6 +106,14 @@ def _subjects(
         tokens = as_array(source[encoder.source])
         caches = partial(_cache, tokens=tokens)
         yield f"source of {count}, ", caches, original.of(decoder.layout, source)
+
+
+def _require_unchanged(manifest: Manifest, path: Path, digests: Mapping[str, str]) -> None:
+    """Require that the files beside the original are those that were converted, unless the user named another one."""
+    changed = [name for name, digest in digests.items() if digest != manifest.source.get(f"sha256 of {name}")]
+    if changed and path == Path(str(manifest.source["path"])):
+        hint = "convert again, or name the original with --reference"
+        raise InputError("the model was changed since it was converted", where=changed[0], hint=hint)
 
 
 def _cache(bundle: Bundle, tokens: Array) -> StaticCache:
