@@ -157,7 +157,7 @@ class Provider:
             folder = stub_libraries([*compiler.runtime.gpu_libraries, self.environment.library])
             folders = folder, *compiler.runtime.library_path[1:]
             self.runtime = replace(compiler.runtime, library_path=folders).by_c_library()
-        self._worker = Worker(command=self._command, environment=self._variables(), as_json=True)
+        self._worker = Worker(command=self._command, environment=self._variables(), foreign=True)
         self._dropped: list[tuple[int, int]] = []
         self._kept: weakref.WeakValueDictionary[Path, Session] = weakref.WeakValueDictionary()
 
@@ -178,8 +178,6 @@ class Provider:
     def version(self) -> str:
         """Return the version of ONNX Runtime that answers; raises RuntimeNotFound if it has no such provider."""
         answer, _, _ = self._request({"do": "hello"}, {})
-        if MIGRAPHX not in answer["providers"]:
-            raise RuntimeNotFound("its ONNX Runtime has no MIGraphX provider", where=str(self.environment.path))
         return str(answer["version"])
 
     def launch(self) -> None:
@@ -235,6 +233,7 @@ class Provider:
         """Return the answer, its arrays and the process that gave it.
 
         Raises:
+            RuntimeNotFound: the environment's ONNX Runtime has no such provider.
             ProviderError: ONNX Runtime refuses the request.
             NativeFailure, Lost: as `passes.isolation.worker.Worker.call`.
         """
@@ -243,6 +242,9 @@ class Provider:
         (answer, results), owner = self._worker.call(
             _SERVER, message, arrays, limits=limits.current(SECONDS), library=_LIBRARY, process=process
         )
+        if "lacking" in answer:
+            what = f"ONNX Runtime {answer['lacking']} is imported there, which has no MIGraphX provider"
+            raise RuntimeNotFound(what, where=str(self.environment.path))
         if "error" in answer:
             printed = owner.printed()
             calls = Calls.of(answer["calls"])

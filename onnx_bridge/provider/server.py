@@ -19,6 +19,7 @@ from passes.isolation import value_messages
 from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Array, Message
 
+_NAME = "MIGraphXExecutionProvider"
 _PLAIN = re.compile(r"(optional\()?(seq\()?tensor\((float|double|float16|u?int(8|16|32|64)|bool|string)\)*")
 """The types that ONNX Runtime converts to numpy arrays correctly."""
 
@@ -59,6 +60,8 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
         "open": _open,
         "run": _run,
     }
+    if _NAME not in onnxruntime.get_available_providers():
+        return {"lacking": onnxruntime.__version__}, {}
     try:
         message, results = actions[request["do"]](request, arrays)
     except Exception as error:  # ONNX Runtime raises its own classes, RuntimeError and ValueError
@@ -69,7 +72,7 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
 
 
 def _hello(_request: dict[str, Any], _arrays: dict[str, Array]) -> Message:
-    return {"version": onnxruntime.__version__, "providers": onnxruntime.get_available_providers()}, {}
+    return {"version": onnxruntime.__version__}, {}
 
 
 def _open(request: dict[str, Any], arrays: dict[str, Array]) -> Message:

@@ -36,7 +36,9 @@ from passes.isolation.waiting import Waiting
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
-_BOOT = "import sys; sys.path.insert(0, {root!r}); from passes.isolation import child; child.run{arguments!r}"
+_BOOT = "import sys; sys.path.insert(0, {root!r}); {then}from passes.isolation import child; child.run{arguments!r}"
+_OWN_PACKAGES = "import onnx_bridge, passes; sys.path.pop(0); "
+"""Where we are installed, other packages are, too: an interpreter of another environment shall not find those."""
 
 
 class Reason(enum.Enum):
@@ -77,7 +79,7 @@ class Child:
         environment: its environment variables; default: the parent's.
         output: a descriptor for what it prints; default: a memory file, for `printed`.
         inherited: further descriptors that it holds.
-        as_json: whether its interpreter may have no msgspec.
+        foreign: whether its interpreter is of another environment, which has its own packages, perhaps no msgspec.
 
     Attributes:
         connection: the parent's end of the socket.
@@ -95,9 +97,9 @@ class Child:
         environment: Mapping[str, str] | None = None,
         output: int | None = None,
         inherited: Sequence[int] = (),
-        as_json: bool = False,
+        foreign: bool = False,
     ) -> None:
-        self._as_json = as_json
+        self._foreign = foreign
         self.connection, child_end = messages.connect()
         lifeline, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._output = os.memfd_create("onnx-bridge-output", os.MFD_CLOEXEC)
@@ -106,7 +108,8 @@ class Child:
         self._memory_limit: int | None = None
         self._waiting = Waiting(self.connection)
         self._given, self._answers = ReusedMemory(), AnswerMemories()
-        boot = _BOOT.format(root=str(_ROOT), arguments=(child_end.fileno(), lifeline, self._owner, module, *arguments))
+        told = child_end.fileno(), lifeline, self._owner, module, *arguments
+        boot = _BOOT.format(root=str(_ROOT), then=_OWN_PACKAGES if foreign else "", arguments=told)
         printed = self._output if output is None else output
         try:
             self._popen = subprocess.Popen(
@@ -159,7 +162,7 @@ class Child:
             self._limit_memory(limits.memory_of(reserved))
             answer = self._answers.free() if reuse else None
             if answer is None:
-                messages.send(self.connection, message, arrays, as_json=self._as_json)
+                messages.send(self.connection, message, arrays, as_json=self._foreign)
             else:
                 messages.send(self.connection, message, arrays, self._given, answer.number)
             self._wait(end, limits.memory_of(used))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -291,6 +293,8 @@ def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
     with pytest.raises(InputError):
         bundle({"x": np.zeros([3, 3], np.float32)})
     assert onnx_bridge.check(bundle).passed
+    without = subprocess.run([sys.executable, "run.py"], cwd=bundle.path, capture_output=True, text=True, check=False)
+    assert without.returncode == 1 and len(without.stderr.splitlines()) == 1  # its ONNX Runtime has no such provider
     before = {path: path.stat().st_mtime_ns for path in (bundle.path / "cache").iterdir()}
     assert len(before) == 3
     assert verify(converted(2, 4, 8).path).passed is False  # the cache has programs for two sizes of three

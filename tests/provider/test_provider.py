@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from onnx import parser, save
 
 from onnx_bridge.core.errors import RuntimeNotFound
+from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider import environment as environments
+from onnx_bridge.provider.environment import Environment
 from onnx_bridge.provider.provider import MIGRAPHX, Provider, ProviderError, SessionOptions
 from passes.isolation.failure import NativeFailure
 
@@ -47,6 +51,32 @@ def test_a_session_says_what_it_claims_calls_and_computes(provider: Provider, tm
     assert [again.calls[call] for call in ("parse", "compile", "load")] == [0, 0, 1]
     assert again.calls.loaded == session.calls.saved == tuple(cache.glob("*.mxr"))
     assert not provider.stubbed or "no GPU" in provider.note
+
+
+def test_an_onnxruntime_that_is_installed_beside_us_is_not_asked(runtime: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime/__init__.py").write_text("raise ImportError('this is not the provider's')")
+    for package in ("onnx_bridge", "passes"):
+        shutil.copytree(Path(*sys.modules[package].__path__), tmp_path / package)
+    code = (
+        "from onnx_bridge.provider import provider\n"
+        f"asked = provider.Provider()\nassert provider.__file__.startswith({str(tmp_path)!r})\nprint(asked.version())"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", code]
+    shown = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert shown.stdout.strip() == environments.find().version, shown.stderr
+
+
+def test_an_environment_without_the_provider_is_an_error_and_no_verdict(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Provider(runtime=runtime)
+    monkeypatch.setattr(Environment, "python", Path(sys.executable))  # it has another ONNX Runtime
+    for ask in (provider.version, lambda: provider.session(data(ADD))):
+        with pytest.raises(RuntimeNotFound):
+            ask()
+    provider.close()
 
 
 def test_failures_are_typed_and_the_next_session_works(provider: Provider) -> None:

@@ -21,6 +21,8 @@ _PYTHON = '''\
 import json, os, pathlib
 import numpy, onnxruntime
 
+if "MIGraphXExecutionProvider" not in onnxruntime.get_available_providers():
+    raise SystemExit(f"onnxruntime {onnxruntime.__version__} has no MIGraphX provider; onnxruntime-migraphx has")
 here = pathlib.Path(__file__).parent
 settings = json.loads((here / "session.json").read_text())
 os.environ.pop("ORT_MIGRAPHX_MODEL_CACHE_PATH", None)  # it would win over the option

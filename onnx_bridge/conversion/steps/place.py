@@ -107,7 +107,7 @@ def _why(node: ir.Node, placed: Placed) -> str:
     if named == [node]:
         return placed.reasons[str(node.name)]
     if named:
-        return "; ".join(f"{inner.op_type} {inner.name}: {placed.reasons[str(inner.name)]}" for inner in named)
+        return listed_reasons({inner: placed.reasons[str(inner.name)] for inner in named}, ())
     if HIDDEN not in node.metadata_props:
         return _LEFT
     return _SCALARS if node.op_type == "Scan" else _CROSSING
