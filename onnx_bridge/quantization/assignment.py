@@ -119,6 +119,13 @@ def share_in_8_bits(model: ir.Model) -> tuple[float, Mapping[str, float]]:
     return low / total, shares
 
 
+_NOISE: Mapping[str, Callable[[float], float]] = {
+    "sqnr": lambda value: 10 ** (-value / 10),
+    "cosine": lambda value: max(2 * (1 - value), 1e-12),
+}
+"""The noise, relative to the signal, at a value of the metrics that tell it."""
+
+
 class _Made(Protocol):
     """A quantized model in a folder of its own."""
 
@@ -190,20 +197,28 @@ class Search(Generic[_M]):
             elif node.op_type in PRODUCTS or node.op_type not in operators("exact"):
                 base.append(source)  # what gains nothing in 8 bits only costs accuracy
 
-        def holds(products: Sequence[str]) -> bool:
+        def trial(products: Sequence[str]) -> Point:
             point = self._trial([*base, *products])
             expected = first.share - sum(costs[name] for name in products)
             if point.failure is not None or point.share < expected - _ROUNDING:  # it did gain something
                 base[:] = excluded
                 point = self._trial([*base, *products])
-            return point.passed
+            return point
 
+        def judged(point: frontier.Point) -> tuple[bool, float | None]:
+            tried = trial(point.products)
+            levels = [(_NOISE[score.metric], score) for score in tried.scores if score.metric in _NOISE]
+            return tried.passed, max(
+                (level(score.value) / level(score.least or 0.0) for level, score in levels), default=None
+            )
+
+        target = min((_NOISE[name](least) for name, least in self.least.items() if name in _NOISE), default=None)
         if first.passed:
-            holds(())
+            trial(())
         else:
             points = frontier.frontier(costs, noises)
-            frontier.cheapest(points, lambda point: holds(point.products), self._target(), _NEAR)
-            self._put_back(costs, holds)
+            frontier.cheapest(points, judged, target, _NEAR)
+            self._put_back(costs, lambda products: trial(products).passed)
         if self.best is None:
             raise self._failure()
         chosen, model = self.best
@@ -219,11 +234,6 @@ class Search(Generic[_M]):
             failed = any(not point.passed and set(fewer) <= nodes for nodes, point in self.points.items())
             if costs[name] > _NEAR and not failed and holds(fewer):
                 kept = fewer
-
-    def _target(self) -> float | None:
-        """Return the noise, relative to the signal, at which the accuracy is reached; None if no metric tells it."""
-        levels = {"sqnr": lambda least: 10 ** (-least / 10), "cosine": lambda least: 2 * (1 - least)}
-        return min((levels[name](least) for name, least in self.least.items() if name in levels), default=None)
 
     def _exclude(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """Return nodes as the user excludes them: operators, if all of their nodes are among them, and nodes."""

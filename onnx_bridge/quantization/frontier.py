@@ -17,6 +17,7 @@ _PLACES = 1000
 """The sets that are kept while products are added, by the work that they lose: one for each part of the whole."""
 _LARGEST = 1e6
 """The noise of a product that was not measured, relative to the signal."""
+_LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -55,24 +56,33 @@ def frontier(costs: Mapping[str, float], noise: Mapping[str, float]) -> list[Poi
     return points
 
 
-def cheapest(points: Sequence[Point], holds: Callable[[Point], bool], target: float | None, near: float) -> None:
+def cheapest(
+    points: Sequence[Point], trial: Callable[[Point], tuple[bool, float | None]], target: float | None, near: float
+) -> None:
     """Try points until the cheapest one that holds is known, up to a difference of cost.
 
     Args:
         points: in the order of their cost; the first does not hold, and the last holds.
-        holds: whether a point holds, which is monotonic.
-        target: the noise with which it is predicted to hold; None if that is unknown.
+        trial: returns whether a point holds, which is monotonic, and its true noise, relative to what is asked for.
+        target: the noise with which a point is predicted to hold; None if noise predicts nothing.
         near: the difference of cost that does not matter.
     """
-    low, high, step = 0, len(points) - 1, near if target is not None else math.inf
-    middle = (points[low].cost + points[high].cost) / 2
-    wanted = middle if target is None else next((each.cost for each in points if each.noise <= target), points[-1].cost)
+    low, high, step = 0, len(points) - 1, near
+    wanted, before = _predicted(points, target), None
     while high - low > 1 and points[high].cost - points[low].cost > near:
+        if wanted is None or wanted <= points[low].cost:
+            wanted = (points[low].cost + points[high].cost) / 2
         index = bisect.bisect_left(points, wanted, low + 1, high - 1, key=lambda point: point.cost)
-        if holds(points[index]):
-            high = index
-            wanted = max(points[high].cost - step, (points[low].cost + points[high].cost) / 2)
-        else:
-            low = index
-            wanted = min(points[low].cost + step, (points[low].cost + points[high].cost) / 2)
-        step *= 2
+        held, noise = trial(points[index])
+        low, high = (low, index) if held else (index, high)
+        step, before = 2 * step if held == before else near, held
+        wanted = _predicted(points, None if noise is None else points[index].noise / max(noise, _LEAST))
+        if wanted is not None:  # where the prediction is as wrong as here
+            wanted = min(wanted, points[high].cost - step) if held else max(wanted, points[low].cost + step)
+
+
+def _predicted(points: Sequence[Point], target: float | None) -> float | None:
+    """Return the cost of the first point that is predicted to hold."""
+    if target is None:
+        return None
+    return next((point.cost for point in points if point.noise <= target), points[-1].cost)

@@ -1,7 +1,7 @@
 """Calibration data: the samples on which the ranges of an int8 or fp8 program are measured.
 
 The formats are those of `onnx_bridge.samples.files` (``.npz``, folders of ``.pb``, Polygraphy's ``.json``, loader
-scripts, arrays in memory), and
+scripts, arrays in memory), whose samples may be several of the model's batches long, and have labels; and
 
 - an ``.npy``, for a model with one input: one sample, or several along the first axis, or one longer batch;
 - a folder of images, for a model with one input of images, ``[N, C, H, W]`` or ``[N, H, W, C]`` of 1 or 3 channels.
@@ -125,7 +125,7 @@ def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpe
         listed = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(rules).items())
         notes = (f"calibrated on {len(images)} images: {listed}",)
     else:
-        samples = files.load(given, specs)
+        samples = files.load(given, specs, split=True)
     _check(samples, where)
     return Calibration(tuple(samples), where, notes)
 

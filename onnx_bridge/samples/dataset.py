@@ -12,7 +12,7 @@ script yields ``(sample, label)``. They are integers: one for each row of the ba
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -26,8 +26,6 @@ from onnx_bridge.samples import files
 from onnx_bridge.samples.calibration import image_batches
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 
-LABEL = "label"
-"""The name of a sample's labels, unless an input has it."""
 DataSource = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """A path to read samples from; or samples, or a function that returns them, each alone or with its label."""
 
@@ -71,37 +69,12 @@ class Dataset:
         """Yield samples of the model's batch, with their origin and labels."""
         for origin, item in self._unvalidated():
             sample, given = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
-            if isinstance(sample, Mapping) and LABEL in sample and all(spec.name != LABEL for spec in self.specs):
-                sample, given = {name: sample[name] for name in sample if name != LABEL}, sample[LABEL]
-            label = _labels(given, origin)
-            rows, batch = self._rows(sample), self.most_rows or self._batch
-            if rows is None or batch is None or rows <= batch:
-                yield origin, sample, label
-                continue
-            if rows % batch and self.most_rows is None:
-                what = f"the sample has {rows} rows, which is not a multiple of the model's batch of {batch}"
-                raise InputError(what, where=origin, hint=f"give {rows - rows % batch} of them")
+            sample, own = files.unlabelled(sample, self.specs)
+            label = _labels(given if own is None else own, origin)
+            rows = files.rows(sample, self.specs)
             apart = label is not None and label.ndim > 0 and len(label) == rows
-            for start in range(0, rows, batch):
-                piece = slice(start, start + batch)
-                part = {name: array[piece] for name, array in sample.items()}
-                yield f"{origin}, row {start}", part, label[piece] if apart and label is not None else label
-
-    @property
-    def _batch(self) -> int | None:
-        """The first size of all inputs; None if they have no common one."""
-        first = {spec.shape[0] if spec.shape else None for spec in self.specs}
-        size = first.pop() if len(first) == 1 else None
-        return size if isinstance(size, int) and size else None
-
-    def _rows(self, sample: Any) -> int | None:
-        """Return the common first size of a sample's arrays that have the ranks of the inputs; None without one."""
-        ranks = {spec.name: len(spec.shape or ()) for spec in self.specs}
-        if not isinstance(sample, Mapping) or sample.keys() != ranks.keys():
-            return None
-        arrays = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
-        lengths = {len(array) for name, array in arrays.items() if array.ndim == ranks[name] > 0}
-        return lengths.pop() if len(lengths) == 1 and len(arrays) == len(ranks) else None
+            for where, part, piece in files.in_batches(origin, sample, self.specs, self.most_rows):
+                yield where, part, label[piece] if apart and label is not None else label
 
     @property
     def _where(self) -> str:

@@ -21,7 +21,7 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]
 """A file, folder or script; one sample; several; or a function that returns either."""
 
+LABEL = "label"
+"""The name of a sample's labels, unless an input has it."""
 _MAX_SAMPLES = 10_000
 """A loader that yields more samples is taken to be endless."""
 _FORMATS = "an .npz, a folder of input_*.pb, Polygraphy's .json, or a loader script: file.py or file.py:function"
@@ -48,7 +50,9 @@ Unvalidated = Iterable[tuple[str, Mapping[str, Any]]]
 """Samples, each with its origin for messages."""
 
 
-def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None) -> list[Sample]:
+def load(
+    source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None, split: bool = False
+) -> list[Sample]:
     """Load and validate samples.
 
     Args:
@@ -56,18 +60,33 @@ def load(source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count:
             ``script.py:function`` for a function of a script.
         model: the model, or its `inputs.specs`.
         count: how many to take; None is all.
+        split: take samples that are longer than the model's batch in pieces, and leave labels out.
 
     Raises:
         InputError: the format is unknown, a file is damaged, or the samples are too few or do not fit the model.
     """
     wanted = specs(model) if isinstance(model, ir.Model) else list(model)
     if isinstance(source, (str, os.PathLike)):
-        return _validate_all(unvalidated(Path(source), wanted), str(Path(source)), wanted, count)
-    if callable(source):
-        return _validate_all(from_function(source, "the function"), "the function", wanted, count)
-    given = [source] if isinstance(source, Mapping) else source
-    samples = ((f"sample {index}", sample) for index, sample in enumerate(given))
-    return _validate_all(samples, "what was given", wanted, count)
+        samples, where = unvalidated(Path(source), wanted), str(Path(source))
+    elif callable(source):
+        samples, where = from_function(source, "the function"), "the function"
+    else:
+        given = [source] if isinstance(source, Mapping) else source
+        samples, where = ((f"sample {index}", sample) for index, sample in enumerate(given)), "what was given"
+    return _validate_all(_split(samples, wanted) if split else samples, where, wanted, count)
+
+
+def _split(samples: Unvalidated, wanted: Sequence[TensorSpec]) -> Unvalidated:
+    for origin, sample in samples:
+        inputs, _ = unlabelled(sample, wanted)
+        yield from ((where, part) for where, part, _ in in_batches(origin, inputs, wanted))
+
+
+def unlabelled(sample: Any, wanted: Sequence[TensorSpec]) -> tuple[Any, Any]:
+    """Return a sample without its labels, and these; None if it has none, or an input has their name."""
+    if not isinstance(sample, Mapping) or LABEL not in sample or any(spec.name == LABEL for spec in wanted):
+        return sample, None
+    return {name: sample[name] for name in sample if name != LABEL}, sample[LABEL]
 
 
 def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
@@ -90,6 +109,44 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
     if path.suffix == ".py":
         return _from_script(path, function)
     raise InputError("this is not a known format of inputs", where=str(path), hint=f"inputs come as {_FORMATS}")
+
+
+def rows(sample: Any, wanted: Sequence[TensorSpec]) -> int | None:
+    """Return the common first size of a sample's arrays that have the ranks of the inputs; None without one."""
+    ranks = {spec.name: len(spec.shape or ()) for spec in wanted}
+    if not isinstance(sample, Mapping) or sample.keys() != ranks.keys():
+        return None
+    arrays = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
+    lengths = {len(array) for name, array in arrays.items() if array.ndim == ranks[name] > 0}
+    return lengths.pop() if len(lengths) == 1 and len(arrays) == len(ranks) else None
+
+
+def in_batches(
+    origin: str, sample: Any, wanted: Sequence[TensorSpec], most: int | None = None
+) -> Iterator[tuple[str, Any, slice]]:
+    """Yield a sample that is longer than the model's batch in pieces, with their origins and rows.
+
+    Args:
+        origin: the origin of the sample, for messages.
+        sample: the sample, before it is validated.
+        wanted: the inputs of the model.
+        most: the largest batch if the model takes smaller ones as well; None if it takes its own alone.
+
+    Raises:
+        InputError: the number of rows is not a multiple of the batch.
+    """
+    first = {spec.shape[0] if spec.shape else None for spec in wanted}
+    own = first.pop() if len(first) == 1 else None
+    length, batch = rows(sample, wanted), most or (own if isinstance(own, int) and own else None)
+    if length is None or batch is None or length <= batch:
+        yield origin, sample, slice(None)
+        return
+    if length % batch and most is None:
+        what = f"the sample has {length} rows, which is not a multiple of the model's batch of {batch}"
+        raise InputError(what, where=origin, hint=f"give {length - length % batch} of them")
+    for start in range(0, length, batch):
+        piece = slice(start, start + batch)
+        yield f"{origin}, row {start}", {name: array[piece] for name, array in sample.items()}, piece
 
 
 def find_non_finite(samples: Sequence[Sample]) -> list[str]:
@@ -160,7 +217,7 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     arrays = {name: _restored(array, dtypes.get(_ELEMENT.sub("", name))) for name, array in read.items()}
     if others:
         return [_from_arrays(arrays, others)]
-    others_than_labels = {name: array for name, array in arrays.items() if name != "label" or name in ranks}
+    others_than_labels = {name: array for name, array in arrays.items() if name != LABEL or name in ranks}
     if not arrays or any(array.ndim != ranks.get(name, -1) + 1 for name, array in others_than_labels.items()):
         return [dict(arrays)]
     counts = {name: len(array) for name, array in arrays.items()}

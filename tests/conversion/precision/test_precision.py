@@ -255,6 +255,18 @@ def test_npy_holds_one_sample_several_or_a_longer_batch(tmp_path: Path) -> None:
     assert counts == {"one": 1, "several": 3, "batch": 5}
 
 
+def test_samples_may_be_several_batches_long_and_have_labels(tmp_path: Path) -> None:
+    rows = data(6).reshape(6, 3, 6, 6)
+    np.savez(tmp_path / "x.npz", x=rows, label=np.arange(6))
+    for given, batch in ((tmp_path / "x.npz", 2), ({"x": rows}, 3), ([{"x": rows}], 1), (lambda: [{"x": rows}], 6)):
+        spec = replace(SPEC, shape=(batch, 3, 6, 6))
+        pieces = [np.asarray(sample["x"]) for sample in load_calibration(given, [spec]).samples]
+        assert len(pieces) == 6 // batch
+        np.testing.assert_array_equal(np.concatenate(pieces), rows)
+    with pytest.raises(InputError, match="multiple"):
+        load_calibration({"x": rows}, [replace(SPEC, shape=(4, 3, 6, 6))])
+
+
 def test_npy_is_for_one_input(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", data(1)[0])
     with pytest.raises(InputError, match="takes 2 inputs"):
