@@ -60,7 +60,9 @@ class Server:
         return self._keep(self._library.parse_onnx(Path(request["path"]), options))
 
     def _do_load(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
-        return self._keep(self._library.load(Path(request["path"])))
+        program = self._library.load(Path(request["path"]))
+        _trim_heap()  # of what was read, as large as the program itself
+        return self._keep(program)
 
     def _do_drop(self, request: Mapping[str, Any], _tensors: Tensors) -> TensorMessage:
         for number in request["programs"]:

@@ -82,6 +82,22 @@ class TestPrograms:
         loaded = worker.load(tmp_path / "p.mxr")
         np.testing.assert_array_equal(loaded.run({"x": Tensor.of(x)})[0].numpy(), y.numpy())
 
+    def test_a_loaded_program_takes_its_size(self, worker: Worker, tmp_path: Path) -> None:
+        """MIGraphX reads a file whole before it makes a program of it; the memory is returned."""
+        weights = onnx.numpy_helper.from_array(np.ones((4096, 4096), np.float32), "w")
+        proto = onnx.load_from_string(onnx_model("g (float[1,4096] x) => (float[1,4096] y) { y = MatMul(x, w) }"))
+        proto.graph.initializer.append(weights)
+        program = worker.parse_onnx_buffer(proto.SerializeToString())
+        program.compile("ref")
+        program.save(tmp_path / "large.mxr")
+        fresh = Worker(worker.runtime)
+        fresh.start()
+        programs = [fresh.load(tmp_path / "large.mxr") for _ in range(2)]
+        lines = Path(f"/proc/{fresh.pid}/status").read_text().splitlines()
+        held = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+        assert held < 1024 * (64 * len(programs) + 50)
+        fresh.close()
+
     def test_files_are_relative_to_the_caller(
         self, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
