@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_of
-from onnx_bridge.conversion.sizes.typical_sizes import nobody_chose, typical_sizes
+from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.roles import dims_of
@@ -127,7 +127,7 @@ class _Combinations:
     """The combinations of the sizes that a user chose, the smallest first."""
 
     def __init__(self, model: ir.Model, request: ConvertRequest) -> None:
-        self._inputs, self._request = required_inputs(model), request
+        self._model, self._inputs, self._request = model, required_inputs(model), request
         self._dims = OpenDims(model, request.dims, request.shapes, request.freeze, request.ties)
         self._selected = selected(model, request.buckets)
         self._known: dict[str, dict[str, int]] = {}
@@ -141,14 +141,15 @@ class _Combinations:
     def chosen(self) -> dict[str, dict[str, int]]:
         """Return the sizes that nobody chose; raises InputError if one has to be chosen."""
         dims, default = {**self._dims.given, **next(iter(self))}, self._request.dim_default
-        sizes = {name: size for name, size in self._dims.sizes(default or 1, dims).default.items() if name not in dims}
-        names = self._dims.unchosen(sizes)
-        if names and default is None:
-            proposed = next(typical_sizes(self._inputs, names))
-            how = " ".join(f"--dim {name}={size}" for name, size in proposed.items())
-            hint = f"choose {how}, or buckets; or take 1 with --dim-default 1"
-            raise InputError(nobody_chose(names), where="bucket", hint=hint)
-        return self._dims.by_input(sizes)
+        sizes = self._dims.sizes(default or 1, dims)
+        guessed = {name: size for name, size in sizes.default.items() if name not in dims}
+        if default is None and self._dims.unchosen(guessed):
+            known = {name: size for name, size in {**dims, **sizes.derived}.items() if name not in self._selected}
+            settled = ChosenSizes.of(self._model, replace(self._request.cleaning, dims=known))
+            settled.ask()
+            self._dims.given |= settled.sizes.derived
+            guessed = {name: size for name, size in guessed.items() if name not in self._dims.given}
+        return self._dims.by_input(guessed)
 
     def sizes(self, chosen: Sizes) -> dict[str, int]:
         """Return the sizes of all dimensions, for some of them; symbols that are in expressions alone are 1."""

@@ -26,9 +26,13 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Choice
+from onnx_bridge.samples.roles import Choice, dims_of
 from passes.rewriting.base import Context
+from passes.rewriting.pipeline import Pipeline
 from passes.shapes.open_sizes import Impossible, OpenDims, OpenSizes
+
+_FOLDING = "fold-constants,infer-shapes,fold-constants,infer-shapes"
+"""The passes that compute the shapes which depend on the batch alone."""
 
 
 class OpenSizesError(InputError):
@@ -85,7 +89,7 @@ class ChosenSizes:
             node = too_small.node
             name = str(node.name or node.outputs[0].name)
             raise chosen._error("", f" is too small for {node.op_type} {name}", name)
-        return chosen
+        return chosen._with_batches() if request.asks else chosen
 
     @property
     def applied(self) -> CleanRequest:
@@ -118,12 +122,33 @@ class ChosenSizes:
     def check(self, model: ir.Model) -> list[str]:
         """Run the sized model on ONNX Runtime, if this is quick, and return notes; raises OpenSizesError."""
         notes = self._refusal(model)
-        if self.request.asks and (names := self.dims.unchosen(self.sizes.default)):
-            raise self._question(names)
+        if self.request.asks:
+            self.ask()
         return notes
 
+    def ask(self) -> None:
+        """Raise OpenSizesError, whose hint has typical sizes, if a default is a guess."""
+        if names := self.dims.unchosen(self.sizes.default):
+            raise self._question(names)
+
+    def _with_batches(self) -> ChosenSizes:
+        """Return the same, in which dimensions that only the size of the batch fits follow from it."""
+        batch = self._free.batch_names()
+        size = next((size for name, size in {**self._given, **self.sizes.all}.items() if name in batch), 1)
+        larger = dict.fromkeys(batch, size + 1)
+
+        def follows(name: str) -> bool:
+            alone = self._runs({name: size + 1}, every=False)
+            return not alone and all(
+                self._runs(dims, every=False) for dims in ({name: size}, larger | {name: size + 1})
+            )
+
+        following = dict.fromkeys(filter(follows, self.dims.unchosen(self.sizes.default)), size)
+        default = {name: size for name, size in self.sizes.default.items() if name not in following}
+        return replace(self, sizes=OpenSizes(default, {**self.sizes.derived, **following}))
+
     def _question(self, names: Sequence[str]) -> OpenSizesError:
-        """Return the error that asks for sizes, whose hint has typical ones."""
+        """Return the error that asks for some sizes, whose hint has typical ones."""
         typical = [*typical_sizes(self.model.graph.inputs, names)]
         sizes, tried = typical[0], ""
         if is_quick(self._sized(sizes)):
@@ -148,6 +173,10 @@ class ChosenSizes:
     def _error(self, before: str, after: str, node: str | None) -> OpenSizesError:
         """Return the error whose sentence has the sizes to change, or all, and the hint with sizes that were tried."""
         sizes, changed = {**self._given, **self.sizes.all}, self._search()
+        if changed and self.request.asks:
+            rest = [name for name in self.dims.unchosen(self.sizes.default) if name not in changed]
+            usual = ({**changed, **others} for others in typical_sizes(self.model.graph.inputs, rest))
+            changed = next((dims for dims in usual if self._runs(dims, every=False)), changed)
         what = before + _text({name: sizes[name] for name in changed or sizes}) + after
         if self.sizes.default:
             what += f"; sizes chosen for you: {_text(self.sizes.default)}"
@@ -161,15 +190,31 @@ class ChosenSizes:
     def _search(self) -> dict[str, int] | None:
         """Return sizes with which the reference runs the model: of dimensions that nobody chose, otherwise of any."""
 
-        def conflict(changed: Mapping[str, int]) -> Impossible | None:
-            return self._free.conflict(self._resized(changed).all)
-
         default, batch = self.sizes.default, self._free.batch_names()
+        settled = self._settled({name: size for name, size in {**self._given, **default}.items() if name in batch})
+
+        def conflict(changed: Mapping[str, int]) -> Impossible | None:
+            dims = settled if batch.isdisjoint(changed) else self._free
+            return dims.conflict(self._resized(changed).all)
+
         free = (default, {**self._given, **default})
         compares = any(isinstance(spec.role, Choice) for spec in samplers.specs(self.model))
         runs = [partial(self._runs, every=every) for every in ((True, False) if compares else (False,))]
-        searches = (SizeSearch(sizes, batch, run, conflict) for sizes in free for run in runs)
+        typical = [*typical_sizes(self.model.graph.inputs, [name for name in default if name not in batch])]
+        searches = (SizeSearch(sizes, batch, typical, run, conflict) for sizes in free for run in runs)
         return next(filter(None, (search.result() for search in searches)), None)
+
+    def _settled(self, batch: Mapping[str, int]) -> OpenDims:
+        """Return the open dimensions of the model with the sizes of a batch, and what follows from it as constants."""
+        model = self.model.clone()
+        for value in model.graph.inputs:
+            if value.shape is not None:
+                dims = [
+                    f"{value.name}[{axis}]" if dim is None else dim for axis, dim in enumerate(dims_of(value) or ())
+                ]
+                value.shape = ir.Shape([batch.get(str(dim), dim) for dim in dims])
+        (*_, step) = Pipeline.parse(_FOLDING).run(model, Context())
+        return OpenDims(step.result.model, {}, {}, self.request.freeze)
 
     @cached_property
     def _free(self) -> OpenDims:

@@ -2,21 +2,22 @@
 
     image: [batch, 3, height, width], whose 16 × 16 patches meet 197 positions    →  height = width = 224
 
-One dimension is changed, otherwise all but the batch, otherwise all, to equal sizes. A size that inference finds the
-only one to fit is tried first, or one for each dimension, then powers of four; what runs is made smaller as long as it
-runs.
+A size that inference finds the only one to fit is tried first, for all dimensions but the batch, otherwise for one. Of
+several, which one more frame or pixel beside a stride does not tell apart, it is the multiple of their number. Then
+powers of four are tried, for one dimension, otherwise for all but the batch, otherwise for all; what runs is made
+smaller as long as it runs. The last resort are typical sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from passes.shapes.open_sizes import Impossible
 
 _TRIED = (1, 4, 16, 64, 256, 1024, 4096)
-_FITTING = tuple(2**power for power in range(13))
+_FITTING = tuple(2**power for power in range(19))
 """The sizes between which the only one that fits is searched for."""
 Sizes = Mapping[str, int]
 
@@ -28,47 +29,52 @@ class SizeSearch:
     Attributes:
         sizes: the sizes of the dimensions that may change, those that change first before the others.
         batch: the names of those that are batches.
+        typical: sizes that such dimensions usually have.
         runs: whether the model runs with other sizes of some of them.
         conflict: what inference finds impossible with other sizes of some of them.
     """
 
     sizes: Sizes
     batch: set[str]
+    typical: Sequence[Sizes]
     runs: Callable[[Sizes], bool]
     conflict: Callable[[Sizes], Impossible | None]
 
     def result(self) -> dict[str, int] | None:
         """Return the sizes to change, with which the model runs; None if none is found."""
-        for names in self._groups():
+        names = [name for name in self.sizes if name not in self.batch]
+        everything = [*names, *(name for name in self.sizes if name in self.batch)]
+        singles, several = [[name] for name in everything], [names] if len(names) > 1 else []
+        whole = [everything] if len(everything) > max(len(names), 1) else []
+        for names in (*several, *singles, *whole):
             fitting = self._fitting(names)
-            if fitting and self.runs(dict.fromkeys(names, fitting)):
-                return self._smallest(names, fitting)
-            if fitting and self.runs(apart := self._apart(names, fitting)):
+            if fitting and self.runs(same := dict.fromkeys(names, fitting)):
+                return self._fewest(same)
+            if fitting and (apart := self._apart(dict.fromkeys(names, fitting))):
                 return apart
+        for names in (*singles, *several, *whole):
             for size in _TRIED:
-                if any(self.sizes[name] != size for name in names) and self.runs(dict.fromkeys(names, size)):
-                    return self._smallest(names, size)
+                same = dict.fromkeys(names, size)
+                if any(self.sizes[name] != size for name in names) and self.runs(same):
+                    return self._smallest(self._fewest(same))
+        usual = next(filter(self.runs, self.typical), None)
+        return {**usual} if usual else next(filter(None, map(self._apart, self.typical[:1])), None)
+
+    def _apart(self, sizes: Sizes) -> dict[str, int] | None:
+        """Return sizes of which as few as needed are replaced by the only ones that fit beside the others."""
+        changed = {**sizes}
+        for name in sizes:
+            changed[name] = self._fitting([name], changed) or changed[name]
+            if self.runs(changed):
+                return changed
         return None
 
-    def _apart(self, names: Sequence[str], size: int) -> dict[str, int]:
-        """Return the size of each dimension that is the only one to fit beside those of the others."""
-        changed = dict.fromkeys(names, size)
-        for name in names:
-            changed[name] = self._fitting([name], changed) or changed[name]
-        return changed
-
-    def _groups(self) -> Iterator[Sequence[str]]:
-        names = [name for name in self.sizes if name not in self.batch]
-        singles = [*names, *(name for name in self.sizes if name in self.batch)]
-        yield from ([name] for name in singles)
-        yield from (group for group in (names, singles) if len(group) > 1)
-
     def _fitting(self, names: Sequence[str], beside: Sizes = MappingProxyType({})) -> int | None:
-        """Return the smallest size, beside others, for which the sizes that contradict each other are the same."""
+        """Return a size, beside others, for which sizes are the same that contradict each other for smaller ones."""
 
         def contradicting(size: int) -> list[int]:
-            found = self.conflict({**beside, **dict.fromkeys(names, size)})
-            return [*dict.fromkeys(number for number in found.sizes if isinstance(number, int))] if found else []
+            conflict = self.conflict({**beside, **dict.fromkeys(names, size)})
+            return [*dict.fromkeys(number for number in conflict.sizes if isinstance(number, int))] if conflict else []
 
         ends = [contradicting(size) for size in _FITTING[-2:]]
         fixed = [index for index, (one, other) in enumerate(zip(*ends, strict=False)) if one == other]
@@ -76,28 +82,37 @@ class SizeSearch:
             return None
         (index,), number = fixed, ends[0][fixed[0]]
 
-        def is_smaller(size: int) -> bool:
+        def is_beside(size: int, sign: int) -> bool:
             pair = contradicting(size)
-            return len(pair) == 2 and pair[index] == number and pair[1 - index] < number
+            return len(pair) == 2 and pair[index] == number and sign * (pair[1 - index] - number) > 0
 
-        below = max(filter(is_smaller, _FITTING), default=0)
-        if not below:
-            return None
-        above = 2 * below
-        while above - below > 1:
-            middle = (above + below) // 2
-            below, above = (middle, above) if is_smaller(middle) else (below, middle)
-        return above
+        first = _first(lambda size: not is_beside(size, -1))
+        end = _first(lambda size: is_beside(size, 1))
+        count = end - first if is_beside(end, 1) else 1
+        return -(-first // count) * count if count > 0 else None
 
-    def _smallest(self, names: Sequence[str], size: int) -> dict[str, int]:
-        """Return the smallest change: fewer of the dimensions, and a smaller size than one that runs."""
-        changed = dict.fromkeys(names, size)
-        for name in names if len(names) > 1 else ():
-            fewer = {other: size for other in changed if other != name}
+    def _fewest(self, changed: dict[str, int]) -> dict[str, int]:
+        """Return the sizes of fewer dimensions if the model runs with them, too."""
+        for name in changed if len(changed) > 1 else ():
+            fewer = {other: size for other, size in changed.items() if other != name}
             if fewer and self.runs(fewer):
                 changed = fewer
-        low = max(self.sizes[name] for name in changed)
+        return changed
+
+    def _smallest(self, changed: dict[str, int]) -> dict[str, int]:
+        """Return the smallest one size of some dimensions with which the model runs."""
+        low, size = max(self.sizes[name] for name in changed), max(changed.values())
         while size - low > 1:
             middle = (size + low) // 2
             low, size = (low, middle) if self.runs(dict.fromkeys(changed, middle)) else (middle, size)
         return dict.fromkeys(changed, size)
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """Return the smallest size of which something holds, if it holds of all that are larger."""
+    below = max((size for size in _FITTING if not holds(size)), default=0)
+    above = 2 * below or 1
+    while above - below > 1:
+        middle = (above + below) // 2
+        below, above = (below, middle) if holds(middle) else (middle, above)
+    return above

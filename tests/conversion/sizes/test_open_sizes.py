@@ -170,6 +170,21 @@ WINDOWS = """(float[batch, 3, height, width] x) => (float[a, b, c, d, e, f] y) {
     p = Conv<strides = [4, 4]>(x, w) t = Transpose<perm = [0, 2, 3, 1]>(p) y = Reshape(t, s) }"""
 GRID = """(float[batch, 3, height, width] x) => (float[a, b, c, d] y) {
     p = Conv<strides = [4, 4]>(x, w) y = Add(p, positions) }"""
+CLASSIFIER = """(float[batch, 3, height, width] x) => (float[a, b, c] y) {
+    p = Conv<strides = [4, 4]>(x, w) f = Reshape(p, s) t = Transpose<perm = [0, 2, 1]>(f)
+    b = Shape<start = 0, end = 1>(x) all = Concat<axis = 0>(b, open, open) n = Shape(all)
+    ones = ConstantOfShape<value = int64[1] {1}>(n) m = Mul(ones, open) e = Equal(all, m) r = Where(e, ones, all)
+    g = Expand(token, r) u = Concat<axis = 1>(g, t) y = Add(u, positions) }"""
+"""Exporters ask for -1 in ``token.expand(batch, -1, -1)`` as they do in PyTorch."""
+SPECTRA = """(float[batch, time, mel] x) => (float[a, b, c] y) {
+    u = Unsqueeze(x, axis) p = Conv<strides = [10, 10]>(u, w) f = Reshape(p, s) y = MatMul(f, k) }"""
+FRAMED = "(float[batch, 3, n] x) => (float[a, b, c] y) { p = Conv<strides = [2], pads = [1, 1]>(x, w) y = Add(p, k) }"
+FLAT = """(float[batch, 3, height, width] x) => (float[a, b] y) {
+    c = MaxPool<kernel_shape = [4, 4], strides = [4, 4]>(x) f = Flatten(c) y = MatMul(f, w) }"""
+COMPUTED = """(float[batch, 3, height, width] x) => (float[a, b, c, d, e, f] y) {
+    p = Conv<strides = [4, 4]>(x, w) b = Shape<end = 2>(p) s = Shape<start = 2>(p) q = Div(s, seven)
+    h = Slice(q, zero, one) v = Slice(q, one, two) r = Concat<axis = 0>(b, h, seven, v, seven) y = Reshape(p, r) }"""
+WEIGHTED = "(float[batch, time, mel] x) => (float[a, b, c] y) { d = Concat<axis = 2>(x, x) y = MatMul(d, w) }"
 FOLDED = "(float[batch, n] x) => (float[batch, b, c] y) { y = Reshape(x, s) z = Add(x, x) }"
 PATCHES = np.ones((8, 3, 4, 4), np.float32)
 SHORT = "(float[1, 1, n] x) => (float[a, b, c] y) { y = Conv<strides = [2]>(x, w) }"
@@ -195,10 +210,42 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
         (*vision(8, 4), {}, {"height": 32, "width": 32}),
         (*vision(16, 14), {}, {"height": 224, "width": 224}),
         (*vision(14, 37), {"height": 64, "width": 64}, {"height": 518, "width": 518}),
-        (*vision(8, 4), {"batch": 2, "height": 32, "width": 64}, {"height": 16}),
+        (*vision(8, 4), {"batch": 2, "height": 32, "width": 64}, {"width": 32}),
         (WINDOWS, {"w": PATCHES, "s": np.array([-1, 8, 7, 8, 7, 8])}, {}, {"height": 224, "width": 224}),
         (GRID, {"w": PATCHES, "positions": np.ones((1, 8, 12, 16), np.float32)}, {}, {"height": 48, "width": 64}),
         (FOLDED, {"s": np.array([0, 12, 4])}, {"n": 6}, {"n": 48}),
+        (
+            CLASSIFIER,
+            {
+                "w": np.ones((4, 3, 4, 4), np.float32),
+                "s": np.array([0, 4, -1]),
+                "open": np.array([-1]),
+                "token": np.ones((1, 1, 4), np.float32),
+                "positions": np.ones((1, 26, 4), np.float32),
+            },
+            {},
+            {"height": 20, "width": 20},
+        ),
+        (
+            SPECTRA,
+            {
+                "w": np.ones((4, 1, 16, 16), np.float32),
+                "s": np.array([0, 4, -1]),
+                "axis": np.array([1]),
+                "k": np.ones((132, 2), np.float32),
+            },
+            {},
+            {"time": 120, "mel": 128},
+        ),
+        (FRAMED, {"w": np.ones((4, 3, 3), np.float32), "k": np.ones((4, 30), np.float32)}, {}, {"n": 60}),
+        (FLAT, {"w": np.ones((147, 2), np.float32)}, {}, {"height": 28, "width": 28}),
+        (
+            COMPUTED,
+            {"w": PATCHES, "seven": np.array([7]), "zero": np.array([0]), "one": np.array([1]), "two": np.array([2])},
+            {},
+            {"height": 224, "width": 224},
+        ),
+        (WEIGHTED, {"w": np.ones((16, 2), np.float32)}, {}, {"mel": 8, "time": 128}),
     ],
 )
 def test_what_is_advised_works(
@@ -214,6 +261,19 @@ def test_what_is_advised_works(
     assert advised == {**dims, **right}
     bundle = onnx_bridge.convert(model, tmp_path / "out", dims=advised, target="ref")
     assert bundle.proof.level is Proof.RUN
+
+
+@pytest.mark.parametrize("dims", [{"n": 3}, {"n": 3, "batch": 4}, {"batch": 4}])
+def test_a_dimension_that_only_the_batch_fits(runtime: Runtime, tmp_path: Path, dims: dict[str, int]) -> None:
+    """Nobody is asked for the batch of a state, which is not its first dimension."""
+    text = """(float[batch, 4, n] x, float[2, other, 4] state) => (y) {
+        r = ReduceSum<keepdims = 0>(x, two) s = Gather(state, zero) y = Concat<axis = 1>(r, s) }"""
+    buckets = {} if "n" in dims else {"n": [3, 5]}
+    bundle = onnx_bridge.convert(
+        tiny(text, two=np.array([2]), zero=np.array(0)), tmp_path / "out", dims=dims, buckets=buckets, target="ref"
+    )
+    batch = dims.get("batch", 1)
+    assert [each.shape for each in bundle.inputs] == [(batch, 4, dims.get("n", "n")), (2, batch, 4)]
 
 
 def test_a_whole_shape_is_advised_without_names(runtime: Runtime, tmp_path: Path) -> None:
