@@ -15,14 +15,20 @@ import onnx_ir as ir
 from passes.graphs.scopes import scopes
 
 DOMAIN = "invented"
-_ONE = "number = Constant <value_float = 1.0> () one = CastLike (number, x)"
+_LIKE = "CastLike (number, x)"
+_NUMBER = f"number = Constant <value = float {{VALUE}}> () n = {_LIKE}"
+_ONE, _TWO, _SIX, _TEN = (_NUMBER.replace("VALUE", value) for value in ("1", "2", "6", "10"))
 _SWISH = "s = Sigmoid (x) y = Mul (x, s)"
 _BODIES = {
-    "Erfc": f"{_ONE} e = Erf (x) y = Sub (one, e)",
-    "Expm1": f"{_ONE} e = Exp (x) y = Sub (e, one)",
+    "Erfc": f"{_ONE} e = Erf (x) y = Sub (n, e)",
+    "Exp2": f"{_TWO} y = Pow (n, x)",
+    "Expm1": f"{_ONE} e = Exp (x) y = Sub (e, n)",
     "HardSwish": "h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul (x, h)",
-    "Log1p": f"{_ONE} s = Add (one, x) y = Log (s)",
+    "Log10": f"{_TEN} k = Log (n) s = Log (x) y = Div (s, k)",
+    "Log1p": f"{_ONE} s = Add (n, x) y = Log (s)",
+    "Log2": f"{_TWO} k = Log (n) s = Log (x) y = Div (s, k)",
     "Mish": "s = Softplus (x) t = Tanh (s) y = Mul (x, t)",
+    "Relu6": f"{_SIX} r = Relu (x) y = Min (r, n)",
     "Rint": "y = Round (x)",
     "Rsqrt": "s = Sqrt (x) y = Reciprocal (s)",
     **dict.fromkeys(("SiLU", "Silu", "Swish"), _SWISH),
@@ -52,6 +58,8 @@ _FIXED = {"background_class": -1, "box_coding": 0, "class_agnostic": 0}
 """The attributes of a suppression whose other values are left alone."""
 _SINCE = {"TRT_FP8DequantizeLinear": 19, "TRT_FP8QuantizeLinear": 19, _SUPPRESSION: 15}
 """The first opset in which their functions are valid, if the operators in it do not tell."""
+_CASTS_LIKE = 15
+"""The first opset with CastLike."""
 NAMES = (*_BODIES, _SUPPRESSION)
 
 
@@ -66,6 +74,10 @@ def define_invented(model: ir.Model) -> None:
             text = _suppression(node) if name == _SUPPRESSION else _simple(node)
             if text is None or (node.domain, name, "") in model.functions:
                 continue
+            kind = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
+            if opset < _CASTS_LIKE and _LIKE in text:  # nearly all numbers are float32
+                text = text.replace(_LIKE, f"Cast <to = {int(kind or ir.DataType.FLOAT)}> (number)")
+                name += f"_{kind}" if kind not in (None, ir.DataType.FLOAT) else ""
             name += f"_{len(model.functions)}" if node.attributes else ""
             body = onnx.parser.parse_function(f'<domain: "{DOMAIN}", opset_import: ["": {opset}]> {name} {text}')
             if not all(onnx.defs.has(inner.op_type, opset, "") for inner in body.node):
