@@ -5,6 +5,8 @@
     GroupQueryAttention{sliding_window_cache=1}(…)        rows of the cache that hold no position are whatever is in
                                                           memory; they are 0
     GroupQueryAttention(q, k, …, q_norm, k_norm)          has no kernel; q and k are normalized by nodes before it
+    STFT(x), DFT(x)                                       off by a thousandth in float32 unless the length is a power
+                                                          of two; they are computed in float64
     MatMulInteger(uint8, int8)                            saturates on some processors (`passes.evaluation.saturation`)
 
 ``accuracy_level`` (0: unset, 1: float32, 2: float16, 3: bfloat16, 4: int8) is a licence for kernels to round the inputs
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,10 @@ from passes.rewriting.invented import NAMES, define_invented, invented
 from passes.specialize.convert_opset import ConvertOpset
 
 _LEVEL, _WINDOWED = "accuracy_level", "sliding_window_cache"
+_TRANSFORMS = {"DFT": (0,), "STFT": (0, 2)}
+"""The operands that are numbers."""
+_WRITTEN = [bytes((0x22, len(name))) + name.encode() for name in _TRANSFORMS]
+"""The operator of a node as a file has it: names as short as these are in weights by chance."""
 _HEADS = ("num_heads", "kv_num_heads")
 _OF_DATA = ("Reshape", "SimplifiedLayerNormalization", "Split")
 _DOMAIN = "com.microsoft"
@@ -72,6 +79,8 @@ def _settled(model: ir.Model) -> tuple[ir.Model, tuple[str, ...]]:
             _normalize_before(node)
         if _is_windowed(node):
             _clear_rows(node)
+        if _is_transform(node):
+            _widen(node)
     avoid_saturation(model)
     return model, tuple(notes)
 
@@ -138,21 +147,51 @@ def _clear_rows(node: ir.Node) -> None:
     held.dtype = ir.DataType.BOOL
     zero = np.zeros((), past.dtype.numpy())
     for present in node.outputs[1:3]:
-        uses, name = [*present.uses()], present.name
+        uses = [*present.uses()]
         cleared = op("Where", held, present, zero)
-        cleared.dtype, cleared.shape = present.dtype or past.dtype, present.shape
-        for user, index in uses:
-            user.replace_input_with(index, cleared)
-        if present.is_graph_output():
-            graph.outputs[:] = [cleared if value is present else value for value in graph.outputs]
-            present.name, cleared.name = f"{name}_with_unspecified_rows", name
+        cleared.dtype = present.dtype or past.dtype
+        _take_over(present, cleared, uses)
     graph.insert_after(node, op.nodes)
+
+
+def _widen(node: ir.Node) -> None:
+    """Compute a node in float64, whose result has the type of its first operand."""
+    before, after, (output,), operand = _Nodes(), _Nodes(), node.outputs, node.inputs[0]
+    if node.graph is None or operand is None:
+        return
+    uses = [*output.uses()]
+    narrow = after("CastLike", output, operand)
+    narrow.dtype = operand.dtype or output.dtype or ir.DataType.FLOAT
+    _take_over(output, narrow, uses)
+    output.dtype = ir.DataType.DOUBLE
+    for index in _TRANSFORMS[node.op_type]:
+        if index < len(node.inputs) and (value := node.inputs[index]) is not None:
+            wide = before("Cast", value, to=int(ir.DataType.DOUBLE))
+            wide.dtype = ir.DataType.DOUBLE
+            node.replace_input_with(index, wide)
+    node.graph.insert_before(node, before.nodes)
+    node.graph.insert_after(node, after.nodes)
+
+
+def _take_over(old: ir.Value, new: ir.Value, uses: Iterable[tuple[ir.Node, int]]) -> None:
+    """Let a value take the place of another one, also as an output."""
+    new.shape, name = old.shape, old.name
+    for user, index in uses:
+        user.replace_input_with(index, new)
+    if old.is_graph_output() and old.graph is not None:
+        old.graph.outputs[:] = [new if value is old else value for value in old.graph.outputs]
+        old.name, new.name = f"{name}_before", name
 
 
 def _unfaithful(model: ir.Model) -> list[ir.Node]:
     """Return the nodes that ONNX Runtime computes unlike the model says, leaves open, or refuses."""
-    every = (node for scope in scopes(model) for node in scope.nodes() if node.domain == _DOMAIN)
-    return [node for node in every if _is_licensed(node) or _is_windowed(node) or _is_normalizing(node)]
+    return [node for scope in scopes(model) for node in scope.nodes() if _is_unfaithful(node)]
+
+
+def _is_unfaithful(node: ir.Node) -> bool:
+    if node.domain == _DOMAIN:
+        return _is_licensed(node) or _is_windowed(node) or _is_normalizing(node)
+    return _is_transform(node)
 
 
 def _is_licensed(node: ir.Node) -> bool:
@@ -170,9 +209,21 @@ def _is_normalizing(node: ir.Node) -> bool:
     return node.op_type == "GroupQueryAttention" and any(value is not None for value in node.inputs[14:16])
 
 
+def _is_transform(node: ir.Node) -> bool:
+    """Return whether it is computed too coarsely in float32."""
+    operand = node.inputs[0] if node.inputs else None
+    return node.domain == "" and node.op_type in _TRANSFORMS and getattr(operand, "dtype", None) != ir.DataType.DOUBLE
+
+
 def _mentions(model: Path | bytes) -> bool:
     """Return whether a serialized model has the name of one of the attributes, or of an operator, anywhere."""
-    names = [_LEVEL.encode(), b"GroupQueryAttention", *map(str.encode, NAMES), *(PRODUCTS if saturates() else ())]
+    names = [
+        _LEVEL.encode(),
+        b"GroupQueryAttention",
+        *map(str.encode, NAMES),
+        *_WRITTEN,
+        *(PRODUCTS if saturates() else ()),
+    ]
     if isinstance(model, bytes):
         return any(name in model for name in names)
     try:

@@ -158,3 +158,27 @@ def test_products_of_bytes_do_not_saturate(given: str, tmp_path: Path) -> None:
     sample = {"a": np.full((3, 64), 255, np.uint8), "b": np.full((64, 4), 127, np.int8)}
     (found,) = Reference(source[given]).run(sample).values()
     np.testing.assert_array_equal(found, np.full((3, 4), 64 * 255 * 127, np.int32))
+
+
+@pytest.mark.parametrize("length", [256, 400])
+@pytest.mark.parametrize("given", ["file", "memory", "bytes"])
+@pytest.mark.parametrize("form", ["output", "inside", "dft"])
+def test_a_fourier_transform_of_any_length(given: str, form: str, length: int, tmp_path: Path) -> None:
+    """ONNX Runtime's is fifty times as coarse if the length is no power of two."""
+    body = (
+        f"step = Constant<value = int64 {{160}}> () n = Constant<value = int64 {{{length}}}> () y = STFT(x, step, , n)"
+    )
+    if form == "dft":
+        body = f"n = Constant<value = int64 {{{length}}}> () y = DFT<axis = 1>(x, n)"
+    body = body.replace("y =", "t =") + " y = Identity(t)" if form == "inside" else body
+    text = f'<ir_version: 9, opset_import: ["": 17]> g (float[1, 1600, 1] x) => (float[a, b, c] y) {{ {body} }}'
+    written = onnx.parser.parse_model(text.replace("[a, b, c]", "[a, b, c]" if form == "dft" else "[a, b, c, d]"))
+    source: Any = {"bytes": written.SerializeToString(), "memory": ir.from_proto(written)}.get(
+        given, tmp_path / "m.onnx"
+    )
+    onnx.save(written, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 1600, 1)).astype(np.float32)
+    y = np.asarray(Reference(source).run({"x": x})["y"]).reshape(-1, length if form == "dft" else length // 2 + 1, 2)
+    expected = np.fft.fft(x[0, :length, 0]) if form == "dft" else np.fft.rfft(x[0, :length, 0])
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y[0] @ [1, 1j], expected, atol=2e-5)
