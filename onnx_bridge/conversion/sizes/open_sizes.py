@@ -200,8 +200,9 @@ class ChosenSizes:
         free = (default, {**self._given, **default})
         compares = any(isinstance(spec.role, Choice) for spec in samplers.specs(self.model))
         runs = [partial(self._runs, every=every) for every in ((True, False) if compares else (False,))]
-        typical = [*typical_sizes(self.model.graph.inputs, [name for name in default if name not in batch])]
-        searches = (SizeSearch(sizes, batch, typical, run, conflict) for sizes in free for run in runs)
+        typical = [dims for dims in typical_sizes(self.model.graph.inputs, self.dims.unchosen(default)) if dims]
+        least = not self.request.asks
+        searches = (SizeSearch(sizes, batch, typical, least, run, conflict) for sizes in free for run in runs)
         return next(filter(None, (search.result() for search in searches)), None)
 
     def _settled(self, batch: Mapping[str, int]) -> OpenDims:

@@ -3,9 +3,9 @@
     image: [batch, 3, height, width], whose 16 × 16 patches meet 197 positions    →  height = width = 224
 
 A size that inference finds the only one to fit is tried first, for all dimensions but the batch, otherwise for one. Of
-several, which one more frame or pixel beside a stride does not tell apart, it is the multiple of their number. Then
-powers of four are tried, for one dimension, otherwise for all but the batch, otherwise for all; what runs is made
-smaller as long as it runs. The last resort are typical sizes.
+several, which one more frame or pixel beside a stride does not tell apart, it is the multiple of their number.
+Otherwise they are typical sizes, or the least: powers of four are tried, for one dimension, for all but the batch, for
+all; what runs is made smaller as long as it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class SizeSearch:
     Attributes:
         sizes: the sizes of the dimensions that may change, those that change first before the others.
         batch: the names of those that are batches.
-        typical: sizes that such dimensions usually have.
+        typical: sizes that such dimensions usually have, the first ones before the others.
+        least: whether the smallest sizes come before typical ones.
         runs: whether the model runs with other sizes of some of them.
         conflict: what inference finds impossible with other sizes of some of them.
     """
@@ -37,28 +38,44 @@ class SizeSearch:
     sizes: Sizes
     batch: set[str]
     typical: Sequence[Sizes]
+    least: bool
     runs: Callable[[Sizes], bool]
     conflict: Callable[[Sizes], Impossible | None]
 
     def result(self) -> dict[str, int] | None:
         """Return the sizes to change, with which the model runs; None if none is found."""
-        names = [name for name in self.sizes if name not in self.batch]
-        everything = [*names, *(name for name in self.sizes if name in self.batch)]
-        singles, several = [[name] for name in everything], [names] if len(names) > 1 else []
-        whole = [everything] if len(everything) > max(len(names), 1) else []
+        ways = (self._fitted, self._least, self._usual) if self.least else (self._fitted, self._usual, self._least)
+        return next(filter(None, (way() for way in ways)), None)
+
+    def _fitted(self) -> dict[str, int] | None:
+        several, singles, whole = self._groups()
         for names in (*several, *singles, *whole):
             fitting = self._fitting(names)
             if fitting and self.runs(same := dict.fromkeys(names, fitting)):
                 return self._fewest(same)
             if fitting and (apart := self._apart(dict.fromkeys(names, fitting))):
                 return apart
+        return None
+
+    def _least(self) -> dict[str, int] | None:
+        several, singles, whole = self._groups()
         for names in (*singles, *several, *whole):
             for size in _TRIED:
                 same = dict.fromkeys(names, size)
                 if any(self.sizes[name] != size for name in names) and self.runs(same):
                     return self._smallest(self._fewest(same))
+        return None
+
+    def _usual(self) -> dict[str, int] | None:
         usual = next(filter(self.runs, self.typical), None)
         return {**usual} if usual else next(filter(None, map(self._apart, self.typical[:1])), None)
+
+    def _groups(self) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
+        """Return several dimensions without the batch, single ones, and all: those of which others do not consist."""
+        names = [name for name in self.sizes if name not in self.batch]
+        everything = [*names, *(name for name in self.sizes if name in self.batch)]
+        several, whole = [names] if len(names) > 1 else [], [everything] if len(everything) > max(len(names), 1) else []
+        return several, [[name] for name in everything], whole
 
     def _apart(self, sizes: Sizes) -> dict[str, int] | None:
         """Return sizes of which as few as needed are replaced by the only ones that fit beside the others."""

@@ -44,7 +44,7 @@ def test_generated_models(generator: run.Judges, runtime: Runtime, tmp_path: Pat
         with pytest.raises(OpenSizesError) as refusal:
             onnx_bridge.convert(source, tmp_path / "out", target="ref", prove="never", dim_default=1)
         assert refusal.value.details == error.details
-        dims = dict.fromkeys(error.too_small, error.enough or 0)
+        dims = error.advised
         diagnosis = onnx_bridge.doctor(source, dims=dims, dim_default=1)
     assert not [node for node in diagnosis.nodes if contradiction(node)]
     try:

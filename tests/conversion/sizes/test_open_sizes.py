@@ -141,7 +141,7 @@ FRAMES = {"w": np.ones((2, 1, 5), np.float32)}
 @pytest.mark.parametrize("verb", ["convert", "doctor", "check", "bisect"])
 @pytest.mark.parametrize(
     ("text", "constants", "small", "enough"),
-    [(DETECTOR, PYRAMID, ("height", "width"), 3), (SPEECH, FRAMES, ("samples",), 5)],
+    [(DETECTOR, PYRAMID, ("height", "width"), 224), (SPEECH, FRAMES, ("samples",), 16000)],
 )
 def test_sizes_that_do_not_work(
     runtime: Runtime, tmp_path: Path, verb: str, text: str, constants: dict[str, Any], small: tuple[str], enough: int
@@ -202,10 +202,10 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("text", "constants", "dims", "right"),
     [
-        (PADDED, PADS, {}, {"sequence": 12}),
+        (PADDED, PADS, {}, {"sequence": 128}),
         (PADDED, PADS, {"sequence": 3}, {"sequence": 12}),
-        (PADDED, PADS, {"batch": 3}, {"sequence": 12}),
-        (SHORT, {"w": WINDOW}, {}, {"n": 3}),
+        (PADDED, PADS, {"batch": 3}, {"sequence": 128}),
+        (SHORT, {"w": WINDOW}, {}, {"n": 128}),
         (SHORT, {"w": WINDOW}, {"n": 2}, {"n": 3}),
         (*vision(8, 4), {}, {"height": 32, "width": 32}),
         (*vision(16, 14), {}, {"height": 224, "width": 224}),
@@ -251,7 +251,7 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
 def test_what_is_advised_works(
     runtime: Runtime, tmp_path: Path, text: str, constants: dict[str, Any], dims: dict[str, int], right: dict[str, int]
 ) -> None:
-    """The least change is advised, of what was chosen only if nothing else helps, and it runs when it is followed."""
+    """Sizes that fit are advised, else usual ones; of what was chosen the least change, if nothing else helps."""
     model = tiny(text, **constants)
     with pytest.raises(OpenSizesError) as error:
         onnx_bridge.convert(model, tmp_path / "out", dims=dims, target="ref")

@@ -179,5 +179,5 @@ def test_the_size_that_is_advised_fits_each_branch(runtime: Runtime, tmp_path: P
             else_branch = b () => (float[1, 1, p] e) { e = Conv <strides = [8]> (x, narrow) }> }"""
     onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
     with pytest.raises(OpenSizesError) as error:
-        onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref")
+        onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref", dim_default=1)
     assert error.value.advised == {"n": 9}
