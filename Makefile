@@ -19,7 +19,7 @@ ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion
 
 RELU := <ir_version: 8, opset_import: [\"\": 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Relu (a) }
 
-.PHONY: help setup demo test test-second-runtime rules test-fast browser quark suite docs keywords package lint format bench clean
+.PHONY: help setup demo interop test test-second-runtime rules test-fast browser quark suite docs keywords package lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -50,6 +50,7 @@ help:
 	@echo "make docs    build the documentation into build/site, strictly"
 	@echo "make keywords  write the keywords of the API's functions from the requests"
 	@echo "make package  build the wheel and the sdist into dist/, check them, and try the wheel in a fresh environment"
+	@echo "make interop  run the guides' examples of Olive and MLflow, the action, the hook of pre-commit, uvx and pipx"
 	@echo "make lint    ruff, mypy and import-linter"
 	@echo "make format  let ruff rewrite the layout"
 	@echo "make bench   measure this project beside its peers, with a bound for each figure (15 GB of disk)"
@@ -129,6 +130,10 @@ package: $(INSTALLED)
 	build/package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	build/package/bin/python -c "from onnx import parser, save; save(parser.parse_model('$(RELU)'), 'build/package/relu.onnx')"
 	cd build/package && bin/onnx-bridge --version && bin/onnx-bridge clean relu.onnx -o clean.onnx && bin/onnx-bridge docs install >/dev/null
+
+# Olive, MLflow, pre-commit, the action, uvx and pipx, each in an environment that is thrown away; the network is needed.
+interop: setup
+	$(BIN)/python -m fixtures.interop
 
 bench: setup
 	@test -d .venv-bench || $(PYTHON) -m venv .venv-bench

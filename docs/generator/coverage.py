@@ -19,7 +19,10 @@ MIGraphX wants constant were made so (`--freeze`). *Host*: a part runs on ONNX R
 *Refused*: an error says why. *Stock*: how many are right with MIGraphX alone, without this project. An operator that
 is not here has no test in the standard's suite.
 
-![The share of each operator's tests that are right; the line is MIGraphX alone](../assets/operators.svg)
+<picture>
+<source media="(max-width: 45em)" srcset="../assets/operators-narrow.svg">
+<img src="../assets/operators.svg" alt="The share of each operator's tests that are right; the line is MIGraphX alone">
+</picture>
 
 There is no table of supported operators in the code: MIGraphX itself is asked about each node ([Verdicts and
 proofs](../concepts/verdicts.md)). `onnx-bridge doctor MODEL` says it of a model.

@@ -62,7 +62,7 @@ def _pass(info: Any) -> Iterator[str]:
     rows += [
         (f"option {code(name)}", f"default {code(value)}" if value else "") for name, value in info.options.items()
     ]
-    yield table(["", ""], rows)
+    yield table(["property", "value"], rows)
     yield without_summary(inspect.getdoc(importlib.import_module(cls.__module__)) or "")
     options = inspect.getdoc(cls) or ""
     if "Attributes:" in options:

@@ -1,6 +1,6 @@
 """The hook of MkDocs: the pages that are not files of ``docs/``, made when the site is built (``make docs``).
 
-The reference is generated from the code's own definitions; the home page is the README.
+The reference is generated from the code's own definitions; the overview is the README.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 _OF_THE_ROOT = {
-    "README.md": "index.md",
+    "README.md": "start/overview.md",
     "CONTRIBUTING.md": "development/contributing.md",
     "CHANGELOG.md": "development/changelog.md",
     "examples/README.md": "start/examples.md",

@@ -72,7 +72,7 @@ def _pages() -> dict[str, Path]:
     """Return the files of the pages by topic."""
     installed = _PACKAGE / "pages"
     root = installed if installed.is_dir() else _PACKAGE.parent / "docs"  # in a checkout
-    files = [file for folder in _FOLDERS for file in sorted((root / folder).glob("*.md"))]
+    files = [file for folder in _FOLDERS for file in sorted((root / folder).glob("*.md")) if file.name != "index.md"]
     if not files:
         raise InputError("the pages are not installed", where=str(root), hint="install the package again")
     return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
