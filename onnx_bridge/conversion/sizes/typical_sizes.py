@@ -34,7 +34,8 @@ def nobody_chose(names: Sequence[str]) -> str:
 
 def _typical(name: str, places: Mapping[Any, ir.Value]) -> int:
     value = places.get(name)
-    rank = 0 if value is None else len(dims_of(value) or ())
-    if rank > 3 and not _TEXT.search(name):
-        return _PIXELS if rank == 4 else _VOXELS
-    return _AMPLITUDES if _SOUND.search(f"{name} {value and value.name}") else _TOKENS
+    dims = () if value is None else dims_of(value) or ()
+    if len(dims) > 3 and not _TEXT.search(name):
+        return _PIXELS if len(dims) == 4 else _VOXELS
+    is_last = not dims or name in (dims[-1], f"{value and value.name}[{len(dims) - 1}]")  # frames have features behind
+    return _AMPLITUDES if is_last and _SOUND.search(f"{name} {value and value.name}") else _TOKENS

@@ -101,6 +101,7 @@ ASKED = {
     "tokens alone": ("int64[seq_len]", NEG, {"seq_len": 128}),
     "batch second": ("float[time, batch, 4]", NEG, {"time": 128}),
     "sound": ("float[n, 1, audio_length]", NEG, {"audio_length": 16000}),
+    "frames of sound": ("float[n, speech_length, 80]", NEG, {"speech_length": 128}),
     "a cache": ("float[b, 2, past_length, 4]", NEG, {"past_length": 128}),
     "smaller": ("float[batch, n]", "s = Shape<start = 1>(x) p = Slice(k, zero, s) y = Add(x, p)", {"n": 64}),
 }
