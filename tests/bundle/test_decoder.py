@@ -128,6 +128,20 @@ class TestInPlace:
         assert any("padded" in note for note in bundle.manifest.notes)
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 8), by_reference(path, bundle, PROMPT, 8))
 
+    def test_several_texts(self, runtime: Runtime, tmp_path: Path, in_place: tuple[Path, Bundle]) -> None:
+        """ONNX Runtime appends one token to each; several of one text alone."""
+        path, single = in_place
+        sizes: dict[str, Any] = {"decoder": True, "dims": {"batch_size": 2}, "target": "ref"}
+        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 24}))
+        shutil.copy(path, tmp_path / "model.onnx")
+        bundle = onnx_bridge.convert(tmp_path, tmp_path / "out", **sizes)
+        assert [*bundle.decoder.widths] == [1]
+        texts = np.stack([PROMPT[0, :5], PROMPT[0, 5:10]])
+        for text, generated in zip(texts, bundle.decoder.generate(texts, 4), strict=True):
+            np.testing.assert_array_equal(generated, single.decoder.generate(text[None], 4)[0])
+        with pytest.raises(InputError):
+            onnx_bridge.convert(path, tmp_path / "out", **sizes, max_length=24, prefill=[4])
+
     @pytest.mark.parametrize(
         "options",
         [

@@ -36,7 +36,7 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
             report = parity.run(bundle, request.check_request(source), tell)
     if report is None or not as_json:
         then: tuple[object, ...] = ()
-        if bundle.manifest.decoder is not None:
+        if bundle.manifest.decoder is not None and bundle.manifest.decoder.batch == 1:
             then = ("generate", out, *bundle.decoder.example)
         elif bundle.proof.comparable:
             then = ("check", out)

@@ -26,7 +26,6 @@ from onnx_bridge.conversion.decoders.layout import (
     BRANCH,
     has_encoder,
     is_decoder,
-    is_ids,
     known_positions,
     recognize,
     tokens_at_once,
@@ -89,8 +88,7 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
         if not known and request.decoder:
             raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
         length = max(2, min(*known, known_positions(inputs) or _LONGEST, _LONGEST))
-    takes_any = all(tokens_at_once(value) is None for name, value in inputs.items() if is_ids(name))
-    if not prefill and takes_any and not has_encoder(model, request.freeze):
+    if not prefill and tokens_at_once(inputs, request) is None and not has_encoder(model, request.freeze):
         prefill = (min(_PREFILL, length // 2),)
     return replace(request, decoder=True, max_length=length, prefill=prefill)
 

@@ -44,9 +44,9 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     others = [name for name in inputs if name not in pasts.values()]
     results = [name for name in outputs if name not in presents.values()]
     ids = only("token ids", [*filter(is_ids, others)], others)
-    if (most := tokens_at_once(inputs[ids])) not in (None, 1) or (most and {*sizes.prefill} - {1}):
+    if (most := tokens_at_once(inputs, request)) not in (None, 1) or (most and {*sizes.prefill} - {1}):
         hint = "leave it out" if most == 1 else "export it with a symbol for the tokens, or for one token"
-        raise InputError(f"the model takes {most} tokens at a time", where="prefill", hint=hint)
+        raise InputError(f"the model takes {most} of a text's tokens at a time", where="prefill", hint=hint)
     mask = _if_single([name for name in others if "mask" in name])
     positions = _if_single([name for name in others if "position" in name])
     refuse_unknown([name for name in others if name not in (ids, mask, positions)])
@@ -80,10 +80,17 @@ def is_decoder(model: ir.Model) -> bool:
     return bool(has_state) and any(map(is_ids, inputs))
 
 
-def tokens_at_once(ids: ir.Value) -> int | None:
-    """Return the number of tokens that a model takes at a time; None for any number."""
-    dims = dims_of(ids) or ()
-    return dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
+def tokens_at_once(inputs: Mapping[str, ir.Value], request: ConvertRequest) -> int | None:
+    """Return the number of tokens of each text that a model takes at a time; None for any number.
+
+    ONNX Runtime's GroupQueryAttention appends single ones to the caches of several texts.
+    """
+    ids = next((value for name, value in inputs.items() if is_ids(name)), None)
+    dims = () if ids is None else dims_of(ids) or ()
+    if ids is None or len(dims) != 2 or isinstance(dims[1], int):
+        return dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
+    is_grouped = any(True for value in inputs.values() for _ in _attentions(value))
+    return 1 if is_grouped and _batch(ids, request) > 1 else None
 
 
 def is_ids(name: str) -> bool:

@@ -100,7 +100,7 @@ class _Prover:
         except TooLarge as why:
             real = str(why)
         except NoReferenceRun as why:
-            takes_others = load_error(self._model) is None
+            takes_others = not self.samples and load_error(self._model) is None
             advice = "; `onnx-bridge check --inputs FILE` compares it on inputs of its real use" if takes_others else ""
             return BundleProof(unproven=f"{why}{advice}", comparable=False)
         except Unprovable as why:
