@@ -1,6 +1,6 @@
 """The picture of the README: what ``doctor`` prints in a terminal, as the guide shows it, drawn by rich.
 
-``python -m docs.generator.picture`` writes it. Its text is compared with what the command prints by the
+``make docs`` writes it. Its text is compared with what the command prints by the
 tests of the guide. It is drawn in the viewer's own fonts.
 """
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from docs.generator.coverage import DATA
 from docs.generator.measure import EXAMPLE
+from docs.generator.picture import picture
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 _STYLE = """<style>
@@ -109,19 +110,19 @@ def depth(errors: dict[str, list[float]]) -> str:
         yield _text(0, 16, "Error by depth: a BERT on MIGraphX, against ONNX Runtime", "strong")
         for power in range(low, high + 1):
             y = 250 - 190 * (power - low) / (high - low)
-            yield f'<path d="M60 {y:.1f}H690" class="grid"/>'
+            yield f'<path d="M60 {y:.1f}H470" class="grid"/>'
             yield _text(52, y + 4, f"1e{power}", "sub", "end")
         for kind, (precision, series) in zip("abc", errors.items(), strict=False):
             places = [
-                (60 + 630 * index / max(1, len(series) - 1), 250 - 190 * (math.log10(error) - low) / (high - low))
+                (60 + 410 * index / max(1, len(series) - 1), 250 - 190 * (math.log10(error) - low) / (high - low))
                 for index, error in enumerate(series)
             ]
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
             yield f'<polyline points="{points}" class="{kind} line"/>'
-            yield _text(700, places[-1][1] + 4, precision)
-        yield _text(375, 276, "nodes, from the inputs to the output; largest absolute error so far", "sub", "middle")
+            yield _text(480, places[-1][1] + 4, precision)
+        yield _text(265, 276, "nodes, from inputs to output; largest absolute error", "sub", "middle")
 
-    return _svg(760, 284, "The error of each node of a BERT in float32, float16 and bfloat16", parts())
+    return _svg(520, 284, "The error of each node of a BERT in float32, float16 and bfloat16", parts())
 
 
 def time(seconds: dict[str, dict[str, float]]) -> str:
@@ -135,23 +136,23 @@ def time(seconds: dict[str, dict[str, float]]) -> str:
             rest = sum(value for stage, value in taken.items() if stage not in stages)
             shares = {**{stage: taken.get(stage, 0.0) for stage in stages}, "the rest": rest}
             yield _text(0, y + 16, model)
-            yield from _bar(90, y, 22, [(kind, 560 * shares[stage] / total) for stage, kind in stages.items()])
-            yield _text(660, y + 16, f"{total:.1f} s", "strong")
+            yield from _bar(90, y, 22, [(kind, 330 * shares[stage] / total) for stage, kind in stages.items()])
+            yield _text(430, y + 16, f"{total:.1f} s", "strong")
         for number, (stage, kind) in enumerate(stages.items()):
-            x, y = 90 + 140 * number, 46 + 36 * len(seconds)
+            x, y = 90 + 100 * number, 46 + 36 * len(seconds)
             yield f'<rect x="{x}" y="{y}" width="12" height="12" class="{kind}"/>'
             yield _text(x + 18, y + 11, stage, "sub")
 
-    return _svg(720, 64 + 36 * len(seconds), "The shares of cleaning, compiling and proving in a conversion", parts())
+    return _svg(500, 64 + 36 * len(seconds), "The shares of cleaning, compiling and proving in a conversion", parts())
 
 
 def conformance(data: dict[str, Any]) -> str:
     """Return the standard's tests that are right: by stock MIGraphX, and here."""
     tests, outcomes = data["tests"], data["outcomes"]
-    here = [(kind, 620 * outcomes.get(kind, 0) / tests) for kind in _KINDS]
+    here = [(kind, 360 * outcomes.get(kind, 0) / tests) for kind in _KINDS]
     right = sum(outcomes.get(kind, 0) for kind in _KINDS)
     rows: list[tuple[str, int, Bar]] = [
-        ("MIGraphX alone", data["stock"], [("stock", 620 * data["stock"] / tests)]),
+        ("MIGraphX alone", data["stock"], [("stock", 360 * data["stock"] / tests)]),
         ("ONNX Bridge", right, here),
     ]
 
@@ -160,15 +161,15 @@ def conformance(data: dict[str, Any]) -> str:
         for number, (name, count, bar) in enumerate(rows):
             y = 36 + 40 * number
             yield _text(0, y + 18, name)
-            yield from _bar(130, y, 26, [*bar, ("rest", 620 - sum(width for _, width in bar))])
-            yield _text(760, y + 18, f"{count:,}", "strong")
+            yield from _bar(130, y, 26, [*bar, ("rest", 360 - sum(width for _, width in bar))])
+            yield _text(500, y + 18, f"{count:,}", "strong")
         for number, (kind, name) in enumerate(_KINDS.items()):
-            x = (130, 320, 590)[number]
-            yield f'<rect x="{x}" y="124" width="12" height="12" class="{kind}"/>'
-            yield _text(x + 18, 135, f"{outcomes.get(kind, 0):,} {name}", "sub")
+            y = 124 + 22 * number
+            yield f'<rect x="130" y="{y}" width="12" height="12" class="{kind}"/>'
+            yield _text(148, y + 11, f"{outcomes.get(kind, 0):,} {name}", "sub")
 
     return _svg(
-        820, 144, "Tests of the ONNX standard that are right, with MIGraphX alone and with ONNX Bridge", parts()
+        550, 186, "Tests of the ONNX standard that are right, with MIGraphX alone and with ONNX Bridge", parts()
     )
 
 
@@ -195,6 +196,7 @@ def pictures() -> dict[str, str]:
     """Return the pictures by name."""
     data, example = json.loads(DATA.read_text()), json.loads(EXAMPLE.read_text())
     return {
+        "doctor.svg": picture(),
         "mark.svg": mark(),
         "way.svg": way(),
         "way-down.svg": way_down(),
@@ -208,10 +210,10 @@ def pictures() -> dict[str, str]:
 
 def write() -> None:
     """Write the pictures that have changed."""
-    for name, picture in pictures().items():
+    for name, drawing in pictures().items():
         path = ASSETS / name
-        if not path.exists() or path.read_text(encoding="utf-8") != picture:
-            path.write_text(picture, encoding="utf-8")
+        if not path.exists() or path.read_text(encoding="utf-8") != drawing:
+            path.write_text(drawing, encoding="utf-8")
 
 
 if __name__ == "__main__":
