@@ -17,11 +17,11 @@ SOURCE = np.dtype([("at", "<u4"), ("space", "u1"), ("plain", "u1"), ("modifiers"
 INSTRUCTION = np.dtype(
     {
         "names": [
-            *("run", "d", "d2", "offset", "extra", "s", "finish", "clamp", "scale", "first", "bits", "fill"),
-            *("move", "move_rows", "move_banks", "move_zero", "moved", "place"),
+            *("run", "d", "d2", "offset", "extra", "place", "s", "finish", "clamp", "scale", "first", "bits", "fill"),
+            *("move", "move_rows", "move_banks", "move_zero", "moved"),
         ],
-        "formats": ["<u8", "<u2", "<u2", "<i4", "<u4", (SOURCE, 4), *["u1"] * 10, "<u4", "<u4"],
-        "offsets": [0, 8, 10, 12, 16, 20, *range(52, 62), 64, 68],
+        "formats": ["<u8", "<u2", "<u2", "<i4", "<u4", "<u4", (SOURCE, 4), *["u1"] * 10, "<u4"],
+        "offsets": [0, 44, 46, 48, 52, 56, 64, *range(96, 106), 108],
         "itemsize": 128,
     }
 )

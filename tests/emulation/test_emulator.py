@@ -40,6 +40,15 @@ extern "C" __global__ void called(const float* a, float* c, int which) {
   float (*f)(float) = which ? twice : halved;
   c[threadIdx.x] = f(a[threadIdx.x]);
 }
+extern "C" __global__ void parted(const int* turns, int* c) {
+  __shared__ int t[512];
+  int i = threadIdx.x, n = turns[i / 32], x = i;
+  for (int k = 0; k < n; k++) x = x * 3 + (i & 16 ? k : i);
+  if (n & 1) x ^= 5; else x += 7;
+  t[i] = x;
+  __syncthreads();
+  c[i] = x + t[(i + 96) % 512];
+}
 extern "C" __global__ void scratch(const int* a, int* c) {
   int t[16];
   for (int k = 0; k < 16; k++) t[k] = a[threadIdx.x] * k;
@@ -76,6 +85,20 @@ def test_waves_meet_at_barriers(program: Program, backwards: bool) -> None:
     a, c = numbers(1536), np.zeros(1536, np.float32)
     program.launch("reversed", Launch((128, 12, 1), (128, 4, 1), arguments(a, c), backwards=backwards))
     assert np.array_equal(c.reshape(3, 512), a.reshape(3, 512)[:, ::-1])
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_waves_take_different_ways(program: Program, backwards: bool) -> None:
+    turns, c, i = np.random.default_rng(0).integers(0, 9, 16).astype(np.int32), np.zeros(512, np.int32), np.arange(512)
+    n, x = turns[i // 32], i.copy()
+    for k in range(9):
+        x = np.where(k < n, x * 3 + np.where(i & 16, k, i), x)
+    x = np.where(n & 1, x ^ 5, x + 7)
+    before = sum(program.counts().values())
+    launch = Launch((512, 1, 1), (512, 1, 1), arguments(turns, c), backwards=backwards)
+    executed = program.launch("parted", launch)
+    assert np.array_equal(c, x + x[(i + 96) % 512])
+    assert executed == sum(program.counts().values()) - before
 
 
 def test_a_division_is_rounded_once_also_where_it_is_subnormal(program: Program) -> None:

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csetjmp>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -13,15 +14,17 @@
 
 extern const Entry scalar_table[], vector_table[], memory_table[];
 
+static_assert(offsetof(Instruction, d) == 44 && offsetof(Instruction, s) == 64 && offsetof(Instruction, finish) == 96); // as translate.py writes it
+
 struct Program
 {
     std::vector<u8> image;                 // the segments, as they lie in memory
     std::vector<Instruction> code;
     std::vector<u32> index;                // of the instruction at each fourth byte of the code, or ~0
     std::vector<u32> constants;
-    std::vector<std::atomic<u64>> counts;
+    std::vector<std::atomic<u64>> counts;  // of each instruction, less that of the one before
     u64 code_at;                           // of the code in the image
-    Program(std::size_t n) : counts(n) {}
+    Program(std::size_t n) : counts(n + 1) {}
 };
 struct Kernel // as the Python side writes it
 {
@@ -48,7 +51,7 @@ enum Hidden : u16 { BLOCKS_X, BLOCKS_Y, BLOCKS_Z, SIZE_X, SIZE_Y, SIZE_Z, REST_X
 
 thread_local sigjmp_buf* rescue = nullptr;
 thread_local u64 fault_address;
-thread_local const Instruction* current;
+thread_local struct { Wave* wave; const Instruction* instruction; } current; // what touches memory
 struct sigaction old_segv, old_bus;
 void on_fault(int signal, siginfo_t* info, void* context)
 {
@@ -67,26 +70,57 @@ void catch_faults()
     sigaction(SIGBUS, &action, &old_bus);
 }
 
-void run(Wave& w) // until it pauses
+// Runs waves until each pauses: at once, so that an instruction is looked at once for all of them, and the processor has
+// several lines of computation. Of waves that are at different instructions, the last ones go on up to the others.
+constexpr int AT_ONCE = 128 / WAVE;
+void run(Wave** waves, int count)
 {
-    const Instruction* i = w.pc;
-    u64 steps = 0;
-    const u64 left = w.limit - w.steps;
-    w.state = RUNNING;
-    while (i)
+    for (int k = 0; k < count; k++) waves[k]->state = RUNNING;
+    for (;;)
     {
-        w.counts[i - w.code]++;
-        if (++steps > left) { fail(w, i, "exceeds the limit of executed instructions"); break; }
-        i = i->run(w, i);
+        Wave** end = std::partition(waves, waves + count, [](Wave* w) { return w->state == RUNNING; });
+        if (end == waves) return;
+        const auto earlier = [](const Wave* a, const Wave* b) { return a->pc < b->pc; };
+        std::sort(waves, end, earlier);
+        Wave** others = std::upper_bound(waves, end, waves[0], earlier);
+        const Instruction *i = waves[0]->pc, *start = i, *limit = others == end ? (const Instruction*)~0ull : (*others)->pc;
+        const int n = others - waves;
+        const auto counted = [&](const Instruction* to) // of instructions that lie one behind the other
+        {
+            waves[0]->counts[start - waves[0]->code] += n, waves[0]->counts[to - waves[0]->code] -= n;
+            for (int k = 0; k < n; k++) waves[k]->steps += to - start;
+        };
+        while (i < limit)
+        {
+            if (i->run_all) { i->run_all(waves, n, i++); continue; }
+            const Instruction* next = nullptr;
+            bool together = true;
+            for (int k = 0; k < n; k++)
+            {
+                const Instruction* own = i->run(*waves[k], i);
+                if (own) waves[k]->pc = own;
+                together &= k ? own == next : own != nullptr;
+                next = own;
+            }
+            if (together && next == i + 1) { i++; continue; }
+            counted(i + 1);
+            for (int k = 0; k < n; k++)
+                if (waves[k]->state == RUNNING && waves[k]->steps > waves[k]->limit) fail(*waves[k], i, "exceeds the limit of executed instructions");
+            if (std::any_of(waves, waves + n, [](Wave* w) { return w->state == FAILED; })) return;
+            if (!together) break;
+            start = i = next;
+        }
+        if (i >= limit) counted(i);
+        if (i >= limit) for (int k = 0; k < n; k++) waves[k]->pc = i;
     }
-    w.steps += steps;
 }
 
+struct Free { void operator()(void* p) const { std::free(p); } };
 struct Worker // what a thread needs for one workgroup at a time
 {
     const Program& p; const Kernel& k; const Launch& launch;
-    std::vector<std::unique_ptr<Wave>> waves;
-    std::vector<u32> registers, ids; std::vector<u8> lds, scratch;
+    std::vector<std::unique_ptr<Wave, Free>> waves;
+    std::vector<u32> ids; std::vector<u8> lds, scratch;
     std::vector<u64> counts;
     std::vector<u8> arguments;
     u16 packet[32] = {}; // of the dispatch: sizes of a workgroup from byte 4, of the grid from byte 12
@@ -94,14 +128,17 @@ struct Worker // what a thread needs for one workgroup at a time
     u32 groups[3], size[3] = {};
     static constexpr u32 POISON = 0xffa5a5a5; // a NaN, and as whole numbers large or negative
 
-    Worker(const Program& p, const Kernel& k, const Launch& l) : p(p), k(k), launch(l), counts(p.code.size())
+    Worker(const Program& p, const Kernel& k, const Launch& l) : p(p), k(k), launch(l), counts(p.counts.size())
     {
         const u32 items = l.size[0] * l.size[1] * l.size[2], n = (items + WAVE - 1) / WAVE;
         for (int d = 0; d < 3; d++) groups[d] = (l.grid[d] + l.size[d] - 1) / l.size[d];
-        registers.resize((u64)n * k.vectors * WAVE + 16);
         lds.resize(k.lds + l.dynamic_lds);
         scratch.resize((u64)n * WAVE * k.scratch);
-        for (u32 i = 0; i < n; i++) waves.push_back(std::make_unique<Wave>());
+        for (u32 i = 0; i < n; i++)
+        {
+            waves.emplace_back(new (std::aligned_alloc(64, sizeof(Wave) + 4 * (p.constants.size() + (u64)k.vectors * WAVE))) Wave);
+            std::copy(p.constants.begin(), p.constants.end(), (u32*)(waves[i].get() + 1));
+        }
         resize(l.size);
         for (int d = 0; d < 3; d++) packet[2 + d] = l.size[d];
         std::memcpy(&packet[6], l.grid, sizeof l.grid);
@@ -118,8 +155,8 @@ struct Worker // what a thread needs for one workgroup at a time
         const u32 items = size[0] * size[1] * size[2];
         std::fill(std::begin(w.s), std::end(w.s), POISON);
         w.s[NONE] = w.s[SCC] = 0;
-        w.v = registers.data() + (u64)number * k.vectors * WAVE;
-        w.space[VECTOR] = w.v; w.space[CONSTANT] = p.constants.data();
+        w.v = (u32*)(&w + 1) + p.constants.size();
+        w.space[VECTOR] = w.v; w.space[CONSTANT] = (u32*)(&w + 1);
         w.code = p.code.data(); w.pc = w.code + k.entry;
         w.group = &g; w.counts = counts.data(); w.steps = 0; w.limit = launch.limit; w.state = RUNNING;
         w.scratch = scratch.data() + (u64)number * WAVE * k.scratch; w.scratch_size = k.scratch;
@@ -154,22 +191,21 @@ struct Worker // what a thread needs for one workgroup at a time
         sigjmp_buf here;
         const u32 n = (part[0] * part[1] * part[2] + WAVE - 1) / WAVE;
         for (u32 i = 0; i < n; i++) start(*waves[i], i, at, g);
-        volatile u32 running = 0;
-        if (sigsetjmp(here, 0)) { rescue = nullptr; fail(*waves[running], current, "touches memory that is not there", fault_address); }
+        if (sigsetjmp(here, 0)) { rescue = nullptr; fail(*current.wave, current.instruction, "touches memory that is not there", fault_address); }
         else
         {
             rescue = &here;
             for (bool some = true, failed = false; some && !failed;)
             {
                 some = false;
-                for (u32 k = 0; k < n && !failed; k++)
+                for (u32 k = 0; k < n && !failed; k += AT_ONCE)
                 {
-                    const u32 i = launch.seed & 1 ? n - 1 - k : k;
-                    if (waves[i]->state == ENDED) continue;
-                    running = i;
-                    run(*waves[i]);
-                    failed = waves[i]->state == FAILED;
-                    some |= waves[i]->state == AT_BARRIER;
+                    Wave* some_waves[AT_ONCE];
+                    u32 count = 0;
+                    for (u32 j = k; j < std::min(k + AT_ONCE, n); j++)
+                        if (Wave* w = waves[launch.seed & 1 ? n - 1 - j : j].get(); w->state != ENDED) some_waves[count++] = w;
+                    run(some_waves, count);
+                    for (u32 j = 0; j < count; j++) failed |= some_waves[j]->state == FAILED, some |= some_waves[j]->state == AT_BARRIER;
                 }
             }
             rescue = nullptr;
@@ -212,7 +248,7 @@ const Instruction* fail(Wave& w, const Instruction* i, const char* what, u64 add
     std::snprintf(w.group->what, sizeof w.group->what, "%s", what);
     return nullptr;
 }
-void note(Wave&, const Instruction* i) { current = i; }
+void note(Wave& w, const Instruction* i) { current = {&w, i}; }
 bool inside(Wave& w, u64 address, u64 bytes)
 {
     Group& g = *w.group;
@@ -253,19 +289,32 @@ const char* emulator_table()
 }
 Program* emulator_load(const u8* image, u64 image_size, u64 code_at, const u8* code, u64 count, const u32* index, u64 index_size, const u32* constants, u64 constant_count)
 {
-    std::vector<Instruction::Run> runs;
+    std::vector<const Entry*> entries;
     for (const Entry* table : {scalar_table, vector_table, memory_table})
-        for (; table->name; table++) runs.push_back(table->run);
+        for (; table->name; table++) entries.push_back(table);
     auto p = std::make_unique<Program>(count);
     p->image.assign(image, image + image_size);
     p->code_at = code_at;
     p->code.resize(count);
     std::memcpy((void*)p->code.data(), code, count * sizeof(Instruction));
+    const u32 begin[] = {(u32)(sizeof(Wave) + 8 * constant_count * WAVE), sizeof(Wave)}; // of a wave's registers and constants
     for (auto& i : p->code)
     {
-        const u64 n = (u64)i.run;
-        if (n >= runs.size()) return nullptr;
-        i.run = runs[n];
+        if ((u64)i.run >= entries.size()) return nullptr;
+        const Entry& entry = *entries[(u64)i.run];
+        const char* operands = entry.signature + 3;
+        bool in_place = entry.general && !i.finish && !i.move;
+        for (int n = 0; entry.general && operands[n]; n++)
+        {
+            const Source& s = i.s[n];
+            const bool bit = operands[n] == letter<Bit>;
+            i.a[n] = bit ? offsetof(Wave, s) + 4 * s.at : begin[s.space == CONSTANT] + 4 * WAVE * s.at;
+            in_place &= bit || s.plain;
+        }
+        i.to = begin[0] + 4 * WAVE * i.d;
+        i.run = entry.run;
+        i.in_place = entry.in_place;
+        i.run_all = in_place ? entry.in_place : entry.general;
     }
     p->index.assign(index, index + index_size);
     for (u64 n = 0; n < constant_count; n++)
@@ -274,7 +323,11 @@ Program* emulator_load(const u8* image, u64 image_size, u64 code_at, const u8* c
 }
 void* emulator_image(Program* p) { return p->image.data(); }
 void emulator_unload(Program* p) { delete p; }
-void emulator_counts(const Program* p, u64* to) { for (auto& n : p->counts) *to++ = n; }
+void emulator_counts(const Program* p, u64* to)
+{
+    u64 n = 0;
+    for (std::size_t k = 0; k < p->code.size(); k++) to[k] = n += p->counts[k];
+}
 
 u32 emulator_launch(Program* p, const Kernel* k, const Launch* l, Report* report)
 {

@@ -4,6 +4,7 @@
 // next array. Constants and broadcast scalars have the same form, so that an instruction is a loop over arrays.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -63,6 +64,9 @@ struct bf16
     }
 };
 
+template<class T> T half(u32 x) { if constexpr (std::is_same_v<T, f16>) return f16::of(x); else return cast<T>((u16)x); } // of a register
+template<class T> u16 word(T x) { if constexpr (std::is_same_v<T, f16>) return x.bits; else return cast<u16>(x); }
+
 // ---- floats of 8 bits with M bits of mantissa: one zero and one NaN on gfx942, those of the OCP on later ones ----------
 constexpr bool ONE_ZERO = WAVE == 64;
 template<int M> constexpr int BIAS_8 = (M == 3 ? 7 : 15) + ONE_ZERO;
@@ -90,7 +94,7 @@ struct Lane { int at; };                               // not an operand: the la
 struct Bit { bool set; operator bool() const { return set; } };       // the lane's bit of a scalar mask
 template<class T> struct Pair { T low, high; };        // a packed operand
 struct Mix { f32 value; operator f32() const { return value; } };     // f32, or one half of a register as f16
-template<class T> struct WithMask { T value; bool bit; };             // a result and the lane's bit of a scalar mask
+template<class T> struct WithMask { T value; u32 bit; };              // a result and the lane's bit of a scalar mask
 
 template<class T> constexpr int words = sizeof(T) > 4 ? sizeof(T) / 4 : 1;
 template<> constexpr int words<Lane> = 0;
@@ -125,20 +129,24 @@ struct Source
     u8 select;
 };
 struct Wave;
-struct alignas(128) Instruction
+struct alignas(128) Instruction // the first half is what most read
 {
     using Run = const Instruction* (*)(Wave&, const Instruction*);
-    Run run;              // returns the next one, or null when the wave pauses
+    using RunAll = void (*)(Wave* const*, int, const Instruction*);
+    Run run;              // of one wave: returns the next one, or null when the wave pauses
+    RunAll run_all;       // if it is a function of lanes: of several waves
+    RunAll in_place;      // the same of operands and results that are read and written in place
+    u32 a[4], to;         // where these operands and the result are, in bytes from the wave
     u16 d, d2;            // destinations
     i32 offset;           // of memory, or the index of a branch's target
     u32 extra;            // as the instruction needs
-    Source s[4];
+    u32 place;            // byte offset in the code
+    alignas(64) Source s[4];
     u8 finish;            // the result passes through `finish`
     u8 clamp, scale;      // to [0, 1]; ×2, ×4, ÷2
     u8 first, bits, fill; // part of the destination that is written; the rest is 0 zeroed, 1 sign, 2 kept
     u8 move, move_rows, move_banks, move_zero; // zero: 1 where nothing is read, 2 inactive lanes are read
     u32 moved;            // the argument of `move`
-    u32 place;            // byte offset in the code
 };
 struct Range { u64 begin, end; };
 struct Program;
@@ -151,12 +159,18 @@ struct Group
     u64 fault; char what[200];
     const u16* packet;
 };
-struct Wave
+constexpr auto BIT = [] { std::array<u32, 32> bits{}; for (int l = 0; l < 32; l++) bits[l] = 1u << l; return bits; }();
+inline void spread(u32 bits, i32* to) // each bit to a lane
 {
-    alignas(64) u32 s[SCALARS];
+    for (int l = 0; l < 32; l++) to[l] = bits & BIT[l] ? -1 : 0;
+}
+struct alignas(64) Wave // behind it in memory: the constants, and its vector registers
+{
+    u32 s[SCALARS];
     alignas(64) i32 mask[WAVE];       // −1 in active lanes
     alignas(64) i32 moved[WAVE];      // the lanes that an instruction with a move writes
     alignas(64) u32 temporary[5][16 * WAVE / 4];
+    u64 written;                      // the lanes whose bits of a mask an instruction writes
     const u32* space[2];              // vector registers, constants
     u32* v;
     const Instruction* pc; const Instruction* code;
@@ -171,15 +185,13 @@ struct Wave
     void put(u32 at, u32 x) { s[at] = x; if (at >= EXEC && at < EXEC + 2) update(); }
     void put(u32 at, u64 x) { s[at] = x; s[at + 1] = x >> 32; if (at == EXEC) update(); }
     void put_lanes(u32 at, u64 x) { WAVE == 64 ? put(at, x) : put(at, (u32)x); }
-    void update() { spread<-1>(exec(), (u32*)mask); }
-    template<int Set> static void spread(u64 bits, u32* to) // each bit to a lane
+    [[gnu::noinline]] void update()
     {
-        for (int half = 0; half < WAVE; half += 32)
-        {
-            const u32 part = bits >> half;
-            for (int l = 0; l < 32; l++) to[half + l] = part & 1u << l ? Set : 0;
-        }
+        written = exec();
+        for (int first = 0; first < WAVE; first += 32) spread(written >> first, mask + first);
     }
+    u32* at(u32 bytes) { return (u32*)((u8*)this + bytes); }
+    u32 place(const u32* p) const { return (const u8*)p - (const u8*)this; }
 };
 const Instruction* fail(Wave& w, const Instruction* i, const char* what, u64 address = 0); // ends the launch
 
@@ -197,26 +209,25 @@ inline u64 packed(const i32* on) // one bit for each lane
 }
 
 // ---- sources --------------------------------------------------------------------------------------------------------
+template<class T> constexpr bool is_pair = requires(T x) { x.high; };
 template<class T> inline T lane(const u32* p, int l)
 {
-    if constexpr (sizeof(T) == 8 && !std::is_same_v<T, Pair<f32>> && !std::is_same_v<T, Pair<u32>>)
-        return cast<T>((u64)p[l] | (u64)p[WAVE + l] << 32);
-    else if constexpr (sizeof(T) == 8) return {cast<decltype(T::low)>(p[l]), cast<decltype(T::low)>(p[WAVE + l])};
-    else if constexpr (std::is_same_v<T, Bit>) return {p[l] != 0};
-    else if constexpr (std::is_same_v<T, f16>) return f16::of(p[l]);
-    else if constexpr (sizeof(T) == 2) return cast<T>((u16)p[l]);
+    if constexpr (is_pair<T> && sizeof(T) == 8) return {cast<decltype(T::low)>(p[l]), cast<decltype(T::low)>(p[WAVE + l])};
+    else if constexpr (is_pair<T>) return {half<decltype(T::low)>(p[l]), half<decltype(T::low)>(p[l] >> 16)};
+    else if constexpr (sizeof(T) == 8) return cast<T>((u64)p[l] | (u64)p[WAVE + l] << 32);
+    else if constexpr (sizeof(T) == 2) return half<T>(p[l]);
     else return cast<T>(p[l]);
 }
 template<class T> inline void set_lane(u32* p, int l, T x, i32 on)
 {
-    if constexpr (sizeof(T) == 8)
-    {
-        const u64 bits = cast<u64>(x);
-        p[l] = on ? (u32)bits : p[l];
-        p[WAVE + l] = on ? (u32)(bits >> 32) : p[WAVE + l];
-    }
-    else if constexpr (sizeof(T) == 2) p[l] = on ? cast<u16>(x) : p[l];
-    else p[l] = on ? cast<u32>(x) : p[l];
+    u32 low, high = 0;
+    if constexpr (is_pair<T> && sizeof(T) == 8) low = cast<u32>(x.low), high = cast<u32>(x.high);
+    else if constexpr (is_pair<T>) low = word(x.low) | (u32)word(x.high) << 16;
+    else if constexpr (sizeof(T) == 8) low = (u32)cast<u64>(x), high = cast<u64>(x) >> 32;
+    else if constexpr (sizeof(T) == 2) low = word(x);
+    else low = cast<u32>(x);
+    p[l] = on ? low : p[l];
+    if constexpr (sizeof(T) == 8) p[WAVE + l] = on ? high : p[WAVE + l];
 }
 
 inline int moved_from(const Instruction* i, int l) // the lane that a move reads, or −1
@@ -249,72 +260,64 @@ template<class T> const u32* prepare(Wave& w, const Instruction* i, int n)
 {
     const Source& s = i->s[n];
     u32* t = w.temporary[n];
-    if constexpr (std::is_same_v<T, Bit>)
+    constexpr int count = words<T>;
+    constexpr u32 sign = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
+    if (count == 1 && !std::is_same_v<T, Mix> && !is_pair<T> && s.space != SCALAR && s.modifiers && s.modifiers < EXTEND && !s.select && !(n == 0 && i->move))
     {
-        Wave::spread<1>(w.lanes(s.at), t);
+        const u32 *from = w.space[s.space] + s.at * WAVE, keep = s.modifiers & ABSOLUTE ? ~sign : ~0u, flip = s.modifiers & NEGATE ? sign : 0;
+        for (int l = 0; l < WAVE; l++) t[l] = (from[l] & keep) ^ flip;
         return t;
     }
+    for (int k = 0; k < count; k++)
+        if (s.space == SCALAR) std::fill_n(t + k * WAVE, WAVE, w.s[s.at + k]);
+        else std::copy_n(w.space[s.space] + (s.at + k) * WAVE, WAVE, t + k * WAVE);
+    if (n == 0 && i->move)
+    {
+        u32 copy[count * WAVE];
+        std::copy_n(t, count * WAVE, copy);
+        move(w, i, copy, t, count);
+    }
+    const bool negative = s.modifiers & NEGATE, absolute = s.modifiers & ABSOLUTE;
+    if constexpr (std::is_same_v<T, Mix>)
+        for (int l = 0; l < WAVE; l++)
+        {
+            u32 x = s.select & HIGH_IS_HIGH ? cast<u32>(widen(s.select & LOW_IS_HIGH ? t[l] >> 16 : t[l])) : t[l];
+            if (absolute) x &= 0x7fffffff;
+            t[l] = negative ? x ^ 0x80000000 : x;
+        }
+    else if constexpr (is_pair<T> && sizeof(T) == 4)
+    {
+        const u32 flip = (negative ? 0x8000 : 0) | (s.modifiers & NEGATE_HIGH ? 0x80000000 : 0);
+        for (int l = 0; l < WAVE; l++)
+        {
+            const u32 low = s.select & LOW_IS_HIGH ? t[l] >> 16 : t[l], high = s.select & HIGH_IS_HIGH ? t[l] >> 16 : t[l];
+            t[l] = ((low & 0xffff) | high << 16) ^ flip;
+        }
+    }
+    else if constexpr (is_pair<T>)
+        for (int l = 0; l < WAVE; l++)
+        {
+            const u32 low = t[l], high = t[WAVE + l];
+            t[l] = (s.select & LOW_IS_HIGH ? high : low) ^ (negative ? 0x80000000 : 0);
+            t[WAVE + l] = (s.select & HIGH_IS_HIGH ? high : low) ^ (s.modifiers & NEGATE_HIGH ? 0x80000000 : 0);
+        }
     else
     {
-        constexpr int count = words<T>;
-        constexpr u32 sign = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
-        if (count == 1 && !std::is_same_v<T, Mix> && !requires(T x) { x.high; } && s.space != SCALAR && s.modifiers && s.modifiers < EXTEND && !s.select && !(n == 0 && i->move))
+        if (s.select)
         {
-            const u32 *from = w.space[s.space] + s.at * WAVE, keep = s.modifiers & ABSOLUTE ? ~sign : ~0u, flip = s.modifiers & NEGATE ? sign : 0;
-            for (int l = 0; l < WAVE; l++) t[l] = (from[l] & keep) ^ flip;
-            return t;
-        }
-        for (int k = 0; k < count; k++)
-            if (s.space == SCALAR) std::fill_n(t + k * WAVE, WAVE, w.s[s.at + k]);
-            else std::copy_n(w.space[s.space] + (s.at + k) * WAVE, WAVE, t + k * WAVE);
-        if (n == 0 && i->move)
-        {
-            u32 copy[count * WAVE];
-            std::copy_n(t, count * WAVE, copy);
-            move(w, i, copy, t, count);
-        }
-        const bool negative = s.modifiers & NEGATE, absolute = s.modifiers & ABSOLUTE;
-        if constexpr (std::is_same_v<T, Mix>)
+            const int width = s.select < WORD_0 ? 8 : 16, first = s.select < WORD_0 ? 8 * (s.select - BYTE_0) : 16 * (s.select - WORD_0);
             for (int l = 0; l < WAVE; l++)
             {
-                u32 x = s.select & HIGH_IS_HIGH ? cast<u32>(widen(s.select & LOW_IS_HIGH ? t[l] >> 16 : t[l])) : t[l];
-                if (absolute) x &= 0x7fffffff;
-                t[l] = negative ? x ^ 0x80000000 : x;
-            }
-        else if constexpr (requires(T x) { x.high; } && sizeof(T) == 4)
-        {
-            const u32 flip = (negative ? 0x8000 : 0) | (s.modifiers & NEGATE_HIGH ? 0x80000000 : 0);
-            for (int l = 0; l < WAVE; l++)
-            {
-                const u32 low = s.select & LOW_IS_HIGH ? t[l] >> 16 : t[l], high = s.select & HIGH_IS_HIGH ? t[l] >> 16 : t[l];
-                t[l] = ((low & 0xffff) | high << 16) ^ flip;
+                const u32 part = t[l] << (32 - first - width);
+                t[l] = s.modifiers & EXTEND ? (u32)((i32)part >> (32 - width)) : part >> (32 - width);
             }
         }
-        else if constexpr (requires(T x) { x.high; })
-            for (int l = 0; l < WAVE; l++)
-            {
-                const u32 low = t[l], high = t[WAVE + l];
-                t[l] = (s.select & LOW_IS_HIGH ? high : low) ^ (negative ? 0x80000000 : 0);
-                t[WAVE + l] = (s.select & HIGH_IS_HIGH ? high : low) ^ (s.modifiers & NEGATE_HIGH ? 0x80000000 : 0);
-            }
-        else
-        {
-            if (s.select)
-            {
-                const int width = s.select < WORD_0 ? 8 : 16, first = s.select < WORD_0 ? 8 * (s.select - BYTE_0) : 16 * (s.select - WORD_0);
-                for (int l = 0; l < WAVE; l++)
-                {
-                    const u32 part = t[l] << (32 - first - width);
-                    t[l] = s.modifiers & EXTEND ? (u32)((i32)part >> (32 - width)) : part >> (32 - width);
-                }
-            }
-            else if (s.modifiers & EXTEND) {} // of a whole word: as it is
-            u32* top = t + (count - 1) * WAVE;
-            if (absolute) for (int l = 0; l < WAVE; l++) top[l] &= ~sign;
-            if (negative) for (int l = 0; l < WAVE; l++) top[l] ^= sign;
-        }
-        return t;
+        else if (s.modifiers & EXTEND) {} // of a whole word: as it is
+        u32* top = t + (count - 1) * WAVE;
+        if (absolute) for (int l = 0; l < WAVE; l++) top[l] &= ~sign;
+        if (negative) for (int l = 0; l < WAVE; l++) top[l] ^= sign;
     }
+    return t;
 }
 template<class T> inline const u32* source(Wave& w, const Instruction* i, int n)
 {
@@ -345,7 +348,7 @@ template<class T> void finish(Wave& w, const Instruction* i, u32* t, const i32* 
         {
             if constexpr (std::is_same_v<T, f16>) set_lane(t, l, f16(adjusted((f32)lane<f16>(t, l))), -1);
             else if constexpr (real) set_lane(t, l, adjusted(lane<T>(t, l)), -1);
-            else if constexpr (requires(T x) { x.high; })
+            else if constexpr (is_pair<T>)
             {
                 T x = lane<T>(t, l);
                 set_lane(t, l, T{decltype(x.low)(adjusted((f32)x.low)), decltype(x.low)(adjusted((f32)x.high))}, -1);
@@ -373,53 +376,93 @@ template<class C, class R, class... A> struct Call<R (C::*)(A...) const> { using
 template<class T> struct Unmasked { using type = T; static constexpr bool with_mask = false; };
 template<class T> struct Unmasked<WithMask<T>> { using type = T; static constexpr bool with_mask = true; };
 
-template<class F, class R, class... A, std::size_t... N>
-inline const Instruction* run_vector(Wave& w, const Instruction* i, std::tuple<A...>*, R*, std::index_sequence<N...>)
+// An operand in 32 lanes, from `first` on.
+template<class T> struct Operand
 {
-    constexpr int taken[] = {(int)N - (std::is_same_v<std::tuple_element_t<0, std::tuple<A..., Lane>>, Lane> ? 1 : 0)..., 0};
-    const auto array = [&]<class T>(T*, int n) -> const u32* { if constexpr (std::is_same_v<T, Lane>) return nullptr; else return source<T>(w, i, n); };
-    const u32* p[] = {array((A*)nullptr, taken[N])..., nullptr};
-    const auto value = [&]<class T>(T*, int n, int l) { if constexpr (std::is_same_v<T, Lane>) return Lane{l}; else return lane<T>(p[n], l); };
-    const i32* on = i->move ? w.moved : w.mask;
-    if constexpr (std::is_same_v<R, bool>)
-    {
-        i32 set[WAVE];
-        #pragma GCC ivdep
-        for (int l = 0; l < WAVE; l++) set[l] = F{}(value((A*)nullptr, N, l)...) ? on[l] : 0;
-        const u64 bits = packed(set);
-        if (i->d2 != SINK) w.put_lanes(i->d2, bits);
-        w.put_lanes(i->d, bits);
-    }
-    else
-    {
-        using T = typename Unmasked<R>::type;
-        u32* d = i->finish ? w.temporary[4] : w.v + i->d * WAVE;
-        if constexpr (Unmasked<R>::with_mask)
-        {
-            i32 set[WAVE];
-            #pragma GCC ivdep
-            for (int l = 0; l < WAVE; l++)
-            {
-                const R r = F{}(value((A*)nullptr, N, l)...);
-                set_lane<T>(d, l, r.value, on[l]);
-                set[l] = r.bit ? on[l] : 0;
-            }
-            w.put_lanes(i->d2, packed(set));
-        }
-        else
-        {
-            #pragma GCC ivdep
-            for (int l = 0; l < WAVE; l++) set_lane<T>(d, l, F{}(value((A*)nullptr, N, l)...), on[l]);
-        }
-        if (__builtin_expect(i->finish, 0)) finish<T>(w, i, d, on);
-    }
-    return i + 1;
+    const u32* p;
+    Operand(const u32* p, int first) : p(p + first) {}
+    T in(int l) const { return lane<T>(p, l); }
+};
+template<> struct Operand<Lane>
+{
+    int first;
+    Operand(const u32*, int first) : first(first) {}
+    Lane in(int l) const { return {first + l}; }
+};
+template<> struct Operand<Bit>
+{
+    u32 bits;
+    Operand(const u32* p, int first) : bits(p[first / 32]) {}
+    Bit in(int l) const { return {(bits & BIT[l]) != 0}; }
+};
+template<class... A> constexpr int place_of(int n) // of an operand among the sources: the lane's number is none
+{
+    return n - (std::is_same_v<std::tuple_element_t<0, std::tuple<A..., Lane>>, Lane> ? 1 : 0);
 }
-template<class F> const Instruction* vector(Wave& w, const Instruction* i)
+template<class F, class R, class... A, std::size_t... N>
+inline void run_lanes(Wave& w, const Instruction* i, std::tuple<A...>*, R*, std::index_sequence<N...>)
+{
+    using T = typename Unmasked<R>::type;
+    u64 bits = 0;
+    for (int first = 0; first < WAVE; first += 32)
+    {
+        const std::tuple<Operand<A>...> operands{Operand<A>{w.at(i->a[std::max(place_of<A...>(N), 0)]), first}...};
+        const i32* on = w.mask + first;
+        u32 *d = w.at(i->to) + first, part = 0;
+        #pragma GCC ivdep
+        for (int l = 0; l < 32; l++)
+        {
+            const R r = F{}(std::get<N>(operands).in(l)...);
+            if constexpr (std::is_same_v<R, bool>) part |= -(u32)r & BIT[l];
+            else if constexpr (Unmasked<R>::with_mask)
+            {
+                set_lane<T>(d, l, r.value, on[l]);
+                part |= -r.bit & BIT[l];
+            }
+            else set_lane<T>(d, l, r, on[l]);
+        }
+        bits |= (u64)part << first;
+    }
+    if constexpr (std::is_same_v<R, bool> || Unmasked<R>::with_mask)
+    {
+        if (i->d2 != SINK) w.put_lanes(i->d2, bits & w.written);
+        if constexpr (std::is_same_v<R, bool>) w.put_lanes(i->d, bits & w.written);
+    }
+}
+template<class F> void lanes(Wave* const* waves, int count, const Instruction* i)
 {
     using C = Call<F>;
-    return run_vector<F>(w, i, (typename C::Arguments*)nullptr, (typename C::Result*)nullptr,
-                         std::make_index_sequence<std::tuple_size_v<typename C::Arguments>>{});
+    for (int k = 0; k < count; k++)
+        run_lanes<F>(*waves[k], i, (typename C::Arguments*)nullptr, (typename C::Result*)nullptr,
+                     std::make_index_sequence<std::tuple_size_v<typename C::Arguments>>{});
+}
+// The same of operands and results that are not read and written in place, for all functions of one type.
+template<class R, class... A> void general(Wave* const* waves, int count, const Instruction* i)
+{
+    using T = typename Unmasked<R>::type;
+    const bool merged = i->finish || i->move;
+    Instruction in_place = *i;
+    if (merged) in_place.to = waves[0]->place(waves[0]->temporary[4]);
+    for (int k = 0; k < count; k++)
+    {
+        Wave& w = *waves[k];
+        int n = 0;
+        const auto prepared = [&]<class X>(X*)
+        {
+            if constexpr (std::is_same_v<X, Lane>) return;
+            else if constexpr (!std::is_same_v<X, Bit>) if (!i->s[n].plain) in_place.a[n] = w.place(prepare<X>(w, i, n));
+            n++;
+        };
+        (prepared((A*)nullptr), ...);
+        if (i->move) w.written = packed(w.moved);
+    }
+    i->in_place(waves, count, &in_place);
+    for (int k = 0; k < count; k++)
+    {
+        Wave& w = *waves[k];
+        if (i->move) w.written = w.exec();
+        if constexpr (!std::is_same_v<R, bool>) if (merged) finish<T>(w, i, w.temporary[4], i->move ? w.moved : w.mask);
+    }
 }
 template<class F, class R, class... A, std::size_t... N>
 inline const Instruction* run_scalar(Wave& w, const Instruction* i, std::tuple<A...>*, R*, std::index_sequence<N...>)
@@ -443,7 +486,8 @@ template<class F> const Instruction* scalar_function(Wave& w, const Instruction*
 }
 
 // ---- the table of instructions: name, signature and function ----------------------------------------------------------
-struct Entry { const char* name; char signature[12]; Instruction::Run run; };
+struct Entry { const char* name; char signature[12]; Instruction::Run run; Instruction::RunAll in_place = nullptr, general = nullptr; };
+template<class R, class... A> constexpr Instruction::RunAll general_of(R*, std::tuple<A...>*) { return &general<R, A...>; }
 template<class... A> void letters(char* to, std::tuple<A...>*)
 {
     (((std::is_same_v<A, Lane> || std::is_same_v<A, bool>) ? 0 : *to++ = letter<A>), ...);
@@ -451,8 +495,8 @@ template<class... A> void letters(char* to, std::tuple<A...>*)
 }
 template<class F> Entry V(const char* name, F) // of lanes: "v", the result, the sources
 {
-    Entry e{name, {'v'}, &vector<F>};
     using R = typename Call<F>::Result;
+    Entry e{name, {'v'}, nullptr, &lanes<F>, general_of((R*)nullptr, (typename Call<F>::Arguments*)nullptr)};
     e.signature[1] = letter<typename Unmasked<R>::type>;
     e.signature[2] = Unmasked<R>::with_mask ? '+' : '=';
     letters(e.signature + 3, (typename Call<F>::Arguments*)nullptr);

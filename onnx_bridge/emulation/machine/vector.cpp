@@ -4,6 +4,7 @@
 
 namespace {
 using I = const Instruction*;
+#define INLINE inline __attribute__((always_inline)) // what is called is not computed side by side
 template<class T> using Bits = std::conditional_t<sizeof(T) == 8, u64, std::conditional_t<sizeof(T) == 4, u32, u16>>;
 template<class T> constexpr int MANTISSA = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : 10;
 template<class T> constexpr int BIAS = sizeof(T) == 8 ? 1023 : sizeof(T) == 4 ? 127 : 15;
@@ -16,8 +17,13 @@ template<class T> int exponent(T x) { return magnitude(x) >> MANTISSA<T>; }
 template<class T> bool is_nan(T x) { return magnitude(x) > INFINITE<T>; }
 template<class T> bool is_infinite(T x) { return magnitude(x) == INFINITE<T>; }
 template<class T> bool is_zero(T x) { return magnitude(x) == 0; }
-template<class T> bool is_subnormal(T x) { return exponent(x) == 0 && !is_zero(x); }
+template<class T> bool is_subnormal(T x) { return (exponent(x) == 0) & !is_zero(x); }
 template<class T> bool is_signaling(T x) { return is_nan(x) & !(bits(x) & QUIET<T>); }
+template<class T> T pick(bool first, T a, T b) // without a branch, which g++ may make of ?:
+{
+    const Bits<T> mask = -(Bits<T>)first;
+    return cast<T>(Bits<T>((bits(a) & mask) | (bits(b) & Bits<T>(~mask))));
+}
 template<class T> T quiet(T x) { return cast<T>(Bits<T>(bits(x) | QUIET<T>)); }
 template<class T> T signed_(T x, bool negative) { return cast<T>(Bits<T>(magnitude(x) | (negative ? SIGN<T> : 0))); }
 
@@ -39,36 +45,37 @@ template<class T> auto order(T x) // a whole number that grows with numbers
     const std::make_signed_t<Bits<T>> s = bits(x);
     return (std::make_signed_t<Bits<T>>)(s ^ (s >> (8 * sizeof(T) - 1) & Bits<T>(~SIGN<T>)));
 }
-template<class T> T chosen(T a, T b, bool first) // one operand after the other is preferred: lanes side by side
+template<class T> INLINE T chosen(T a, T b, bool first) // one operand after the other is preferred: lanes side by side
 {
-    Bits<T> r = first ? bits(a) : bits(b);
-    r = is_nan(a) ? bits(b) : r;
-    r = is_nan(b) ? bits(a) : r;
-    r = is_signaling(b) ? bits(b) : r;
-    r = is_signaling(a) ? bits(a) : r;
-    return cast<T>(Bits<T>((r & Bits<T>(~SIGN<T>)) > INFINITE<T> ? r | QUIET<T> : r));
+    T r = pick(first, a, b);
+    r = pick(is_nan(a), b, r);
+    r = pick(is_nan(b), a, r);
+    r = pick(is_signaling(b), b, r);
+    r = pick(is_signaling(a), a, r);
+    return pick(is_nan(r), quiet(r), r);
 }
-template<class T> T least(T a, T b) { return chosen(a, b, order(a) < order(b)); }
-template<class T> T most(T a, T b) { return chosen(a, b, order(a) > order(b)); }
-template<class T> T middle(T a, T b, T c)
+template<class T> INLINE T least(T a, T b) { return chosen(a, b, order(a) < order(b)); }
+template<class T> INLINE T most(T a, T b) { return chosen(a, b, order(a) > order(b)); }
+template<class T> INLINE T middle(T a, T b, T c)
 {
     if constexpr (std::is_integral_v<T>) return std::max(std::min(a, b), std::min(std::max(a, b), c));
     else
     {
-        if (is_nan(a) || is_nan(b) || is_nan(c)) return least(least(a, b), c);
         const T top = most(most(a, b), c);
-        return value(top) == value(a) ? most(b, c) : value(top) == value(b) ? most(a, c) : most(a, b);
+        const T r = pick(value(top) == value(a), most(b, c), pick(value(top) == value(b), most(a, c), most(a, b)));
+        return pick(is_nan(a) | is_nan(b) | is_nan(c), least(least(a, b), c), r);
     }
 }
-template<class T> T minimum(T a, T b) { return is_nan(a) ? quiet(a) : is_nan(b) ? quiet(b) : least(a, b); } // of IEEE 754-2019
-template<class T> T maximum(T a, T b) { return is_nan(a) ? quiet(a) : is_nan(b) ? quiet(b) : most(a, b); }
+template<class T> INLINE T either_nan(T a, T b, T otherwise) { return pick(is_nan(a), quiet(a), pick(is_nan(b), quiet(b), otherwise)); }
+template<class T> INLINE T minimum(T a, T b) { return either_nan(a, b, least(a, b)); } // of IEEE 754-2019
+template<class T> INLINE T maximum(T a, T b) { return either_nan(a, b, most(a, b)); }
 
 template<class T> bool class_of(T x, u32 mask)
 {
-    const bool negative = bits(x) & SIGN<T>;
-    const int kind = is_nan(x) ? (is_signaling(x) ? 0 : 1) : is_infinite(x) ? (negative ? 2 : 9)
-        : is_zero(x) ? (negative ? 5 : 6) : is_subnormal(x) ? (negative ? 4 : 7) : (negative ? 3 : 8);
-    return mask >> kind & 1;
+    const u32 infinite = is_infinite(x), zero = is_zero(x), subnormal = is_subnormal(x), nan = is_nan(x), signaling = is_signaling(x);
+    const u32 normal = 1 ^ (infinite | zero | subnormal | nan);
+    const u32 below = infinite << 2 | normal << 3 | subnormal << 4 | zero << 5, above = zero << 6 | subnormal << 7 | normal << 8 | infinite << 9;
+    return (mask & (signaling | (nan ^ signaling) << 1 | (bits(x) & SIGN<T> ? below : above))) != 0;
 }
 // The division of f32 and f64: scale, approximate, refine, div_fmas, div_fixup. The documents' factors do not undo each
 // other (a factor 2³² of 2⁶⁴; a denominator near the largest number is scaled up); these are the ones with which the
@@ -78,16 +85,16 @@ template<class T> WithMask<T> div_scale(T x, T denominator, T numerator) // the 
     constexpr int far = sizeof(T) == 4 ? 96 : 768;
     constexpr T up = sizeof(T) == 4 ? 0x1p64 : 0x1p128, down = 1 / up;
     const T quotient = numerator / denominator, larger = x * up, smaller = x * down;
-    const T top = bits(x) == bits(numerator) ? larger : x, bottom = bits(x) == bits(denominator) ? larger : x, lowered = bits(x) == bits(denominator) ? smaller : x;
+    const bool is_numerator = bits(x) == bits(numerator), is_denominator = bits(x) == bits(denominator);
     const bool small = is_subnormal(quotient) | (is_zero(quotient) & !is_infinite(denominator));
     const bool small_inverse = (exponent(denominator) >= (sizeof(T) == 4 ? 253 : 2045)) & is_subnormal(T(1) / denominator);
     const bool is_far = exponent(numerator) - exponent(denominator) >= far, invalid = is_zero(numerator) | is_zero(denominator);
-    T r = exponent(numerator) <= MANTISSA<T> + (sizeof(T) == 8) ? larger : x;
-    r = small ? top : r;
-    r = small_inverse ? (small ? lowered : smaller) : r;
-    r = is_subnormal(denominator) ? larger : r;
-    r = is_far ? bottom : r;
-    r = invalid ? cast<T>(Bits<T>(INFINITE<T> | QUIET<T>)) : r;
+    T r = pick(exponent(numerator) <= MANTISSA<T> + (sizeof(T) == 8), larger, x);
+    r = pick(small, pick(is_numerator, larger, x), r);
+    r = pick(small_inverse, pick(!small | is_denominator, smaller, x), r);
+    r = pick(is_subnormal(denominator), larger, r);
+    r = pick(is_far, pick(is_denominator, larger, x), r);
+    r = pick(invalid, cast<T>(Bits<T>(INFINITE<T> | QUIET<T>)), r);
     return {r, !invalid & (is_far | (!is_subnormal(denominator) & small))};
 }
 template<class T> T div_fmas(T a, T b, T c, Bit scale) // undoes the scaling of div_scale before it rounds, once
@@ -114,7 +121,7 @@ template<class T> T div_fixup(T quotient, T denominator, T numerator) // the las
     return cast<T>(r);
 }
 template<class T> T fraction(T x) { return std::min(x - std::floor(x), cast<T>(Bits<T>(bits(T(1)) - 1))); } // NaN stays
-template<class T> auto normal(T x) { return value(x) * (is_subnormal(value(x)) ? 0x1p64f : 1.0f); }
+template<class T> INLINE auto normal(T x) { return value(x) * (is_subnormal(value(x)) ? 0x1p64f : 1.0f); }
 template<class T> T frexp_mant(T x)
 {
     using V = decltype(value(x));
@@ -136,15 +143,15 @@ template<class To> To whole(f64 x) // towards zero, saturating; NaN is 0
     return (To)(i64)x;
 }
 // exp2 and log2, rounded once; without calls and branches, so that lanes are computed side by side
-inline f64 polynomial(f64, f64 c) { return c; }
-template<class... C> f64 polynomial(f64 x, f64 c, C... more) { return std::fma(polynomial(x, more...), x, c); }
-inline f32 exp2_(f32 x)
+INLINE f64 polynomial(f64, f64 c) { return c; }
+template<class... C> INLINE f64 polynomial(f64 x, f64 c, C... more) { return std::fma(polynomial(x, more...), x, c); }
+INLINE f32 exp2_(f32 x)
 {
     const f64 a = x < -200 ? -200 : x > 200 ? 200 : x, n = std::nearbyint(a), r = (a - n) * 0.693147180559945309417;
     const f64 p = polynomial(r, 1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320., 1 / 362880.);
     return (f32)(p * cast<f64>((u64)((i32)n + 1023) << 52));
 }
-inline f32 log2_(f32 x)
+INLINE f32 log2_(f32 x)
 {
     const u64 b = bits((f64)x), over = (b & 0xfffffffffffff) > 0x6a09e667f3bcd; // the mantissa is above √2
     const f64 m = cast<f64>((b & 0xfffffffffffff) | (1023 - over) << 52), s = (m - 1) / (m + 1);
@@ -152,11 +159,14 @@ inline f32 log2_(f32 x)
     const f32 r = (i32)(b >> 52) - 1023 + (i32)over + l;
     return x > 0 ? (is_infinite(x) ? x : r) : x == 0 ? -HUGE_VALF : cast<f32>(0x7fc00000 | bits(x));
 }
-inline f32 turn(f32 x, bool cosine) // of revolutions
+INLINE f32 turn(f32 x, u64 quarters) // the sine of revolutions, and of some quarters more
 {
-    if (is_nan(x) || is_infinite(x)) return cast<f32>(bits(x) | 0x7fc00000u);
-    const f64 angle = std::remainder((f64)flush(x), 1.0) * 6.283185307179586476925286766559;
-    return (f32)(cosine ? std::cos(angle) : std::sin(angle));
+    const f64 a = flush(x), rest = a - std::nearbyint(a), q = std::nearbyint(4 * rest), r = (rest - q / 4) * 6.283185307179586476925286766559, s = r * r;
+    const f64 sine = r * polynomial(s, 1, -1 / 6., 1 / 120., -1 / 5040., 1 / 362880., -1 / 39916800., 1 / 6227020800., -1 / 1307674368000.);
+    const f64 cosine = polynomial(s, 1, -1 / 2., 1 / 24., -1 / 720., 1 / 40320., -1 / 3628800., 1 / 479001600., -1 / 87178291200., 1 / 20922789888000.);
+    const u64 quarter = (u64)(i32)q + quarters;
+    const f64 y = cast<f64>(bits(quarter & 1 ? cosine : sine) ^ (quarter & 2) << 62);
+    return is_nan(x) | is_infinite(x) ? cast<f32>(bits(x) | 0x7fc00000u) : (f32)y;
 }
 inline u16 narrow_toward_zero(f32 x)
 {
@@ -165,16 +175,16 @@ inline u16 narrow_toward_zero(f32 x)
     const f32 back = std::fabs(widen(nearest));
     return back > std::fabs(x) ? nearest - 1 : nearest;
 }
-inline u32 permuted(u64 data, u32 sel)
+inline u32 permuted(u64 data, u32 select)
 {
-    u32 r = 0;
-    for (int k = 0; k < 4; k++)
+    const auto byte = [&](u32 s) -> u32
     {
-        const u32 s = sel >> 8 * k & 255;
-        const u32 byte = s >= 13 ? 255 : s == 12 ? 0 : s >= 8 ? (data >> (16 * (s - 8) + 15) & 1) * 255 : data >> 8 * s & 255;
-        r |= byte << 8 * k;
-    }
-    return r;
+        u32 r = data >> 8 * (s & 7) & 255;
+        r = s >= 8 ? (data >> (16 * (s & 3) + 15) & 1) * 255 : r;
+        r = s >= 12 ? 0 : r;
+        return s >= 13 ? 255 : r;
+    };
+    return byte(select & 255) | byte(select >> 8 & 255) << 8 | byte(select >> 16 & 255) << 16 | byte(select >> 24) << 24;
 }
 template<class T> u32 difference(u32 a, u32 b, u32 sum)
 {
@@ -197,6 +207,8 @@ inline f64 two_over_pi(f64 x, u32 part) // 53 bits of 2/π
     return std::ldexp((f64)r, -53 - shift + (exponent(x) >= 1968 ? 128 : 0));
 }
 template<class T> i32 leading(T x) { return x ? (sizeof(T) == 8 ? __builtin_clzll(x) : __builtin_clz(x)) : -1; }
+inline WithMask<u32> with_carry(u32 a, u32 b, u32 carry) { const u32 sum = a + b; return {sum + carry, (sum < a) | (sum + carry < sum)}; }
+inline WithMask<u32> with_borrow(u32 a, u32 b, u32 borrow) { return {a - b - borrow, (a < b) | (a - b < borrow)}; }
 inline i32 sign24(u32 x) { return (i32)(x << 8) >> 8; }
 inline u64 u24(u32 x) { return x & 0xffffff; }
 template<class T> i64 dot4(u32 a, u32 b)
@@ -262,9 +274,9 @@ extern const Entry vector_table[] = {
     U32_2("add_i32", a + b), U32_2("sub_i32", a - b),
     V("v_add_co_u32", [](u32 a, u32 b) -> WithMask<u32> { return {a + b, a + b < a}; }), V("v_sub_co_u32", [](u32 a, u32 b) -> WithMask<u32> { return {a - b, b > a}; }),
     V("v_subrev_co_u32", [](u32 a, u32 b) -> WithMask<u32> { return {b - a, a > b}; }),
-    V("v_addc_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { const u64 r = (u64)a + b + c.set; return {(u32)r, r >> 32 != 0}; }),
-    V("v_subb_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { const u64 r = (u64)a - b - c.set; return {(u32)r, r >> 32 != 0}; }),
-    V("v_subbrev_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { const u64 r = (u64)b - a - c.set; return {(u32)r, r >> 32 != 0}; }),
+    V("v_addc_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { return with_carry(a, b, c); }),
+    V("v_subb_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { return with_borrow(a, b, c); }),
+    V("v_subbrev_co_u32", [](u32 a, u32 b, Bit c) -> WithMask<u32> { return with_borrow(b, a, c); }),
     U32_2("mul_lo_u32", a * b), U32_2("mul_hi_u32", (u64)a * b >> 32), V("v_mul_hi_i32", [](i32 a, i32 b) -> i32 { return (i64)a * b >> 32; }),
     U32_2("mul_u32_u24", u24(a) * u24(b)), U32_2("mul_i32_i24", (u32)sign24(a) * (u32)sign24(b)), U32_2("mul_hi_u32_u24", u24(a) * u24(b) >> 32),
     U32_2("mul_hi_i32_i24", (i64)sign24(a) * sign24(b) >> 32), U32_3("mad_u32_u24", u24(a) * u24(b) + c), U32_3("mad_i32_i24", (u32)sign24(a) * (u32)sign24(b) + c),
@@ -296,11 +308,11 @@ extern const Entry vector_table[] = {
     U32_3("maxmin_u32", min(max(a, b), c)), U32_3("minmax_u32", max(min(a, b), c)),
     REALS1("floor", std::floor(a)), REALS1("ceil", std::ceil(a)), REALS1("trunc", std::trunc(a)), REALS1("rndne", std::nearbyint(a)), REALS1("fract", fraction(a)),
     F32("rcp", flush(1.0f / flush(a))), F32("rcp_iflag", flush(1.0f / flush(a))), F32("rsq", flush((f32)(1.0 / std::sqrt((f64)flush(a))))), F32("sqrt", std::sqrt(flush(a))),
-    F32("exp", flush(exp2_(flush(a)))), F32("log", log2_(flush(a))), F32("sin", turn(a, false)), F32("cos", turn(a, true)),
+    F32("exp", flush(exp2_(flush(a)))), F32("log", log2_(flush(a))), F32("sin", turn(a, 0)), F32("cos", turn(a, 1)),
     V("v_rcp_f64", [](f64 a) { return 1.0 / a; }), V("v_rsq_f64", [](f64 a) { return 1.0 / std::sqrt(a); }), V("v_sqrt_f64", [](f64 a) { return std::sqrt(a); }),
     V("v_rcp_f16", [](f16 a) { return f16(1.0f / (f32)a); }), V("v_rsq_f16", [](f16 a) { return f16(1.0 / std::sqrt((f64)(f32)a)); }), V("v_sqrt_f16", [](f16 a) { return f16(std::sqrt((f32)a)); }),
-    V("v_exp_f16", [](f16 a) { return f16(std::exp2((f32)a)); }), V("v_log_f16", [](f16 a) { return f16(std::log2((f32)a)); }),
-    V("v_sin_f16", [](f16 a) { return f16(turn(a, false)); }), V("v_cos_f16", [](f16 a) { return f16(turn(a, true)); }),
+    V("v_exp_f16", [](f16 a) { return f16(exp2_(a)); }), V("v_log_f16", [](f16 a) { return f16(log2_(a)); }),
+    V("v_sin_f16", [](f16 a) { return f16(turn(a, 0)); }), V("v_cos_f16", [](f16 a) { return f16(turn(a, 1)); }),
     V("v_ldexp_f32", [](f32 a, i32 n) { return scaled(a, n); }), V("v_ldexp_f64", [](f64 a, i32 n) { return scaled(a, n); }), V("v_ldexp_f16", [](f16 a, i16 n) { return scaled(a, n); }),
     V("v_frexp_mant_f32", [](f32 a) { return frexp_mant(a); }), V("v_frexp_mant_f64", [](f64 a) { return frexp_mant(a); }), V("v_frexp_mant_f16", [](f16 a) { return frexp_mant(a); }),
     V("v_frexp_exp_i32_f32", [](f32 a) { return frexp_exp(a); }), V("v_frexp_exp_i32_f64", [](f64 a) { return frexp_exp(a); }), V("v_frexp_exp_i16_f16", [](f16 a) { return (i16)frexp_exp(a); }),
