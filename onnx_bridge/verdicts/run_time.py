@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import mmap
 from collections.abc import Iterable
-from pathlib import Path
 
 import onnx_ir as ir
 
@@ -72,12 +71,10 @@ def work_seconds(work: Work, runtime: Runtime) -> float:
     return work.convolved / _CONVOLVED + work.multiplied / multiplied + work.moved / _MOVED
 
 
+@functools.lru_cache(maxsize=8)
 def _core_contains(runtime: Runtime, text: bytes) -> bool:
     core = runtime.core
-    return core is not None and _contains(core, core.stat().st_mtime_ns, text)
-
-
-@functools.lru_cache(maxsize=8)
-def _contains(file: Path, _changed: int, text: bytes) -> bool:
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+    if core is None:
+        return False
+    with core.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         return mapped.find(text) >= 0
