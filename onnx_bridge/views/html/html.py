@@ -108,7 +108,8 @@ class Table:
         kept, alike = [], []
         for index, column in enumerate(self.columns):
             texts = {cell.text for cell in cells[index]}
-            if len(texts) == 1 and len(self.rows) >= _FEW and column.kind in ("text", "code") and any(texts):
+            plain = column.kind in ("text", "code") and not any(cell.more for cell in cells[index])
+            if plain and len(texts) == 1 and len(self.rows) >= _FEW and any(texts):
                 alike.append(f"{column.label} {texts.pop()}")
             elif any(texts):
                 kept.append(index)

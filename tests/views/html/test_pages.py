@@ -30,7 +30,7 @@ from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.views.html.check import page_of
 from onnx_bridge.views.html.diagnosis import page_of as diagnosis_page
-from onnx_bridge.views.html.html import Column, Page, Row, Table, _breakable
+from onnx_bridge.views.html.html import Column, Page, Row, Table, _breakable, unfolding
 from tests.views.html.browser import browser
 from tests.views.html.scenes import model, scene
 
@@ -197,9 +197,16 @@ CASTS = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[2,
 
 
 def test_what_is_alike_in_all_rows_is_said_once() -> None:
-    columns = (Column("node", "name"), Column("runs on"), Column("module"), Column("error", "number"))
-    shown = Table("t", "T", columns, [Row.of(f"a.b_{n}", "MIGraphX", None, 0) for n in range(4)]).trimmed()
-    assert [column.label for column in shown.columns] == ["node", "error"]
+    columns = (
+        Column("node", "name"),
+        Column("runs on"),
+        Column("module"),
+        Column("error", "number"),
+        Column("details"),
+    )
+    rows = [Row.of(f"a.b_{n}", "MIGraphX", None, 0, unfolding([f"tensor {n}"], "more")) for n in range(4)]
+    shown = Table("t", "T", columns, rows).trimmed()
+    assert [column.label for column in shown.columns] == ["node", "error", "details"]
     assert "runs on MIGraphX" in shown.note
     assert _breakable("com.microsoft::Bias<Gelu> 0.25") == "com.<wbr>microsoft::<wbr>Bias&lt;Gelu&gt; 0.25"
 
