@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model.folder import TOKENIZER
 from onnx_bridge.samples import files
 
+Ended = Literal["stop", "count", "cache", "interrupted"]
+"""Why a text ended: at a token that ends it, at the requested number, when the cache was full, or by Ctrl-C."""
+
 
 @dataclass(frozen=True)
 class Generated(JsonRecord):
@@ -30,11 +33,15 @@ class Generated(JsonRecord):
     Attributes:
         tokens: the new tokens.
         seconds: the duration, without loading the bundle.
+        ended: why there are no more.
+        max_length: the size of the cache (`onnx_bridge.bundle.manifest.layout.Layout`).
         text: the same as text; None if the prompt was not text.
     """
 
     tokens: list[int]
     seconds: float
+    ended: Ended
+    max_length: int
     text: str | None = None
 
 
@@ -46,7 +53,8 @@ def generate(  # noqa: PLR0913
     inputs: str | os.PathLike[str] | None = None,
     prompt: Sequence[int] | str | None = None,
     choose: Choose = greedy,
-    stop: Collection[int] = (),
+    stop: Collection[int | str] | None = None,
+    emit: Callable[[str], object] | None = None,
     runtime: str | None = None,
     timeout: float | None = None,
     memory: float | None = None,
@@ -61,7 +69,9 @@ def generate(  # noqa: PLR0913
         prompt: the text to continue, which the tokenizer in the bundle turns into tokens; or the tokens that the text
             begins with, if the model has an encoder; default: its own first token.
         choose: sampling: from logits, (1, vocabulary) float32, to tokens, (1,); default: the most probable.
-        stop: tokens that end the text.
+        stop: tokens that end the text, as ids or as the tokenizer has them; default: as for `Decoder.generate`.
+        emit: is called with each piece of the text as it comes, or of the list of tokens if the prompt is not text;
+            Ctrl-C then ends the text, instead of discarding it.
         runtime, timeout, memory: as for `onnx_bridge.load`.
 
     Raises:
@@ -78,20 +88,69 @@ def generate(  # noqa: PLR0913
     if decoder.layout.batch != 1:
         what = f"the decoder generates {decoder.layout.batch} texts at a time"
         raise InputError(what, where=str(bundle), hint="from Python: onnx_bridge.load(…).decoder.generate(…)")
-    tokenizer = None
+    decode = None
     if isinstance(prompt, str):
         if decoder.layout.encoder is not None or ids is not None:
             what = "the prompt is text, and the model takes tokens"
             raise InputError(what, where="prompt", hint="give numbers, as 1,15,7")
-        tokenizer = _tokenizer(Path(bundle))
-        ids, prompt = tokenizer.encode(prompt).ids, None
+        tokenizer = _tokenizer(loaded.path)
+        ids, prompt, decode = tokenizer.encode(prompt).ids, None, tokenizer.decode
+    ends = decoder.layout.stop if stop is None else [_token(loaded.path, token) for token in stop]
     source = _source(decoder, ids, inputs)
     first = None if prompt is None else np.array([prompt], np.int64)
     loaded.open()
-    started = time.perf_counter()
-    generated = decoder.generate(source, max_new_tokens, prompt=first, choose=choose, stop=stop)
-    seconds, new = round(time.perf_counter() - started, 6), generated[0].tolist()
-    return Generated(new, seconds, None if tokenizer is None else tokenizer.decode(new))
+    started, new, pieces = time.perf_counter(), list[int](), Pieces(decode or _listed, emit or bool)
+    ended: Ended = "cache"
+    try:
+        for token in decoder.stream(source, max_new_tokens, prompt=first, choose=choose, stop=ends):
+            new.append(int(token[0]))
+            pieces.show(new)
+    except KeyboardInterrupt:
+        if emit is None:
+            raise
+        ended = "interrupted"
+    else:
+        if new and new[-1] in ends:
+            ended = "stop"
+        elif len(new) == max_new_tokens:
+            ended = "count"
+    seconds = round(time.perf_counter() - started, 6)
+    pieces.show(new, last=True)
+    return Generated(new, seconds, ended, decoder.layout.max_length, None if decode is None else decode(new))
+
+
+class Pieces:
+    """The pieces of a growing text; a character of several tokens is part of one when all of them are there.
+
+    Args:
+        decode: returns the text of all tokens so far; a character that is not complete is U+FFFD at its end.
+        emit: is called with each piece.
+    """
+
+    def __init__(self, decode: Callable[[list[int]], str], emit: Callable[[str], object]) -> None:
+        self._decode, self._emit, self._shown = decode, emit, ""
+
+    def show(self, tokens: list[int], *, last: bool = False) -> None:
+        """Emit what is new, and if no token follows, also what is incomplete."""
+        text = self._decode(tokens)
+        text = text if last else text.rstrip("\ufffd")
+        # less than what is shown, if a token cleans up the space before it
+        begun = len(os.path.commonprefix([text, self._shown]))  # noqa: RUF071
+        if text[begun:]:
+            self._shown = text
+            self._emit(text[begun:])
+
+
+def _listed(tokens: list[int]) -> str:
+    return ",".join(map(str, tokens))
+
+
+def _token(bundle: Path, token: int | str) -> int:
+    """Return the id of a token; raises InputError if the tokenizer does not have it."""
+    number = _tokenizer(bundle).token_to_id(token) if isinstance(token, str) else token
+    if number is None:
+        raise InputError(f"the tokenizer has no token {token!r}", where="stop", hint="give its id, as 2")
+    return int(number)
 
 
 def _tokenizer(bundle: Path) -> Any:

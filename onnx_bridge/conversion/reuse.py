@@ -24,6 +24,7 @@ from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.staging import link, sweep
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.model import io as models
+from onnx_bridge.model.folder import stop_tokens
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.rewriting.base import Proof
 
@@ -71,6 +72,8 @@ def up_to_date(source: Source, out: Path, request: ConvertRequest) -> Bundle | N
     if manifest is None or (manifest.name, manifest.source) != (source.name, source.to_json()):
         return None
     if manifest.proof.level is not Proof.RUN and request.prove_budget > manifest.request.prove_budget:
+        return None
+    if manifest.decoder is not None and manifest.decoder.stop != stop_tokens(Path(str(source.given))):
         return None
     if out.suffix != ".mxr":
         sweep(out)

@@ -1,9 +1,9 @@
-"""The folder of a language model, as its exporter lays it out: the file of its decoder, and the length of its texts.
+"""The folder of a language model, as its exporter lays it out: the file of its decoder, and where its texts end.
 
 genai_config.json  model.onnx                               onnxruntime-genai; it names the files of decoder, embedding
 config.json  model.onnx                                     optimum; with an encoder, decoder_model_merged.onnx
 config.json  onnx/model.onnx                                transformers.js; for pictures, onnx/embed_tokens.onnx, too
-tokenizer.json                                              in all of them, perhaps
+tokenizer.json  generation_config.json                      in all of them, perhaps
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import Size, parse_json, read_as
 
 TOKENIZER = "tokenizer.json"
-_GENAI, _CONFIG = "genai_config.json", "config.json"
+_GENAI, _GENERATION, _CONFIG = "genai_config.json", "generation_config.json", "config.json"
 _FILES = ("decoder_model_merged", "decoder_with_past_model", "model")
 """The files of a decoder, the preferred one first."""
 _ENDINGS = ("", "_fp16", "_int8", "_uint8", "_quantized", "_q8", "_bnb4", "_q4", "_q4f16")
@@ -32,7 +32,19 @@ class _Decoder:
 
 
 @dataclass(frozen=True)
-class _Model:
+class _End:
+    eos_token_id: Size | tuple[Size, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Ends(_End):
+    """The tokens that end a text, as files of transformers have them."""
+
+    text_config: _End = _End()
+
+
+@dataclass(frozen=True)
+class _Model(_End):
     context_length: Size | None = None
     decoder: _Decoder = _Decoder()
     embedding: _Decoder = _Decoder()
@@ -139,3 +151,17 @@ def _contexts(folder: Path) -> Iterator[int]:
         values = read_configuration(_Config, config)
         for lengths in (values, values.text_config):
             yield from filter(None, [getattr(lengths, field.name) for field in fields(_Lengths)])
+
+
+def stop_tokens(model: Path) -> tuple[int, ...]:
+    """Return the tokens that end a text, as the first configuration beside a model that names them says."""
+    paths = (folder / name for folder in folders_of(model) for name in (_GENAI, _GENERATION, _CONFIG))
+    tokens = next((ends for path in paths if path.is_file() and (ends := _ends(path)) is not None), ())
+    return tokens if isinstance(tokens, tuple) else (tokens,)
+
+
+def _ends(path: Path) -> int | tuple[int, ...] | None:
+    if path.name == _GENAI:
+        return read_configuration(_Genai, path).model.eos_token_id
+    values = read_configuration(_Ends, path)
+    return values.text_config.eos_token_id if values.eos_token_id is None else values.eos_token_id

@@ -180,7 +180,7 @@ class DecoderSizes:
     """The sizes of a decoder.
 
     Attributes:
-        max_length: the most tokens of a text, the prompt included.
+        max_length: the size of the cache, which takes the prompt and all new tokens but the last.
         prefill: the numbers of tokens of a prompt that programs take at a time; there is always a program for one.
 
     Raises:
@@ -288,7 +288,7 @@ class ConvertRequest(DoctorRequest):
         _decoder("Convert a language model that generates token by token.", "--as", "decoder", texts.decoder),
     ] = False
     max_length: Annotated[
-        int | None, _decoder("The most tokens of a decoder's text, prompt included.", metavar="N", minimum=2)
+        int | None, _decoder("A decoder's cache: prompt, and new tokens but the last.", metavar="N", minimum=2)
     ] = None
     prefill: Annotated[
         tuple[int, ...],

@@ -371,6 +371,8 @@ class TestBundle:
             lambda layout: layout["cache"][0].update(present="nothing"),
             lambda layout: layout["cache"].pop(),
             lambda layout: layout.update(mask=3),
+            lambda layout: layout.update(stop=[-1]),
+            lambda layout: layout.update(stop=["</s>"]),
             lambda layout: layout.pop("ids"),
         ],
     )

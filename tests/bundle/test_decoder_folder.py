@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx_bridge.bundle import generate as generation
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model.folder import stop_tokens
 
 GENAI = {"model": {"type": "llama", "context_length": 24, "decoder": {"filename": "text.onnx", "head_size": 16}}}
 LAYOUTS = {
@@ -163,3 +165,69 @@ def test_embeddings_that_are_refused(tmp_path: Path, picture: bool | None) -> No
         (source / "embed_tokens.onnx").unlink()
     with pytest.raises(InputError):
         onnx_bridge.convert(source, tmp_path / "out", target="ref")
+
+
+@pytest.mark.parametrize(
+    ("configurations", "tokens"),
+    [
+        ({"genai_config": {"model": {"eos_token_id": [3, 4]}}, "config": {"eos_token_id": 5}}, (3, 4)),
+        ({"generation_config": {"eos_token_id": 0}, "config": {"eos_token_id": 5}}, (0,)),
+        ({"generation_config": {"eos_token_id": None}, "config": {"text_config": {"eos_token_id": 6}}}, (6,)),
+        ({"config": {}}, ()),
+        ({"config": {"eos_token_id": -1}}, None),
+        ({"config": {"eos_token_id": ["</s>"]}}, None),
+        ({"genai_config": {"model": {"eos_token_id": 2**70}}}, None),
+    ],
+)
+def test_tokens_that_end_a_text(tmp_path: Path, configurations: dict[str, Any], tokens: Any) -> None:
+    for name, content in configurations.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    if tokens is None:
+        with pytest.raises(InputError):
+            stop_tokens(tmp_path / "onnx" / "model.onnx")
+    else:
+        assert stop_tokens(tmp_path / "onnx" / "model.onnx") == tokens
+
+
+def test_a_text_ends_and_streams(runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundle knows the tokens that end a text; standard output has the text alone, as long as it may be."""
+    source, out = folder_of("optimum", tmp_path / "source"), tmp_path / "out"
+    bundle = onnx_bridge.convert(source, out, target="ref", prove="never")
+    whole = bundle.decoder.generate(np.array([[5, 9, 3]]))[0].tolist()
+    last = next(token for token in whole if token != whole[0])
+    end = whole.index(last) + 1
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [95, last]}))
+    bundle = onnx_bridge.convert(source, out, target="ref", prove="never")
+    assert not bundle.is_kept
+    assert bundle.decoder.generate(np.array([[5, 9, 3]]))[0].tolist() == whole[:end]
+    onnx_bridge.pack(out, packed := tmp_path / "packed.onnxbridge")
+
+    def run(*options: str) -> tuple[str, str, int]:
+        result = CliRunner().invoke(app, ["generate", str(packed), "--prompt", "w5 w9 w3", *options])
+        return result.stdout, result.stderr, result.exit_code
+
+    for options, count in (((), end), (("--stop", "none"), len(whole)), (("--stop", f"95,w{whole[0]}"), 1)):
+        text, statistics, code = run(*options)
+        assert (text, code) == (" ".join(f"w{token}" for token in whole[:count]) + "\n", 0)
+        assert ("full" in statistics) is (count == len(whole))
+    assert json.loads(run("--json")[0])["ended"] == "stop"
+    with pytest.raises(InputError):
+        generation.generate(out, [5], 2, stop=["missing"])
+
+    def interrupted(*_: Any, **__: Any) -> Iterator[Any]:
+        yield from (np.array([token]) for token in (7, 8))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(bundle.decoder), "stream", interrupted)
+    assert run()[::2] == ("w7 w8\n", 130)
+
+
+def test_pieces_have_whole_characters() -> None:
+    text, pieces = "né 🙂\x1b.\n\ufffd", list[str]()
+    shown = generation.Pieces(lambda tokens: bytes(tokens).decode(errors="replace"), pieces.append)
+    content = list((text + "é").encode())[:-1]
+    for count in range(1, len(content) + 1):
+        shown.show(content[:count])
+    assert "".join(pieces) == text[:-1]
+    shown.show(content, last=True)
+    assert "".join(pieces) == text + "\ufffd"

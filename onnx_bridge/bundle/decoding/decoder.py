@@ -15,6 +15,7 @@ from onnx_bridge.bundle.manifest.layout import ENCODER, MEMORY, WIDTH, Layout
 from onnx_bridge.bundle.program import Program
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
+from onnx_bridge.model.folder import TOKENIZER
 
 
 class Decoder:
@@ -43,19 +44,20 @@ class Decoder:
         attention_mask: Array | None = None,
         prompt: Array | None = None,
         choose: Choose = greedy,
-        stop: Collection[int] = (),
+        stop: Collection[int] | None = None,
     ) -> Array:
         """Generate the tokens that follow prompts; or, if the model has an encoder, the text for a source.
 
         Args:
             input_ids: the prompts, (batch, count); or the source: tokens, (batch, count), or features.
-            max_new_tokens: the most tokens; default: until the cache is full.
+            max_new_tokens: the most tokens; default: until the cache is full; the last one does not have to fit.
             attention_mask: (batch, count), 0 for padding in front of shorter prompts, or behind shorter sources;
                 default: there is none.
             prompt: the tokens that the text begins with, (batch, count), if the model has an encoder; default: its own
                 first token.
             choose: sampling: from logits, (batch, vocabulary) float32, to tokens, (batch,); default: the most probable.
-            stop: tokens that end a text; it is filled up with its last token while others go on.
+            stop: tokens that end a text; it is filled up with its last token while others go on; default: those that
+                the model's folder declares (`Layout.stop`).
 
         Returns:
             The new tokens, (batch, new) int64.
@@ -76,10 +78,11 @@ class Decoder:
         attention_mask: Array | None = None,
         prompt: Array | None = None,
         choose: Choose = greedy,
-        stop: Collection[int] = (),
+        stop: Collection[int] | None = None,
     ) -> Iterator[Array]:
         """Generate as `generate` does, token by token: yields (batch,) int64."""
         layout = self.layout
+        stop = layout.stop if stop is None else stop
         if layout.encoder is None:
             if prompt is not None:
                 what = "a decoder without an encoder has no prompt besides its input"
@@ -124,9 +127,14 @@ class Decoder:
         """Options of the verb ``generate`` that it takes."""
         encoder = self.layout.encoder
         prompt = () if encoder is None or encoder.start else ("--prompt", "1")
+        if encoder is None and (self._path / TOKENIZER).is_file():
+            return "--prompt", "Once upon a time"
         if encoder is None or len(encoder.shape) == 2:
             return "--ids", "1,2,3", *prompt
         return "--inputs", f"{encoder.source}.npy", *prompt
+
+    def __repr__(self) -> str:
+        return f"Decoder({str(self._path)!r}, max_length={self.layout.max_length}, batch={self.layout.batch})"
 
     def check(self) -> None:
         """Require that the programs have the layout; raises InputError."""

@@ -104,7 +104,8 @@ class Layout:
 
     Attributes:
         batch: the number of texts that are generated at a time.
-        max_length: the most tokens of a text, the prompt included.
+        max_length: the size of the cache: the most tokens that are fed, which are the prompt and all new ones but the
+            last.
         ids: the input of token ids, (batch, width).
         logits: the output, (batch, width, vocabulary); or (batch, vocabulary) for the last token only.
         cache: the caches of all layers.
@@ -115,6 +116,7 @@ class Layout:
         length: the input, (1), of the number of tokens that are in the cache; None if the model does not need it.
         encoder: the encoder that it generates from; None for a decoder that continues its prompt.
         sections: the sections of positions that models of pictures distinguish; None if their input has no such axis.
+        stop: the tokens that end a text, as the model's folder declares; empty if it does not.
     """
 
     batch: Size
@@ -129,6 +131,7 @@ class Layout:
     length: str | None = None
     encoder: Encoder | None = None
     sections: Size | None = None
+    stop: tuple[Size, ...] = ()
 
     @property
     def given(self) -> tuple[Given, ...]:

@@ -43,7 +43,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.model.embedding import embedding_of, takes_embeddings, with_embedding
-from onnx_bridge.model.folder import contexts
+from onnx_bridge.model.folder import contexts, stop_tokens
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
@@ -141,6 +141,7 @@ class DecoderConversion(GeneratingConversion):
         request = replace(request, freeze={**assumed, **request.freeze})
         layout = recognize(original, request, sizes)
         widths = tuple(sorted({1, *sizes.prefill}))
+        layout = replace(layout, stop=stop_tokens(Path(str(given.given))))
         layout, programs = positioned(source, request, layout, widths)
         return cls(source, original, out, request, key, layout, widths, programs, given)
 

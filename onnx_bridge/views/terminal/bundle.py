@@ -1,4 +1,4 @@
-"""The results of ``inspect``, ``diff``, ``run``, ``generate``, ``pack``, ``unpack`` and ``verify``."""
+"""The results of ``inspect``, ``diff``, ``run``, ``pack``, ``unpack`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.text import Text
 from onnx_bridge.bundle.difference import ModelDiff
 from onnx_bridge.bundle.files.pack import Packed
 from onnx_bridge.bundle.files.verify import Verification
-from onnx_bridge.bundle.generate import Generated
 from onnx_bridge.bundle.inspect import BundleView, ModelView
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
@@ -137,12 +136,6 @@ def _size(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1024
     return f"{count:.3g} GiB"
-
-
-@view.register
-def _generated(generated: Generated, verbose: bool) -> RenderableType:
-    count = f"{len(generated.tokens)} tokens in {generated.seconds:.3g} s"
-    return Group(Text(generated.text) if generated.text is not None else ",".join(map(str, generated.tokens)), count)
 
 
 @view.register

@@ -197,7 +197,8 @@ class EncoderDecoderConversion(GeneratingConversion):
             CacheTensor(past, present, *cache_shape(inputs[past], batch, self.length))
             for past, present in parts.cache.items()
         ]
-        return Layout(batch, self.length, parts.ids, parts.logits, tuple(cache), encoder=encoder)
+        stop = self.files.stop
+        return Layout(batch, self.length, parts.ids, parts.logits, tuple(cache), encoder=encoder, stop=stop)
 
 
 def _with_sizes(model: ir.Model, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:

@@ -18,7 +18,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.schema import Size
 from onnx_bridge.model import io as models
-from onnx_bridge.model.folder import folders_of, read_configuration
+from onnx_bridge.model.folder import folders_of, read_configuration, stop_tokens
 
 _ENCODER, _FIRST, _STEP, _MERGED = "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged"
 _CONFIGURATIONS = ("generation_config.json", "config.json")
@@ -34,6 +34,7 @@ class Files:
         first: the decoder without a cache.
         step: the decoder with a cache; the same file, if it is merged.
         start: the tokens that a text begins with; empty if they are not known.
+        stop: the tokens that end a text; empty if they are not known.
     """
 
     given: Path
@@ -41,6 +42,7 @@ class Files:
     first: Path
     step: Path
     start: tuple[int, ...]
+    stop: tuple[int, ...]
 
     @classmethod
     def beside(cls, given: Path) -> Files:
@@ -56,7 +58,8 @@ class Files:
             if not file.is_file():
                 what = "this file of the model is missing: the decoder takes what the encoder returns"
                 raise InputError(what, where=str(file), hint=f"put it beside {given.name}")
-        return cls(given, encoder, first, step, next(filter(None, map(_start, _configurations(given))), ()))
+        start = next(filter(None, map(_start, _configurations(given))), ())
+        return cls(given, encoder, first, step, start, stop_tokens(given))
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -72,8 +75,8 @@ class Files:
         return {BRANCH: "[true]" if cached else "[false]"} if self.first == self.step else {}
 
     def digest(self) -> str:
-        """Return the digest of all files, and of the tokens that a text begins with."""
-        return json_digest([*self.digests().values(), list(self.start)])
+        """Return the digest of all files, and of the tokens that a text begins and ends with."""
+        return json_digest([*self.digests().values(), list(self.start), list(self.stop)])
 
 
 def digest_with_encoder(decoder: Path) -> str | None:
