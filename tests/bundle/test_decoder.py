@@ -351,9 +351,12 @@ class TestBundle:
         out = tmp_path / "out"
         shutil.copytree(made.path, out)
         kept = (out / "width=1" / "model.mxr").stat().st_mtime_ns
+        (out / ".unfinished" / "width=7").mkdir(parents=True)  # of a conversion to other widths that was killed
+        (out / ".unfinished" / "width=7.onnx").touch()
         bundle = onnx_bridge.convert(path, out, decoder=True, max_length=LENGTH, prefill=[4], target="ref")
         assert (out / "width=1" / "model.mxr").stat().st_mtime_ns == kept
         assert sorted(each.name for each in out.iterdir() if each.is_dir()) == ["width=1", "width=4"]
+        assert not (out / "width=7.onnx").exists()
         np.testing.assert_array_equal(bundle.decoder.generate(PROMPT, 4), made.decoder.generate(PROMPT, 4))
 
     @pytest.mark.parametrize(

@@ -33,9 +33,10 @@ def bucket_staging(out: Path, labels: Collection[str], weights: str) -> Iterator
     with staging_folder(out):
         folder = out / UNFINISHED
         folder.mkdir(exist_ok=True)
-        for stale in folder.iterdir():
+        for stale in [*folder.iterdir()]:
             if stale.is_dir() and stale.name not in labels:
                 shutil.rmtree(stale)
+                (folder / f"{stale.name}.onnx").unlink(missing_ok=True)
         for label in labels:
             _take(out, folder, label)
         if not (folder / weights).exists() and (out / weights).is_file():
