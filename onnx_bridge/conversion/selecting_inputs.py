@@ -11,14 +11,14 @@ call picks one by its value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest, DoctorRequest
+from onnx_bridge.requests.conversion import ConvertRequest, DoctorRequest
 from passes.cleanup.close_branches import closed_branch, ifs_around, is_if
 from passes.core.errors import PassError
 from passes.evaluation.constant_session import EvaluationError
@@ -40,9 +40,7 @@ def selecting_inputs(model: ir.Model, request: ConvertRequest | DoctorRequest) -
     dims = {**request.dims, **{name: max(sizes, default=1) for name, sizes in buckets.items()}}
     dims = {name: size for name, size in dims.items() if name not in {value.name for value in model.graph.inputs}}
     passes = "inline-functions,unshadow-names,fold-constants,infer-shapes,fold-constants,infer-shapes"
-    cleaning = CleanRequest(
-        passes, dims=dims, shapes=request.shapes, freeze=request.freeze, dim_default=request.dim_default or 1
-    )
+    cleaning = replace(request.cleaning, pipeline=passes, dims=dims)
     try:
         sized = rewrite(model.clone(), cleaning).model
     except (InputError, PassError):  # which the conversion reports

@@ -126,7 +126,8 @@ def test_a_frozen_input_and_a_single_program_select_nothing(runtime: Runtime, tm
 
 class TestDetection:
     def found(self, text: str, tmp_path: Path, **options: object) -> dict[str, tuple[int, ...]]:
-        return selecting_inputs(ir.load(write(tmp_path / "m.onnx", text)), ConvertRequest(**options))  # type: ignore[arg-type]
+        request = ConvertRequest(**{"dim_default": 1, **options})  # type: ignore[arg-type]
+        return selecting_inputs(ir.load(write(tmp_path / "m.onnx", text)), request)
 
     def test_the_condition_may_be_computed(self, tmp_path: Path) -> None:
         inner = DECODER.replace(
@@ -162,3 +163,13 @@ def test_other_values(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", DECODER)
     with pytest.raises(InputError, match="false and true"):
         onnx_bridge.convert(path, tmp_path / "out", buckets={"use_cache": [2]}, target="ref")
+
+
+def test_the_batch_of_a_state_follows_before_branches_are_closed() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[b, 1, n] x, float[2, o, 1, 4] state, int64 sr)
+        => (float[b, 1, l] y, z) < float[1, 1, 9] wide = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1, 1, 3] narrow = {1, 2, 3},
+        int64 k = {16000}, int64 zero = {0}> { s = Gather (state, zero) z = Concat <axis = 2> (x, s) c = Equal (sr, k)
+        y = If (c) < then_branch = a () => (float[b, 1, o] t) { t = Conv <strides = [8]> (x, narrow) },
+            else_branch = f () => (float[b, 1, p] e) { e = Conv <strides = [8]> (x, wide) }> }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert selecting_inputs(model, ConvertRequest(dims={"b": 4, "n": 6})) == {"sr": (16000,)}
