@@ -26,7 +26,12 @@ def instructions(nodes: Iterable[ir.Node]) -> int:
     inside = [node for node in with_nested(nodes) if node.op_type != "Constant"]
     operands = {value for node in inside for value in node.inputs if value is not None}
     literals = sum(value.const_value is not None or _is_constant(value.producer()) for value in operands)
-    return literals + sum(1 + _broadcasts(node) + steps(node) * _A_STEP.get(node.op_type, 0) for node in inside)
+    return literals + sum(map(of_node, inside))
+
+
+def of_node(node: ir.Node) -> int:
+    """Return the instructions of a node itself, without its operands and its subgraphs."""
+    return 1 + _broadcasts(node) + steps(node) * _A_STEP.get(node.op_type, 0)
 
 
 def steps(node: ir.Node) -> int:

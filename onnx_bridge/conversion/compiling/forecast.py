@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import onnx_ir as ir
 
@@ -12,7 +13,8 @@ from onnx_bridge.core.progress import duration
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.run_time import growth
 from passes.graphs import lineage
-from passes.graphs.instructions import instructions
+from passes.graphs.instructions import instructions, of_node
+from passes.graphs.traversal import with_nested
 
 _SHARE, _NAMED = 0.1, 3
 """The least share of all instructions of a node that is named, and the most nodes that are."""
@@ -39,8 +41,8 @@ class CompileForecast:
         """Return the forecast for programs, each given by its nodes."""
         sizes = [instructions(nodes) for nodes in programs]
         origins: Counter[str] = Counter()
-        for node in (node for nodes in programs for node in nodes):
-            origins[next(iter(lineage.origin(node)), str(node.name))] += instructions([node])
+        for node in chain.from_iterable(programs):
+            origins[next(iter(lineage.origin(node)), str(node.name))] += sum(map(of_node, with_nested([node])))
         costs = {name: count for name, count in origins.most_common(_NAMED) if count > max(_SHARE * sum(sizes), 100)}
         return cls(growth(runtime) * sum(size**2 for size in sizes), sum(sizes), len(sizes), costs)
 

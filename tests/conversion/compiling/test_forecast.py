@@ -9,11 +9,13 @@ import onnx_ir as ir
 import pytest
 
 import onnx_bridge
+from onnx_bridge.conversion.compiling.forecast import CompileForecast
 from onnx_bridge.core.errors import WorkerTimeout
 from onnx_bridge.core.progress import TimedProgress
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts import run_time
+from passes.graphs import lineage
 from tests.passes.harness import model
 
 
@@ -33,6 +35,15 @@ def test_doctor_names_what_costs(long: Path, runtime: Runtime) -> None:
     assert forecast.seconds == pytest.approx(run_time.growth(runtime) * forecast.instructions**2)
     assert (forecast.programs, [*forecast.costs]) == (1, ["the_lstm"])
     assert 0.9 * forecast.instructions < forecast.costs["the_lstm"] <= forecast.instructions
+
+
+def test_constants_that_nodes_share_cost_once(runtime: Runtime) -> None:
+    adds = "".join(f" a{n + 1} = Add(a{n}, w)" for n in range(150))
+    source = model(f"(float[1,4] a0) => (float[1,4] y) {{{adds} y = Neg(a150) }}", w=np.ones((1, 4), np.float32))
+    for node in source.graph:
+        node.metadata_props[lineage.ORIGIN] = '["loop"]'
+    forecast = CompileForecast.of([[*source.graph]], runtime)
+    assert forecast.costs == {"loop": forecast.instructions - 1}
 
 
 def test_a_node_that_a_limit_forbids_is_on_the_host(long: Path) -> None:
