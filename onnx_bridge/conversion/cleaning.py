@@ -173,6 +173,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
             steps += passes.run(cleaned, context, between=verifier)
             cleaned = steps[-1].result.model if steps else model
         _check_sizes(cleaned, is_open=sizes.is_open)
+        _check_outputs(cleaned, request)
         notes += closed_branches(cleaned)
     if context.contradictions:
         first, *more = context.contradictions.values()
@@ -206,6 +207,15 @@ def _check_sizes(model: ir.Model, *, is_open: bool) -> None:
             what = f"{value.name} gets the shape {value.shape}, in which a size is negative"
             larger = "give the inputs larger sizes with --dim NAME=N or --shape NAME:[…]"
             raise InputError(what, hint=larger if is_open else None)
+
+
+def _check_outputs(model: ir.Model, request: CleanRequest) -> None:
+    """Raise InputError if a size of zero that was given leaves nothing in any output."""
+    zeros = [f"--dim {name}=0" for name, size in request.dims.items() if not size]
+    zeros += [f"--shape {name}:{list(shape)}" for name, shape in request.shapes.items() if 0 in shape]
+    empty = [value.shape is not None and 0 in value.shape.dims for value in model.graph.outputs]
+    if zeros and empty and all(empty):
+        raise InputError("all outputs are empty", where=" ".join(zeros), hint="give a size of 1 or more")
 
 
 def check_ranks(model: ir.Model) -> None:

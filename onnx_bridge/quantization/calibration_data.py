@@ -15,7 +15,11 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
 
 
 def calibration_samples(
-    scheme: Scheme, given: SampleSource | None, specs: Sequence[TensorSpec], own: Sequence[Sample] = ()
+    scheme: Scheme,
+    given: SampleSource | None,
+    specs: Sequence[TensorSpec],
+    own: Sequence[Sample] = (),
+    dims: Mapping[str, int] | None = None,
 ) -> Calibration:
     """Return the samples for calibration and for the comparison with the float model.
 
@@ -24,6 +28,7 @@ def calibration_samples(
         given: the user's samples, or where to read them from.
         specs: the model's inputs.
         own: samples that come with the model, such as a module's arguments; used if none are given.
+        dims: the sizes of open dimensions in samples that are generated; others are 1.
 
     Raises:
         InputError: the scheme measures ranges and there are no samples, or they do not fit the model.
@@ -37,7 +42,7 @@ def calibration_samples(
     if scheme.calibrated:
         what = f"calibration data is missing, and {scheme.name} measures the ranges of activations on it"
         raise InputError(what, where="--calibration", hint="give an .npz, an .npy, a folder of images, or a script")
-    return Calibration(tuple(generate(specs, seed=0, samples=2)), "seeded samples")
+    return Calibration(tuple(generate(specs, seed=0, samples=2, dims=dims)), "seeded samples")
 
 
 class CalibrationReader:

@@ -44,6 +44,7 @@ from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import is_quantized
 from passes.isolation import limits, value_messages, worker
 from passes.probing.partition import extract
+from passes.shapes.open_sizes import OpenDims
 
 _LIBRARIES = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}
@@ -150,7 +151,7 @@ def quantize_graph(
     """
     scheme, recipe = request.format, request.recipe(request.with_)
     with prepared(model, scheme, request.exclude) as ready:
-        data = calibration_samples(scheme, request.calibration, specs(model), own)
+        data = calibration_samples(scheme, request.calibration, specs(model), own, _sizes(model))
         on = f" on {len(data.samples)} samples" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
         attempt = _Attempt(request, recipe, ready, Reference(model), data.samples, progress)
@@ -189,6 +190,12 @@ def quantize_graph(
         path=request.out,
         assignment=assignment,
     )
+
+
+def _sizes(model: ir.Model) -> dict[str, int]:
+    """Return the sizes of open dimensions that `onnx_bridge.convert` chooses."""
+    dims = OpenDims(model, {}, {})
+    return {name: size for name, size in dims.sizes(1).all.items() if name in dims.symbols}
 
 
 def _searched(

@@ -16,7 +16,7 @@ import pytest
 
 import onnx_bridge
 from onnx_bridge.bundle.bundle import Bundle
-from onnx_bridge.core.errors import BridgeError
+from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.migraphx.runtime import Runtime
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -167,6 +167,16 @@ class TestBundles:
         (out / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(BridgeError, match=message):
             onnx_bridge.load(out)
+        if field == "format":  # which is no damage
+            with pytest.raises(BridgeError, match=message):
+                onnx_bridge.verify(out)
+
+    @pytest.mark.parametrize("options", [{"dims": {"batch": 0}}, {"shapes": {"x": (0, 2)}}])
+    def test_sizes_that_leave_nothing(self, runtime: Runtime, tmp_path: Path, options: dict[str, Any]) -> None:
+        text = '<ir_version: 8, opset_import: ["": 17]> g (float[batch, 2] x) => (float[batch, 2] y) { y = Neg (x) }'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+        with pytest.raises(InputError, match="empty"):
+            onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "out", target="ref", **options)
 
     def test_a_damaged_program(self, bundle: Bundle, tmp_path: Path) -> None:
         out = tmp_path / "copy"

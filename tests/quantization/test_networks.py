@@ -15,7 +15,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import onnx_bridge
 from fixtures.gpu_view import GpuView, gpu_view
+from fixtures.models import grouped_query
 from fixtures.suites.quantized import run as quantized_run
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
@@ -171,3 +173,10 @@ def test_weights_of_4_bits(tmp_path: Path, runtime: Runtime, worker: Worker) -> 
         program.compile("ref")
         actual = [each.numpy() for each in program.run({name: Tensor.of(array) for name, array in inputs.items()})]
         assert distance(actual, list(run(source, inputs).values())) < 1e-4, scheme
+
+
+def test_a_decoder_has_the_sizes_of_its_nodes(tmp_path: Path) -> None:
+    """The head size of a cache follows from the nodes, as for `convert`."""
+    path = grouped_query.build(tmp_path / "model.onnx", size="kv_cache_dim")
+    made = onnx_bridge.quantize(path, tmp_path / "out.onnx", with_="ort", scheme="int4-weights")
+    assert made.path is not None and made.path.exists()

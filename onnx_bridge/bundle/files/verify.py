@@ -19,7 +19,7 @@ from onnx_bridge.bundle.files.archive import FIRST, is_packed, members, opened
 from onnx_bridge.bundle.files.sessions import check_sessions, is_for_sessions
 from onnx_bridge.bundle.manifest.compatibility import require_compatible
 from onnx_bridge.bundle.manifest.entries import FileInfo
-from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.bundle.manifest.manifest import Manifest, OtherFormat
 from onnx_bridge.bundle.manifest.text import manifest_path, read_text, unsealed
 from onnx_bridge.core.countdown import ByteCountdown
 from onnx_bridge.core.errors import BridgeError, InputError
@@ -88,7 +88,7 @@ def verify(
         progress: is called with a line now and then.
 
     Raises:
-        InputError: there is no bundle.
+        InputError: there is no bundle, or it is of another format.
     """
     path = Path(path)
     countdown = ByteCountdown(progress, "reading every file", bytes_on_disk(path))
@@ -151,7 +151,9 @@ def _examine(path: Path, files: _Folder | _Packed) -> tuple[Verification, Manife
         verification.problems[first] = problem
     manifest = None
     try:
-        manifest = Manifest.parse(text, first)
+        manifest = Manifest.parse(text, str(verification.files[first]))
+    except OtherFormat:  # it is not damaged, and what it has is not known
+        raise
     except BridgeError as error:
         verification.problems[first] = error.what
     for info in manifest.files if manifest is not None else ():

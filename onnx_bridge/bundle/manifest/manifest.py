@@ -27,6 +27,10 @@ SHARED = "../"
 (`onnx_bridge.conversion.programs.weight_sharing`)."""
 
 
+class OtherFormat(InputError):
+    """A manifest of a format that this version does not read."""
+
+
 @dataclass(frozen=True)
 class _Skip:
     """The members of a reason for which a pass left nodes alone that are read."""
@@ -224,7 +228,7 @@ class Manifest(JsonRecord):
             out = place.parent if place.name == "manifest.json" else where.replace(".manifest.json", ".mxr")
             source = values.get("source")
             path = source.get("path") if isinstance(source, dict) else None
-            raise InputError(what, where=where, hint=made_again(path, f" -o {shlex.quote(str(out))}"))
+            raise OtherFormat(what, where=where, hint=made_again(path, f" -o {shlex.quote(str(out))}"))
         try:
             known = {field.name for field in dataclasses.fields(cls)}
             if unknown := values.keys() - known - {"format", "share", CHECKSUM}:

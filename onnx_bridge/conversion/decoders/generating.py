@@ -14,6 +14,7 @@ from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.program import Program
+from onnx_bridge.conversion.precision.precision import advice
 from onnx_bridge.conversion.programs.several import Converted, Several
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.files.regular_file import read_regular
@@ -110,7 +111,7 @@ class GeneratingConversion(Several):
                 error=trial.error,
                 tolerance=None,
                 where=self.origin["path"] or self.source.name,
-                hint="use `--prove never` to skip this check",
+                hint=advice(self.request.precision),
             )
 
 

@@ -22,7 +22,7 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
-from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION, advice
 from onnx_bridge.conversion.proving.comparison import (
     SAMPLES,
     Agreement,
@@ -171,7 +171,7 @@ class _Prover:
             error=output.max_abs,
             tolerance=limit,
             where=self.manifest.source["path"] or self.manifest.name,
-            hint=f"`{self._bisect_command()}` finds the cause; use `--prove never` to skip this check",
+            hint=f"`{self._bisect_command()}` finds the cause; {advice(self.request.precision)}",
         )
 
     def _bisect_command(self) -> str:
