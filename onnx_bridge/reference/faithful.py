@@ -163,7 +163,7 @@ def _widen(node: ir.Node) -> None:
     narrow = after("CastLike", output, operand)
     narrow.dtype = operand.dtype or output.dtype or ir.DataType.FLOAT
     _take_over(output, narrow, uses)
-    output.dtype = ir.DataType.DOUBLE
+    output.type = ir.TensorType(ir.DataType.DOUBLE)  # a clone shares the types of the original
     for index in _TRANSFORMS[node.op_type]:
         if index < len(node.inputs) and (value := node.inputs[index]) is not None:
             wide = before("Cast", value, to=int(ir.DataType.DOUBLE))
@@ -175,12 +175,11 @@ def _widen(node: ir.Node) -> None:
 
 def _take_over(old: ir.Value, new: ir.Value, uses: Iterable[tuple[ir.Node, int]]) -> None:
     """Let a value take the place of another one, also as an output."""
-    new.shape, name = old.shape, old.name
+    new.shape, new.name, old.name = old.shape, old.name, f"{old.name}_before"
     for user, index in uses:
         user.replace_input_with(index, new)
     if old.is_graph_output() and old.graph is not None:
         old.graph.outputs[:] = [new if value is old else value for value in old.graph.outputs]
-        old.name, new.name = f"{name}_before", name
 
 
 def _unfaithful(model: ir.Model) -> list[ir.Node]:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnx_bridge.reference.faithful import faithful
 from onnx_bridge.reference.reference import Reference
 
 ROWS, COLUMNS, BLOCK = 64, 16, 32
@@ -182,3 +183,15 @@ def test_a_fourier_transform_of_any_length(given: str, form: str, length: int, t
     expected = np.fft.fft(x[0, :length, 0]) if form == "dft" else np.fft.rfft(x[0, :length, 0])
     assert y.dtype == np.float32
     np.testing.assert_allclose(y[0] @ [1, 1j], expected, atol=2e-5)
+
+
+def test_a_transform_keeps_the_name_and_the_type_of_its_result() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[1, 400, 1] x) => (float[1, 400, 2] z) {
+        y = DFT<axis = 1>(x) z = Neg(y) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for value in (*model.graph.outputs, *(value for node in model.graph for value in node.outputs)):
+        value.dtype = ir.DataType.FLOAT
+    widened, _ = faithful(model)
+    assert isinstance(widened, ir.Model)
+    for each in (model, widened):
+        assert {value.name: value.dtype for node in each.graph for value in node.outputs}["y"] == ir.DataType.FLOAT
