@@ -60,7 +60,8 @@ def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
         "open": _open,
         "run": _run,
     }
-    if _NAME not in onnxruntime.get_available_providers():
+    wanted = {name for name, _ in request.get("providers", [(_NAME, {})])}
+    if not wanted.issubset(onnxruntime.get_available_providers()):
         return {"lacking": onnxruntime.__version__}, {}
     try:
         message, results = actions[request["do"]](request, arrays)

@@ -26,7 +26,7 @@ from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds, unrolling_seconds
 from passes.core.doubts import Doubts
-from passes.graphs.instructions import instructions
+from passes.probing.instructions import instructions
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict

@@ -20,8 +20,8 @@ import onnx_ir as ir
 
 from onnx_bridge.migraphx.runtime import Runtime
 from passes.graphs.cost import Work
-from passes.graphs.instructions import instructions, steps
 from passes.graphs.traversal import with_nested
+from passes.probing.instructions import instructions, steps
 from passes.probing.probe import Probe
 
 _SAMPLES = 2

@@ -18,8 +18,8 @@ from itertools import accumulate, chain, pairwise, takewhile
 
 import onnx_ir as ir
 
-from passes.graphs.instructions import instructions
 from passes.graphs.traversal import operands_of
+from passes.probing.instructions import instructions
 from passes.probing.partition import Partition, Partitioning, Side, can_cross
 
 RUNS = 20_000

@@ -13,8 +13,8 @@ from onnx_bridge.core.progress import duration
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.run_time import growth
 from passes.graphs import lineage
-from passes.graphs.instructions import instructions, of_node
 from passes.graphs.traversal import with_nested
+from passes.probing.instructions import instructions, of_node
 
 _SHARE, _NAMED = 0.1, 3
 """The least share of all instructions of a node that is named, and the most nodes that are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from passes.graphs.instructions import instructions, steps
+from passes.probing.instructions import instructions, steps
 from tests.passes.harness import model
 
 RECURRENT = {"w": np.ones((2, 16, 3), np.float32), "r": np.ones((2, 16, 4), np.float32)}
