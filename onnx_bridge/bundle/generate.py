@@ -23,7 +23,7 @@ from onnx_bridge.model.folder import TOKENIZER
 from onnx_bridge.samples import files
 
 Ended = Literal["stop", "count", "cache", "interrupted"]
-"""Why a text ended: at a token that ends it, at the requested number, when the cache was full, or by Ctrl-C."""
+"""The reason why a text ended: a token that ends it, the requested number, a full cache, or Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,16 @@ def generate(  # noqa: PLR0913
     source = _source(decoder, ids, inputs)
     first = None if prompt is None else np.array([prompt], np.int64)
     loaded.open()
-    started, new, pieces = time.perf_counter(), list[int](), Pieces(decode or _listed, emit or bool)
+    started, new = time.perf_counter(), list[int]()
+    pieces = None if emit is None else Pieces(decode or _listed, emit)
     ended: Ended = "cache"
     try:
         for token in decoder.stream(source, max_new_tokens, prompt=first, choose=choose, stop=ends):
             new.append(int(token[0]))
-            pieces.show(new)
+            if pieces is not None:
+                pieces.show(new)
     except KeyboardInterrupt:
-        if emit is None:
+        if pieces is None:
             raise
         ended = "interrupted"
     else:
@@ -115,7 +117,8 @@ def generate(  # noqa: PLR0913
         elif len(new) == max_new_tokens:
             ended = "count"
     seconds = round(time.perf_counter() - started, 6)
-    pieces.show(new, last=True)
+    if pieces is not None:
+        pieces.show(new, last=True)
     return Generated(new, seconds, ended, decoder.layout.max_length, None if decode is None else decode(new))
 
 

@@ -23,7 +23,7 @@ from passes.graphs.scopes import Scope, name_nodes, required_inputs
 _EMBEDS = "inputs_embeds"
 
 
-def takes_embeddings(model: ir.Model) -> bool:
+def _takes_embeddings(model: ir.Model) -> bool:
     """Return whether a model takes the embeddings of tokens instead of their ids."""
     names = [str(value.name) for value in required_inputs(model)]
     return _EMBEDS in names and not any(name.endswith("input_ids") for name in names)
@@ -31,7 +31,7 @@ def takes_embeddings(model: ir.Model) -> bool:
 
 def embedding_of(decoder: Path, model: ir.Model) -> Path | None:
     """Return the file beside a decoder that computes what it takes; None if it takes ids; raises InputError."""
-    if not takes_embeddings(model):
+    if not _takes_embeddings(model):
         return None
     file = embedding_file(decoder)
     if file is None:

@@ -77,7 +77,7 @@ def cheapest(
         low, high = (low, index) if held else (index, high)
         step, before = 2 * step if held == before else near, held
         wanted = _predicted(points, None if noise is None else points[index].noise / max(noise, _LEAST))
-        if wanted is not None:  # where the prediction is as wrong as here
+        if wanted is not None:  # if the prediction is as wrong as here
             wanted = min(wanted, points[high].cost - step) if held else max(wanted, points[low].cost + step)
 
 

@@ -38,7 +38,7 @@ _OUTPUT_BYTES = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
 _BOOT = "import sys; sys.path.insert(0, {root!r}); {then}from passes.isolation import child; child.run{arguments!r}"
 _OWN_PACKAGES = "import onnx_bridge, passes; sys.path.pop(0); "
-"""Where we are installed, other packages are, too: an interpreter of another environment shall not find those."""
+"""Imports of ours alone: an interpreter of another environment shall not find what else our folder has."""
 
 
 class Reason(enum.Enum):

@@ -42,7 +42,7 @@ from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import as_array
 from onnx_bridge.model import io as models
-from onnx_bridge.model.embedding import embedding_of, takes_embeddings, with_embedding
+from onnx_bridge.model.embedding import embedding_of, with_embedding
 from onnx_bridge.model.folder import contexts, stop_tokens
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.inputs import Sample
@@ -77,8 +77,8 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
         InputError: the configuration cannot be read, or a decoder that is no folder has none, and the request no sizes.
     """
     model = source.view()
-    if takes_embeddings(model):
-        model = with_embedding_of(source).view()
+    if (embedding := embedding_of(Path(str(source.given)), model)) is not None:
+        model = with_embedding(source.model(), embedding)
     inputs = {str(value.name): value for value in model.graph.inputs}
     if not request.decoder and not is_decoder(model):
         return request
@@ -93,16 +93,6 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
     return replace(request, decoder=True, max_length=length, prefill=prefill)
 
 
-def with_embedding_of(source: Source) -> Source:
-    """Return the file of a decoder, joined with that of its embedding if it takes no ids; raises InputError."""
-    file = embedding_of(Path(str(source.given)), source.view())
-    if file is None:
-        return source
-    source.hash()
-    digest = json_digest([source.digest, models.digest(file), code_digest(with_embedding.__module__)])
-    return Source(with_embedding(source.model(), file), name=source.name, digest=digest)
-
-
 @dataclass(frozen=True)
 class DecoderConversion(GeneratingConversion):
     """The conversion of a decoder.
@@ -115,6 +105,7 @@ class DecoderConversion(GeneratingConversion):
         widths: the widths of the programs, the smallest first.
         programs: the models that are converted instead of the source, by width (`positioned`).
         file: the file that the user named; the source has the embedding of tokens besides, if that is another file.
+        embedding: the digest of that other file, as the manifest names it; empty without one.
     """
 
     source: Source
@@ -126,6 +117,7 @@ class DecoderConversion(GeneratingConversion):
     widths: tuple[int, ...]
     programs: Mapping[int, Source]
     file: Source
+    embedding: Mapping[str, str]
     shorter = "prompts"
 
     @classmethod
@@ -133,8 +125,12 @@ class DecoderConversion(GeneratingConversion):
         """Recognize a decoder; raises InputError."""
         sizes = request.decoder_sizes
         assert sizes is not None
-        given, source = source, with_embedding_of(source)
         source.hash()
+        given, embedding = source, embedding_of(Path(str(source.given)), source.view())
+        digests = {} if embedding is None else {f"sha256 of {embedding.name}": models.digest(embedding)}
+        if embedding is not None:
+            digest = json_digest([given.digest, *digests.values(), code_digest(with_embedding.__module__)])
+            source = Source(with_embedding(given.model(), embedding), name=given.name, digest=digest)
         original, key = source.model(), content_key(source.digest, request)
         inputs = {value.name for value in original.graph.inputs}
         assumed = {name: text for name, text in _ASSUMED.items() if name in inputs}
@@ -143,7 +139,7 @@ class DecoderConversion(GeneratingConversion):
         widths = tuple(sorted({1, *sizes.prefill}))
         layout = replace(layout, stop=stop_tokens(Path(str(given.given))))
         layout, programs = positioned(source, request, layout, widths)
-        return cls(source, original, out, request, key, layout, widths, programs, given)
+        return cls(source, original, out, request, key, layout, widths, programs, given, digests)
 
     @property
     def given(self) -> Source:
@@ -152,10 +148,7 @@ class DecoderConversion(GeneratingConversion):
     @property
     def origin(self) -> dict[str, str | None]:
         """The file of the decoder, and the digest of that of the embedding."""
-        path = Path(str(self.file.given))
-        embedding = embedding_of(path, self.file.view())
-        others = {} if embedding is None else {f"sha256 of {embedding.name}": models.digest(embedding)}
-        return {**self.file.to_json(), **others}
+        return {**self.file.to_json(), **self.embedding}
 
     @property
     def folders(self) -> list[str]:

@@ -44,7 +44,8 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     others = [name for name in inputs if name not in pasts.values()]
     results = [name for name in outputs if name not in presents.values()]
     ids = only("token ids", [*filter(is_ids, others)], others)
-    if (most := tokens_at_once(inputs, request)) not in (None, 1) or (most and {*sizes.prefill} - {1}):
+    most = tokens_at_once(inputs, request)
+    if most is not None and {most, *sizes.prefill} != {1}:
         hint = "leave it out" if most == 1 else "export it with a symbol for the tokens, or for one token"
         raise InputError(f"the model takes {most} of a text's tokens at a time", where="prefill", hint=hint)
     mask = _if_single([name for name in others if "mask" in name])
@@ -87,8 +88,10 @@ def tokens_at_once(inputs: Mapping[str, ir.Value], request: ConvertRequest) -> i
     """
     ids = next((value for name, value in inputs.items() if is_ids(name)), None)
     dims = () if ids is None else dims_of(ids) or ()
-    if ids is None or len(dims) != 2 or isinstance(dims[1], int):
-        return dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
+    if ids is None or len(dims) != 2:
+        return None
+    if isinstance(dims[1], int):
+        return dims[1]
     is_grouped = any(True for value in inputs.values() for _ in _attentions(value))
     return 1 if is_grouped and _batch(ids, request) > 1 else None
 

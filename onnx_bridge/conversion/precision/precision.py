@@ -45,7 +45,7 @@ __all__ = ["BY_CALIBRATION", "BY_PASS", "TOLERANCES", "Precision", "precision_no
 
 BY_PASS = ("fp16", "bf16")
 """The precisions that a pass converts the model to."""
-SKIP = "`--prove never` skips this check, and `onnx-bridge check` takes tolerances of your own (--rtol, --atol)"
+_SKIP = "`--prove never` skips this check, and `onnx-bridge check` takes tolerances of your own (--rtol, --atol)"
 """The way past a proof whose tolerances, which are those of the precision, do not suit the model."""
 TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
 """The preset of `onnx_bridge.reference.comparison.tolerances` for each."""
@@ -61,9 +61,9 @@ _LISTED = 3
 def advice(precision: str) -> str:
     """Return what to do if outputs differ from the reference's in a precision."""
     if precision not in BY_PASS:
-        return SKIP
+        return _SKIP
     other = next(name for name in BY_PASS if name != precision)
-    return f"try --precision {other}, or keep operators that lose most in float32 (--keep-fp32 Softmax); {SKIP}"
+    return f"try --precision {other}, or keep operators that lose most in float32 (--keep-fp32 Softmax); {_SKIP}"
 
 
 @dataclass(frozen=True)

@@ -128,10 +128,14 @@ class _Trial:
         self._frozen = frozen_values(model, request.freeze)
         self._tolerances = computed_precision(model, model, "fp32").tolerances
         values = {str(value.name): value for value in model.graph.inputs}
-        specs = [spec for spec in samplers.specs(model) if spec.name not in request.freeze]
         self._specs = [
-            replace(spec, shape=sizes.axes(values[spec.name]), role=Constant(1) if is_mask else spec.role)
-            for spec, is_mask in zip(specs, (isinstance(spec.role, Mask) for spec in specs), strict=True)
+            replace(
+                spec,
+                shape=sizes.axes(values[spec.name]),
+                role=Constant(1) if isinstance(spec.role, Mask) else spec.role,
+            )
+            for spec in samplers.specs(model)
+            if spec.name not in request.freeze
         ]
 
     def run(self, bucket: Sizes) -> _Run | str:

@@ -101,8 +101,10 @@ class _Prover:
             real = str(why)
         except NoReferenceRun as why:
             takes_others = not self.samples and load_error(self._model) is None
-            advice = "; `onnx-bridge check --inputs FILE` compares it on inputs of its real use" if takes_others else ""
-            return BundleProof(unproven=f"{why}{advice}", comparable=False)
+            further = (
+                "; `onnx-bridge check --inputs FILE` compares it on inputs of its real use" if takes_others else ""
+            )
+            return BundleProof(unproven=f"{why}{further}", comparable=False)
         except Unprovable as why:
             return BundleProof(unproven=str(why))
         try:

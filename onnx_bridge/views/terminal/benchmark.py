@@ -10,7 +10,7 @@ from onnx_bridge.views.terminal.view import view
 
 _NUMBERS = ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s", "MiB")
 _IN_FULL = ("p90", "min", "mean ± std")
-"""Those that are shown in full only: the others fit into eighty columns."""
+"""The columns that ``verbose`` adds: the others fit into eighty characters."""
 _SLOWEST = 10
 """The number of operators that are shown."""
 
