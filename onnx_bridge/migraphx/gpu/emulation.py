@@ -6,6 +6,7 @@ The stub of the GPU's libraries calls the hooks of this module, in the process t
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from onnx_bridge.core.errors import NotEmulated
 from onnx_bridge.emulation import errors
 from onnx_bridge.emulation.comgr import Comgr
 from onnx_bridge.emulation.emulator import Launch, Program
-from onnx_bridge.migraphx.gpu.host_libraries import Convolution, Pooling, Product, convolve, multiply, pool
+from onnx_bridge.migraphx.gpu import host_libraries as host
 
 _MOST_RANGES = 1 << 16
 
@@ -32,10 +33,14 @@ class _Launched(ctypes.Structure):
     )
 
 
-_LaunchHook = CFUNCTYPE(c_int, POINTER(_Launched))
-_ProductHook = CFUNCTYPE(c_int, POINTER(Product))
-_ConvolutionHook = CFUNCTYPE(c_int, POINTER(Convolution))
-_PoolingHook = CFUNCTYPE(c_int, POINTER(Pooling))
+_Hook = tuple[str, type[ctypes.Structure], Callable[[Any], None]]
+_BY_HOST: dict[str, _Hook] = {
+    "product": ("products", host.Product, host.multiply),
+    "convolution": ("convolutions", host.Convolution, host.convolve),
+    "pooling": ("pools", host.Pooling, host.pool),
+    "normalization": ("normalizations", host.Normalization, host.normalize),
+}
+"""The calls of AMD's libraries: what they are counted as, their form, and what carries them out."""
 
 
 @dataclass
@@ -73,11 +78,10 @@ class Emulation:
         self._running = False
         self._error: Exception | None = None
         self._trace: Trace | None = None
+        carried_out: dict[str, _Hook] = {"launch": ("kernels", _Launched, self._launch), **_BY_HOST}
         self._hooks = {
-            "launch": _LaunchHook(lambda call: self._computed("kernels", self._launch, call)),
-            "product": _ProductHook(lambda call: self._computed("products", multiply, call)),
-            "convolution": _ConvolutionHook(lambda call: self._computed("convolutions", convolve, call)),
-            "pooling": _PoolingHook(lambda call: self._computed("pools", pool, call)),
+            name: CFUNCTYPE(c_int, POINTER(form))(functools.partial(self._computed, what, work))
+            for name, (what, form, work) in carried_out.items()
         }
         for name, hook in self._hooks.items():
             getattr(self._stub, f"gpustub_set_{name}_hook")(hook)

@@ -1,4 +1,4 @@
-"""What AMD's libraries compute for a program, by numpy: matrix products, convolutions and pooling.
+"""What AMD's libraries compute for a program, by numpy: products, convolutions, pooling and normalization.
 
 Each is computed in the type that the call names, also if that is the wrong one.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from ctypes import POINTER, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_int64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ _TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 8: "uint8", 10: "
 _BFLOAT16, _FLOAT16 = 14, 2
 _OF_MIOPEN = {0: 2, 1: 0, 2: 10, 3: 3, 5: _BFLOAT16, 6: 1}
 """Types as HIP numbers them, by MIOpen's numbers."""
-_AXES = 8
+_AXES, _IMAGE_RANK = 8, 4
 _WITHOUT_PADS = 1
 """MIOpen's mode of an average over what is not padding; 0 is the maximum, 2 the average with padding."""
+_ACROSS_CHANNELS = 1
+"""MIOpen's mode of a normalization over channels."""
 
 
 class Matrix(ctypes.Structure):
@@ -65,13 +67,29 @@ class _PoolingHow(ctypes.Structure):
     )
 
 
+class _NormalizationHow(ctypes.Structure):
+    _fields_ = (
+        *(("mode", c_int64), ("size", c_int64)),
+        *((name, c_double) for name in ("alpha", "beta", "bias")),
+    )
+
+
+_LAYER = (
+    *(("about_input", POINTER(Tensor)), ("input", c_void_p)),
+    *(("about_output", POINTER(Tensor)), ("output", c_void_p)),
+)
+
+
 class Pooling(ctypes.Structure):
     """A call of MIOpen's pooling."""
 
-    _fields_ = (
-        *(("how", POINTER(_PoolingHow)), ("about_input", POINTER(Tensor)), ("input", c_void_p)),
-        *(("about_output", POINTER(Tensor)), ("output", c_void_p)),
-    )
+    _fields_ = (("how", POINTER(_PoolingHow)), *_LAYER)
+
+
+class Normalization(ctypes.Structure):
+    """A call of MIOpen's local response normalization."""
+
+    _fields_ = (("how", POINTER(_NormalizationHow)), *_LAYER)
 
 
 class Convolution(ctypes.Structure):
@@ -179,6 +197,24 @@ def pool(pooling: Pooling) -> None:
         result = np.maximum(result, padded[where]) if largest else result + padded[where]
         count += real[where] if how.mode == _WITHOUT_PADS else 1
     _write(y, about, result if largest else result / count)
+
+
+def normalize(normalization: Normalization) -> None:
+    """Compute a local response normalization over channels, in float32 at least.
+
+    Raises:
+        NotEmulated: it is within channels, or not of images.
+    """
+    how, about = normalization.how.contents, normalization.about_output.contents
+    if how.mode != _ACROSS_CHANNELS or about.rank != _IMAGE_RANK:
+        raise NotEmulated(f"not emulated: miopenLRNForward over {about.rank} axes, mode {how.mode}")
+    x = _tensor(normalization.input, normalization.about_input.contents)
+    before, channels = (how.size - 1) // 2, x.shape[1]
+    squares = np.square(x, dtype=np.result_type(x.dtype, np.float32))
+    padded = np.pad(squares, ((0, 0), (before, how.size - 1 - before), (0, 0), (0, 0)))
+    sums = sum(padded[:, first : first + channels] for first in range(how.size))
+    result = x / (how.bias + how.alpha / how.size * sums) ** how.beta
+    _write(_elements(normalization.output, about), about, result)
 
 
 def _grouped(array: _Array, groups: int) -> _Array:

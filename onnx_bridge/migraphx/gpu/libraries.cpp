@@ -31,6 +31,11 @@ struct pooling
 {
     std::int64_t rank, mode, windows[8], pads[8], strides[8];
 };
+struct normalization
+{
+    std::int64_t mode, size;
+    double alpha, beta, bias;
+};
 struct problem
 {
     convolution how;
@@ -56,22 +61,26 @@ struct convolved
     const void *input, *weights;
     void* output;
 };
-struct pooled
+template <class How>
+struct layer
 {
-    const pooling* how;
+    const How* how;
     const tensor* about_input;
     const void* input;
     const tensor* about_output;
     void* output;
 };
-using convolution_hook          = int (*)(const convolved*);
-using pooling_hook              = int (*)(const pooled*);
-convolution_hook on_convolution = nullptr;
-pooling_hook on_pooling         = nullptr;
+using convolution_hook              = int (*)(const convolved*);
+using pooling_hook                  = int (*)(const layer<pooling>*);
+using normalization_hook            = int (*)(const layer<normalization>*);
+convolution_hook on_convolution     = nullptr;
+pooling_hook on_pooling             = nullptr;
+normalization_hook on_normalization = nullptr;
 } // namespace
 
 API void gpustub_set_convolution_hook(convolution_hook hook) { on_convolution = hook; }
 API void gpustub_set_pooling_hook(pooling_hook hook) { on_pooling = hook; }
+API void gpustub_set_normalization_hook(normalization_hook hook) { on_normalization = hook; }
 
 // ---- MIOpen -------------------------------------------------------------------------------------------------------
 
@@ -144,8 +153,18 @@ API int miopenSetNdPoolingDescriptor(
 API int miopenPoolingForward(void*, const pooling* how, const void*, const tensor* about_input, const void* input,
                              const void*, const tensor* about_output, void* output, bool, void*, std::size_t)
 {
-    const pooled p{how, about_input, input, about_output, output};
+    const layer<pooling> p{how, about_input, input, about_output, output};
     return on_pooling == nullptr ? unsupported : on_pooling(&p);
+}
+API int miopenSetLRNDescriptor(normalization* n, int mode, unsigned size, double alpha, double beta, double bias)
+{
+    return *n = {mode, size, alpha, beta, bias}, 0;
+}
+API int miopenLRNForward(void*, const normalization* how, const void*, const tensor* about_input, const void* input,
+                         const void*, const tensor* about_output, void* output, bool, void*)
+{
+    const layer<normalization> l{how, about_input, input, about_output, output};
+    return on_normalization == nullptr ? unsupported : on_normalization(&l);
 }
 API int miopenCreateOpConvForward(void*, void** out, void*, void*) { return make(out); }
 API int miopenCreateOpBiasForward(void*, void** out, void*) { return make(out); }
@@ -180,7 +199,6 @@ OK(miopenSetActivationDescriptor)
 OK(miopenSetFindOptionPreallocatedTensor)
 OK(miopenSetFindOptionPreallocatedWorkspace)
 OK(miopenSetFindOptionTuning)
-OK(miopenSetLRNDescriptor)
 OK(miopenSetOpArgsActivForward)
 OK(miopenSetOpArgsBiasForward)
 OK(miopenSetOpArgsConvForward)

@@ -91,8 +91,8 @@ class GpuLegs:
         counts = self._preview.coverage
         if not counts:
             return ()
-        kernels = f"{counts['kernels']:,} kernels, {counts['instructions']:,} instructions"
-        host = ", ".join(f"{counts[name]:,} {name}" for name in ("products", "convolutions", "pools") if counts[name])
+        kernels = f"{counts.pop('kernels', 0):,} kernels, {counts.pop('instructions', 0):,} instructions"
+        host = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
         by_host = f"; by the host instead of AMD's libraries: {host}" if host else ""
         limits = "not the rounding of transcendental instructions, races, or speed"
         return (f"{self.passes.leg}: {kernels}{by_host}; {limits}",)

@@ -79,6 +79,8 @@ CONVOLUTIONS = {
     ),
     "maximum": ("x float[2,4,9,8]", "MaxPool <kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]> (x)"),
     "average": ("x float[1,4,9,8]", "AveragePool <kernel_shape=[3,3], pads=[1,1,1,1]> (x)"),
+    "normalized": ("x float[2,5,3,4]", "LRN <size=3, alpha=0.5, beta=0.6, bias=1.5> (x)"),
+    "normalized over more than there are": ("x float16[1,3,2,2]", "LRN <size=9, alpha=2.0> (x)"),
 }
 
 
