@@ -106,6 +106,16 @@ def test_the_next_command_after_a_fix_is_right(tmp_path: Path) -> None:
     assert bridge(*then, folder=tmp_path).returncode == 0
 
 
+def test_the_next_command_keeps_the_gpu(model: Path, tmp_path: Path) -> None:
+    done = bridge("doctor", model, "--target", "gpu:gfx1100", folder=tmp_path)
+    for verb in ("convert", "check"):
+        *_, then = done.stdout.splitlines()
+        assert then.startswith(f"next: onnx-bridge {verb} ")
+        assert then.endswith(" --target gpu:gfx1100")
+        done = bridge(*then.removeprefix("next: onnx-bridge ").split(), folder=tmp_path)
+    assert "emulated gfx1100" in done.stdout
+
+
 def test_a_place_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
     done = bridge("doctor", model, "--report", "nowhere/out.html", folder=tmp_path)
     assert done.returncode == 2

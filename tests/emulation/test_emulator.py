@@ -10,7 +10,7 @@ import pytest
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.emulation.emulator import Launch, Program
-from onnx_bridge.emulation.errors import KernelFault, NotEmulated
+from onnx_bridge.emulation.errors import KernelFault, NotEmulated, readable
 from tests.emulation.bench import WAVES, Bench
 from tests.emulation.toolchain import Toolchain
 
@@ -195,3 +195,20 @@ def test_arguments_that_are_loaded_ahead(bench_for: Callable[[str], Bench]) -> N
     given = struct.pack("<QI", result.ctypes.data, 77)
     bench.program(lines, more=ahead).launch("k", Launch((1, 1, 1), (1, 1, 1), given))
     assert result[0] == 77
+
+
+_DEVICE = "_ZN8migraphx14version_2_14_03gpu6device8launcherIZZNS2_"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("mul_reduce_sum_kernel", "mul_reduce_sum_kernel"),
+        (f"{_DEVICE}9gs_launchEP12ihipStream_tjjENKUlT_E_clIZZNS2_L17contiguous_packedES5_RKNS0_", "contiguous_packed"),
+        (f"{_DEVICE}9mi_launchILj1EEEDaP12ihipStream_tRKNS2_9hip_shapeIXT_EEEjENKUlT_E_clIZZNS2_12mi_gs_launchILj1EE"
+         "EDaS6_SA_jENKUlSB_E_clIZZZNS2_L22contiguous_nonstandardES6_", "contiguous_nonstandard"),
+        ("_ZN8migraphx999999999", "_ZN8migraphx999999999"),
+    ],
+)  # fmt: skip
+def test_names_that_cpp_has_mangled_are_read(symbol: str, name: str) -> None:
+    assert readable(symbol).split()[0] == name

@@ -80,11 +80,14 @@ def test_a_bundle_has_the_program_beside_the_one_that_proves_it(text: str, compl
     assert (bundle.manifest.target, program.architecture, program.complete) == ("ref", "gfx942", complete)
     assert (tmp_path / "bundle" / program.file.file).suffixes == [".gfx942", ".mxr"]
     assert any(program.file.file in note and "not run on a GPU" in note for note in bundle.manifest.notes)
-    assert onnx_bridge.verify(tmp_path / "bundle").passed
+    verification = onnx_bridge.verify(tmp_path / "bundle")
+    assert verification.passed
+    (note,) = (note for note in verification.notes if "is for gfx942" in note)
+    assert ("no GPU here" if complete else "no GPU runs it") in note
     report = onnx_bridge.check(bundle, target=TARGET)
     assert report.passed
     assert "emulated gfx942" in [leg.name for leg in report.legs]
-    assert any(("1 products" if complete else "1 convolutions") in note for note in report.notes)
+    assert any(("1 product;" if complete else "1 convolution;") in note for note in report.notes)
 
 
 @pytest.mark.parametrize(

@@ -190,9 +190,11 @@ def _fits(verification: Verification, manifest: Manifest, runtime: str | None) -
         verification.unfit = f"{error.what}; {error.hint}" if error.hint else error.what
         return
     here = gpu_architecture()
-    for program in manifest.programs if here else ():
+    for program in manifest.programs:
         for gpu in program.gpu_programs:
             fits = "the GPU here" if gpu.architecture == here else f"and the GPU here is {here}"
+            if not here:
+                fits = "and there is no GPU here: that it loads and computes the same there is not known"
             if not gpu.complete:
                 fits = "for checking alone: no GPU runs it"
             verification.notes.append(f"{gpu.file.file} is for {gpu.architecture}, {fits}")

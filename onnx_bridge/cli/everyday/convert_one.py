@@ -39,7 +39,8 @@ def convert_one(source: Path, out: Path, request: JobRequest, as_json: bool) -> 
         if bundle.manifest.decoder is not None and bundle.manifest.decoder.batch == 1:
             then = ("generate", out, *bundle.decoder.example)
         elif bundle.proof.comparable:
-            then = ("check", out)
+            target = request.conversion.rehearsed
+            then = ("check", out, *(("--target", target) if target else ()))
         show(BundleView(bundle), as_json, then if report is None else ())
     if report is not None:
         show(report, as_json, code=report.exit_code)

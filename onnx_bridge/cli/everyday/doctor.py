@@ -43,7 +43,8 @@ def doctor(
         diagnosed = diagnosis.run(model, out, request, tell)
     if html is not None:
         page_of(diagnosed).write(html)
-    given = again(context, "pipeline", "runtime", "application")
+    target = again(context, "target") if request.rehearsed else ()
+    given = [*again(context, "pipeline", "runtime", "application"), *target]
     sizes = again(context, "dims", "shapes", "freeze")  # which the rewritten model has
     then: tuple[object, ...] = ()
     if diagnosed.passed:

@@ -33,14 +33,14 @@ class _Launched(ctypes.Structure):
     )
 
 
-_Hook = tuple[str, type[ctypes.Structure], Callable[[Any], None]]
+_Hook = tuple[type[ctypes.Structure], Callable[[Any], None]]
 _BY_HOST: dict[str, _Hook] = {
-    "product": ("products", host.Product, host.multiply),
-    "convolution": ("convolutions", host.Convolution, host.convolve),
-    "pooling": ("pools", host.Pooling, host.pool),
-    "normalization": ("normalizations", host.Normalization, host.normalize),
+    "product": (host.Product, host.multiply),
+    "convolution": (host.Convolution, host.convolve),
+    "pooling": (host.Pooling, host.pool),
+    "normalization": (host.Normalization, host.normalize),
 }
-"""The calls of AMD's libraries: what they are counted as, their form, and what carries them out."""
+"""The calls of AMD's libraries: their form, and what carries them out."""
 
 
 @dataclass
@@ -78,10 +78,10 @@ class Emulation:
         self._running = False
         self._error: Exception | None = None
         self._trace: Trace | None = None
-        carried_out: dict[str, _Hook] = {"launch": ("kernels", _Launched, self._launch), **_BY_HOST}
+        carried_out: dict[str, _Hook] = {"launch": (_Launched, self._launch), **_BY_HOST}
         self._hooks = {
-            name: CFUNCTYPE(c_int, POINTER(form))(functools.partial(self._computed, what, work))
-            for name, (what, form, work) in carried_out.items()
+            name: CFUNCTYPE(c_int, POINTER(form))(functools.partial(self._computed, name, work))
+            for name, (form, work) in carried_out.items()
         }
         for name, hook in self._hooks.items():
             getattr(self._stub, f"gpustub_set_{name}_hook")(hook)
@@ -131,7 +131,7 @@ class Emulation:
         grid, size = ((axes[0], axes[1], axes[2]) for axes in (launched.threads, launched.workgroup))
         launch = Launch(grid, size, arguments, launched.lds, self._allocations())
         before = program.counts() if self._trace is not None else Counter[str]()
-        self._counts["instructions"] += program.launch(name, launch)
+        self._counts["instruction"] += program.launch(name, launch)
         if self._trace is not None:
             self._trace.add(name, arguments, program.counts() - before)
 

@@ -177,7 +177,10 @@ def convolve(convolution: Convolution) -> None:
 
 
 def pool(pooling: Pooling) -> None:
-    """Compute a maximum or an average over windows, one place of the window after the other, in float32 at least."""
+    """Compute a maximum or an average over windows, one place of the window after the other, in float32 at least.
+
+    MIOpen's maximum ignores NaN.
+    """
     how, about = pooling.how.contents, pooling.about_output.contents
     x, y = _tensor(pooling.input, pooling.about_input.contents), _elements(pooling.output, about)
     axes, largest = range(how.rank), how.mode == 0
@@ -194,7 +197,7 @@ def pool(pooling: Pooling) -> None:
     for place in itertools.product(*(range(how.windows[axis]) for axis in axes)):
         ends = [start + (y.shape[2 + axis] - 1) * how.strides[axis] + 1 for axis, start in enumerate(place)]
         where: tuple[Any, ...] = (..., *map(slice, place, ends, how.strides))
-        result = np.maximum(result, padded[where]) if largest else result + padded[where]
+        result = np.fmax(result, padded[where]) if largest else result + padded[where]
         count += real[where] if how.mode == _WITHOUT_PADS else 1
     _write(y, about, result if largest else result / count)
 

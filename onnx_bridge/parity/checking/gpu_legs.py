@@ -9,7 +9,7 @@ from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.core.errors import BridgeError, NotEmulated, RuntimeFailure
-from onnx_bridge.core.progress import Progress
+from onnx_bridge.core.progress import Progress, counted
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
@@ -91,8 +91,10 @@ class GpuLegs:
         counts = self._preview.coverage
         if not counts:
             return ()
-        kernels = f"{counts.pop('kernels', 0):,} kernels, {counts.pop('instructions', 0):,} instructions"
-        host = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+        kernels = (
+            f"{counted(counts.pop('launch', 0), 'kernel')}, {counted(counts.pop('instruction', 0), 'instruction')}"
+        )
+        host = ", ".join(counted(count, name) for name, count in sorted(counts.items()))
         by_host = f"; by the host instead of AMD's libraries: {host}" if host else ""
         limits = "not the rounding of transcendental instructions, races, or speed"
         return (f"{self.passes.leg}: {kernels}{by_host}; {limits}",)

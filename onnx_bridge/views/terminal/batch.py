@@ -7,7 +7,8 @@ from collections import Counter
 from rich.console import Group, RenderableType
 
 from onnx_bridge.batch.outcome import Outcome
-from onnx_bridge.views.terminal.tables import counted, judged, notes_of, plain_table, sizes_text
+from onnx_bridge.core.progress import counted
+from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table, sizes_text
 from onnx_bridge.views.terminal.view import view
 
 _MOST = 4

@@ -65,12 +65,14 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
         for program in bundle.programs
         for path, info in zip(program.files, program.info.programs, strict=True)
     ]
+    gpus = (gpu for program in manifest.programs for gpu in program.gpu_programs)
+    also = "".join(f", and {name} elsewhere" for name in dict.fromkeys(gpu.architecture for gpu in gpus))
     proven = None if manifest.proof.level is Proof.NONE else True
     facts: dict[str, str | Text | Sequence[str]] = {
         "program": programs or "none",
         "model": str(bundle.model_path or "not kept"),
         "source": manifest.source["path"] or "(in memory)",
-        "target": f"{manifest.target}{architecture}, MIGraphX {manifest.versions['migraphx']}",
+        "target": f"{manifest.target}{architecture}{also}, MIGraphX {manifest.versions['migraphx']}",
         "passes": f"{len(passes)}, with {rewrites} rewrites",
         "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
         manifest.proof.label: judged(manifest.proof.line, proven),

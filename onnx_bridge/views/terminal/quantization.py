@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from onnx_bridge.core.progress import counted
 from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.quantization.quantized import Quantized
-from onnx_bridge.views.terminal.tables import counted, notes_of, plain_table, unbroken, written_line
+from onnx_bridge.views.terminal.tables import notes_of, plain_table, unbroken, written_line
 from onnx_bridge.views.terminal.view import view
 
 

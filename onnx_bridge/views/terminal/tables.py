@@ -188,8 +188,3 @@ def written_line(path: object, otherwise: str) -> str:
 def sizes_text(sizes: Mapping[str, int]) -> str:
     """Return sizes by dimension in one line."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun in the singular or the plural."""
-    return f"{count} {noun}{'s' * (count != 1)}"

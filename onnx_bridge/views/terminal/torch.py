@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from onnx_bridge.core.progress import counted
 from onnx_bridge.torch.export.exported import Exported
-from onnx_bridge.views.terminal.tables import counted, notes_of, written_line
+from onnx_bridge.views.terminal.tables import notes_of, written_line
 from onnx_bridge.views.terminal.view import view
 
 
