@@ -24,6 +24,7 @@ struct Program
     std::vector<u32> constants;
     std::vector<std::atomic<u64>> counts;  // of each instruction, less that of the one before
     u64 code_at;                           // of the code in the image
+    bool barriers = false;                 // waves may wait for each other
     Program(std::size_t n) : counts(n + 1) {}
 };
 struct Kernel // as the Python side writes it
@@ -134,9 +135,10 @@ struct Worker // what a thread needs for one workgroup at a time
         for (int d = 0; d < 3; d++) groups[d] = (l.grid[d] + l.size[d] - 1) / l.size[d];
         lds.resize(k.lds + l.dynamic_lds);
         scratch.resize((u64)n * WAVE * k.scratch);
-        for (u32 i = 0; i < n; i++)
+        for (u32 i = 0; i < (p.barriers ? n : AT_ONCE); i++) // without barriers, waves are computed in the place of those before
         {
             waves.emplace_back(new (std::aligned_alloc(64, sizeof(Wave) + 4 * (p.constants.size() + (u64)k.vectors * WAVE))) Wave);
+            waves[i]->state = ENDED;
             std::copy(p.constants.begin(), p.constants.end(), (u32*)(waves[i].get() + 1));
         }
         resize(l.size);
@@ -148,7 +150,7 @@ struct Worker // what a thread needs for one workgroup at a time
         if (std::equal(to, to + 3, size)) return;
         std::copy_n(to, 3, size);
         ids.clear();
-        for (u32 i = 0; i < waves.size() * WAVE; i++) ids.push_back(i % to[0] | i / to[0] % to[1] << 10 | i / to[0] / to[1] << 20);
+        for (u32 i = 0; i < (to[0] * to[1] * to[2] + WAVE - 1) / WAVE * WAVE; i++) ids.push_back(i % to[0] | i / to[0] % to[1] << 10 | i / to[0] / to[1] << 20);
     }
     void start(Wave& w, u32 number, const u32* group, Group& g)
     {
@@ -190,12 +192,11 @@ struct Worker // what a thread needs for one workgroup at a time
         std::fill(scratch.begin(), scratch.end(), 0xa5);
         sigjmp_buf here;
         const u32 n = (part[0] * part[1] * part[2] + WAVE - 1) / WAVE;
-        for (u32 i = 0; i < n; i++) start(*waves[i], i, at, g);
         if (sigsetjmp(here, 0)) { rescue = nullptr; fail(*current.wave, current.instruction, "touches memory that is not there", fault_address); }
         else
         {
             rescue = &here;
-            for (bool some = true, failed = false; some && !failed;)
+            for (bool first = true, some = true, failed = false; some && !failed; first = false)
             {
                 some = false;
                 for (u32 k = 0; k < n && !failed; k += AT_ONCE)
@@ -203,17 +204,25 @@ struct Worker // what a thread needs for one workgroup at a time
                     Wave* some_waves[AT_ONCE];
                     u32 count = 0;
                     for (u32 j = k; j < std::min(k + AT_ONCE, n); j++)
-                        if (Wave* w = waves[launch.seed & 1 ? n - 1 - j : j].get(); w->state != ENDED) some_waves[count++] = w;
+                    {
+                        const u32 number = launch.seed & 1 ? n - 1 - j : j;
+                        Wave* w = waves[p.barriers ? number : j - k].get();
+                        if (first) start(*w, number, at, g);
+                        if (w->state != ENDED) some_waves[count++] = w;
+                    }
                     run(some_waves, count);
-                    for (u32 j = 0; j < count; j++) failed |= some_waves[j]->state == FAILED, some |= some_waves[j]->state == AT_BARRIER;
+                    for (u32 j = 0; j < count; j++)
+                    {
+                        const State state = some_waves[j]->state;
+                        failed |= state == FAILED, some |= state == AT_BARRIER;
+                        if (state == ENDED) steps += some_waves[j]->steps;
+                    }
                 }
             }
             rescue = nullptr;
         }
-        for (u32 i = 0; i < n; i++)
+        for (const auto& w : waves)
         {
-            const Wave* w = waves[i].get();
-            steps += w->steps;
             if (w->state == FAILED && !r.state)
             {
                 r.state = 1; r.place = w->pc->place; r.address = g.fault;
@@ -303,18 +312,21 @@ Program* emulator_load(const u8* image, u64 image_size, u64 code_at, const u8* c
         if ((u64)i.run >= entries.size()) return nullptr;
         const Entry& entry = *entries[(u64)i.run];
         const char* operands = entry.signature + 3;
-        bool in_place = entry.general && !i.finish && !i.move;
+        p->barriers |= !std::strcmp(entry.name, "s_barrier");
+        bool general = i.finish || i.move, modified = false;
         for (int n = 0; entry.general && operands[n]; n++)
         {
             const Source& s = i.s[n];
-            const bool bit = operands[n] == letter<Bit>;
-            i.a[n] = bit ? offsetof(Wave, s) + 4 * s.at : begin[s.space == CONSTANT] + 4 * WAVE * s.at;
-            in_place &= bit || s.plain;
+            const bool bit = operands[n] == letter<Bit>, pair = std::strchr("pqP", operands[n]), half = std::strchr("hws", operands[n]);
+            const bool any = operands[n] == letter<Pair<f32>> || (half && s.select >= WORD_0); // of the parts that can be selected
+            i.a[n] = bit ? offsetof(Wave, s) + 4 * s.at : s.space == SCALAR ? offsetof(Wave, mask) : begin[s.space == CONSTANT] + 4 * WAVE * s.at;
+            modified |= !bit && !s.plain;
+            general |= !bit && (operands[n] == letter<Mix> || s.modifiers & EXTEND || (!any && s.select != (pair ? HIGH_IS_HIGH : WHOLE)));
         }
         i.to = begin[0] + 4 * WAVE * i.d;
         i.run = entry.run;
         i.in_place = entry.in_place;
-        i.run_all = in_place ? entry.in_place : entry.general;
+        i.run_all = general ? entry.general : modified ? entry.modified : entry.in_place;
     }
     p->index.assign(index, index + index_size);
     for (u64 n = 0; n < constant_count; n++)

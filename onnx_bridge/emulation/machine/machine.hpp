@@ -210,14 +210,15 @@ inline u64 packed(const i32* on) // one bit for each lane
 
 // ---- sources --------------------------------------------------------------------------------------------------------
 template<class T> constexpr bool is_pair = requires(T x) { x.high; };
-template<class T> inline T lane(const u32* p, int l)
+template<class T> inline T of_words(u32 low, u32 high)
 {
-    if constexpr (is_pair<T> && sizeof(T) == 8) return {cast<decltype(T::low)>(p[l]), cast<decltype(T::low)>(p[WAVE + l])};
-    else if constexpr (is_pair<T>) return {half<decltype(T::low)>(p[l]), half<decltype(T::low)>(p[l] >> 16)};
-    else if constexpr (sizeof(T) == 8) return cast<T>((u64)p[l] | (u64)p[WAVE + l] << 32);
-    else if constexpr (sizeof(T) == 2) return half<T>(p[l]);
-    else return cast<T>(p[l]);
+    if constexpr (is_pair<T> && sizeof(T) == 8) return {cast<decltype(T::low)>(low), cast<decltype(T::low)>(high)};
+    else if constexpr (is_pair<T>) return {half<decltype(T::low)>(low), half<decltype(T::low)>(low >> 16)};
+    else if constexpr (sizeof(T) == 8) return cast<T>((u64)low | (u64)high << 32);
+    else if constexpr (sizeof(T) == 2) return half<T>(low);
+    else return cast<T>(low);
 }
+template<class T> inline T lane(const u32* p, int l) { return of_words<T>(p[l], p[(words<T> - 1) * WAVE + l]); }
 template<class T> inline void set_lane(u32* p, int l, T x, i32 on)
 {
     u32 low, high = 0;
@@ -256,18 +257,13 @@ inline int moved_from(const Instruction* i, int l) // the lane that a move reads
 }
 void move(Wave& w, const Instruction* i, const u32* from, u32* to, int count); // also sets w.moved
 
+template<class T> constexpr u32 SIGN_BIT = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
 template<class T> const u32* prepare(Wave& w, const Instruction* i, int n)
 {
     const Source& s = i->s[n];
     u32* t = w.temporary[n];
     constexpr int count = words<T>;
-    constexpr u32 sign = std::is_same_v<T, f16> || std::is_same_v<T, bf16> ? 0x8000 : 0x80000000;
-    if (count == 1 && !std::is_same_v<T, Mix> && !is_pair<T> && s.space != SCALAR && s.modifiers && s.modifiers < EXTEND && !s.select && !(n == 0 && i->move))
-    {
-        const u32 *from = w.space[s.space] + s.at * WAVE, keep = s.modifiers & ABSOLUTE ? ~sign : ~0u, flip = s.modifiers & NEGATE ? sign : 0;
-        for (int l = 0; l < WAVE; l++) t[l] = (from[l] & keep) ^ flip;
-        return t;
-    }
+    constexpr u32 sign = SIGN_BIT<T>;
     for (int k = 0; k < count; k++)
         if (s.space == SCALAR) std::fill_n(t + k * WAVE, WAVE, w.s[s.at + k]);
         else std::copy_n(w.space[s.space] + (s.at + k) * WAVE, WAVE, t + k * WAVE);
@@ -376,43 +372,69 @@ template<class C, class R, class... A> struct Call<R (C::*)(A...) const> { using
 template<class T> struct Unmasked { using type = T; static constexpr bool with_mask = false; };
 template<class T> struct Unmasked<WithMask<T>> { using type = T; static constexpr bool with_mask = true; };
 
-// An operand in 32 lanes, from `first` on.
+// An operand in the lane `first + l`, of which `first` is a multiple of 32.
 template<class T> struct Operand
 {
     const u32* p;
-    Operand(const u32* p, int first) : p(p + first) {}
-    T in(int l) const { return lane<T>(p, l); }
+    Operand(Wave& w, const Instruction* i, int n) : p(w.at(i->a[n])) {}
+    T in(int first, int l) const { return lane<T>(p + first, l); }
 };
 template<> struct Operand<Lane>
 {
-    int first;
-    Operand(const u32*, int first) : first(first) {}
-    Lane in(int l) const { return {first + l}; }
+    Operand(Wave&, const Instruction*, int) {}
+    Lane in(int first, int l) const { return {first + l}; }
 };
 template<> struct Operand<Bit>
 {
-    u32 bits;
-    Operand(const u32* p, int first) : bits(p[first / 32]) {}
-    Bit in(int l) const { return {(bits & BIT[l]) != 0}; }
+    u32 bits[2];
+    Operand(Wave& w, const Instruction* i, int n) { std::memcpy(bits, w.at(i->a[n]), WAVE / 8); }
+    Bit in(int first, int l) const { return {(bits[first / 32] & BIT[l]) != 0}; }
 };
+// The same of words that are shifted (halves), masked and flipped as they are read: signs, and scalars, which keep no bit.
+template<class T> struct ModifiedOperand
+{
+    static constexpr int last = words<T> - 1;
+    const u32* p[2];
+    u32 keep[2], flip[2], shift;
+    ModifiedOperand(Wave& w, const Instruction* i, int n)
+    {
+        const Source& s = i->s[n];
+        shift = sizeof(T) == 2 && s.select == WORD_1 ? 16 : 0;
+        #pragma GCC unroll 2
+        for (int k = 0; k <= last; k++)
+        {
+            const int word = is_pair<T> && last ? s.select >> k & 1 : k;
+            const u32 sign = k < last && !is_pair<T> ? 0 : SIGN_BIT<T>;
+            p[k] = w.at(i->a[n]) + word * WAVE;
+            keep[k] = s.modifiers & ABSOLUTE ? ~sign : ~0u;
+            flip[k] = s.modifiers & (is_pair<T> && k ? NEGATE_HIGH : NEGATE) ? sign : 0;
+            if constexpr (is_pair<T> && !last) flip[k] = (s.modifiers & NEGATE ? 0x8000 : 0) | (s.modifiers & NEGATE_HIGH ? 0x80000000 : 0);
+            if (s.space == SCALAR) flip[k] ^= w.s[s.at + word] >> shift & keep[k], keep[k] = 0;
+        }
+    }
+    u32 word(int k, int first, int l) const { return ((p[k] + first)[l] >> (sizeof(T) == 2 ? shift : 0) & keep[k]) ^ flip[k]; }
+    T in(int first, int l) const { return of_words<T>(word(0, first, l), word(last, first, l)); }
+};
+template<class T, bool Modified>
+using Read = std::conditional_t<Modified && !std::is_same_v<T, Lane> && !std::is_same_v<T, Bit>, ModifiedOperand<T>, Operand<T>>;
 template<class... A> constexpr int place_of(int n) // of an operand among the sources: the lane's number is none
 {
     return n - (std::is_same_v<std::tuple_element_t<0, std::tuple<A..., Lane>>, Lane> ? 1 : 0);
 }
-template<class F, class R, class... A, std::size_t... N>
+template<class F, bool Modified, class R, class... A, std::size_t... N>
 inline void run_lanes(Wave& w, const Instruction* i, std::tuple<A...>*, R*, std::index_sequence<N...>)
 {
     using T = typename Unmasked<R>::type;
+    const std::tuple<Read<A, Modified>...> operands{Read<A, Modified>{w, i, std::max(place_of<A...>(N), 0)}...};
     u64 bits = 0;
     for (int first = 0; first < WAVE; first += 32)
     {
-        const std::tuple<Operand<A>...> operands{Operand<A>{w.at(i->a[std::max(place_of<A...>(N), 0)]), first}...};
         const i32* on = w.mask + first;
         u32 *d = w.at(i->to) + first, part = 0;
         #pragma GCC ivdep
         for (int l = 0; l < 32; l++)
         {
-            const R r = F{}(std::get<N>(operands).in(l)...);
+            const R r = F{}(std::get<N>(operands).in(first, l)...);
             if constexpr (std::is_same_v<R, bool>) part |= -(u32)r & BIT[l];
             else if constexpr (Unmasked<R>::with_mask)
             {
@@ -429,14 +451,14 @@ inline void run_lanes(Wave& w, const Instruction* i, std::tuple<A...>*, R*, std:
         if constexpr (std::is_same_v<R, bool>) w.put_lanes(i->d, bits & w.written);
     }
 }
-template<class F> void lanes(Wave* const* waves, int count, const Instruction* i)
+template<class F, bool Modified> [[gnu::flatten]] void lanes(Wave* const* waves, int count, const Instruction* i)
 {
     using C = Call<F>;
     for (int k = 0; k < count; k++)
-        run_lanes<F>(*waves[k], i, (typename C::Arguments*)nullptr, (typename C::Result*)nullptr,
-                     std::make_index_sequence<std::tuple_size_v<typename C::Arguments>>{});
+        run_lanes<F, Modified>(*waves[k], i, (typename C::Arguments*)nullptr, (typename C::Result*)nullptr,
+                               std::make_index_sequence<std::tuple_size_v<typename C::Arguments>>{});
 }
-// The same of operands and results that are not read and written in place, for all functions of one type.
+// The same of operands and results of any form, for all functions of one type.
 template<class R, class... A> void general(Wave* const* waves, int count, const Instruction* i)
 {
     using T = typename Unmasked<R>::type;
@@ -486,7 +508,7 @@ template<class F> const Instruction* scalar_function(Wave& w, const Instruction*
 }
 
 // ---- the table of instructions: name, signature and function ----------------------------------------------------------
-struct Entry { const char* name; char signature[12]; Instruction::Run run; Instruction::RunAll in_place = nullptr, general = nullptr; };
+struct Entry { const char* name; char signature[12]; Instruction::Run run; Instruction::RunAll in_place = nullptr, modified = nullptr, general = nullptr; };
 template<class R, class... A> constexpr Instruction::RunAll general_of(R*, std::tuple<A...>*) { return &general<R, A...>; }
 template<class... A> void letters(char* to, std::tuple<A...>*)
 {
@@ -496,7 +518,7 @@ template<class... A> void letters(char* to, std::tuple<A...>*)
 template<class F> Entry V(const char* name, F) // of lanes: "v", the result, the sources
 {
     using R = typename Call<F>::Result;
-    Entry e{name, {'v'}, nullptr, &lanes<F>, general_of((R*)nullptr, (typename Call<F>::Arguments*)nullptr)};
+    Entry e{name, {'v'}, nullptr, &lanes<F, false>, &lanes<F, true>, general_of((R*)nullptr, (typename Call<F>::Arguments*)nullptr)};
     e.signature[1] = letter<typename Unmasked<R>::type>;
     e.signature[2] = Unmasked<R>::with_mask ? '+' : '=';
     letters(e.signature + 3, (typename Call<F>::Arguments*)nullptr);

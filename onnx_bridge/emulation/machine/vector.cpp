@@ -2,9 +2,10 @@
 #include "machine.hpp"
 #include "memory.hpp"
 
+#include <limits>
+
 namespace {
 using I = const Instruction*;
-#define INLINE inline __attribute__((always_inline)) // what is called is not computed side by side
 template<class T> using Bits = std::conditional_t<sizeof(T) == 8, u64, std::conditional_t<sizeof(T) == 4, u32, u16>>;
 template<class T> constexpr int MANTISSA = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : 10;
 template<class T> constexpr int BIAS = sizeof(T) == 8 ? 1023 : sizeof(T) == 4 ? 127 : 15;
@@ -45,7 +46,7 @@ template<class T> auto order(T x) // a whole number that grows with numbers
     const std::make_signed_t<Bits<T>> s = bits(x);
     return (std::make_signed_t<Bits<T>>)(s ^ (s >> (8 * sizeof(T) - 1) & Bits<T>(~SIGN<T>)));
 }
-template<class T> INLINE T chosen(T a, T b, bool first) // one operand after the other is preferred: lanes side by side
+template<class T> T chosen(T a, T b, bool first) // one operand after the other is preferred: lanes side by side
 {
     T r = pick(first, a, b);
     r = pick(is_nan(a), b, r);
@@ -54,9 +55,9 @@ template<class T> INLINE T chosen(T a, T b, bool first) // one operand after the
     r = pick(is_signaling(a), a, r);
     return pick(is_nan(r), quiet(r), r);
 }
-template<class T> INLINE T least(T a, T b) { return chosen(a, b, order(a) < order(b)); }
-template<class T> INLINE T most(T a, T b) { return chosen(a, b, order(a) > order(b)); }
-template<class T> INLINE T middle(T a, T b, T c)
+template<class T> T least(T a, T b) { return chosen(a, b, order(a) < order(b)); }
+template<class T> T most(T a, T b) { return chosen(a, b, order(a) > order(b)); }
+template<class T> T middle(T a, T b, T c)
 {
     if constexpr (std::is_integral_v<T>) return std::max(std::min(a, b), std::min(std::max(a, b), c));
     else
@@ -66,16 +67,16 @@ template<class T> INLINE T middle(T a, T b, T c)
         return pick(is_nan(a) | is_nan(b) | is_nan(c), least(least(a, b), c), r);
     }
 }
-template<class T> INLINE T either_nan(T a, T b, T otherwise) { return pick(is_nan(a), quiet(a), pick(is_nan(b), quiet(b), otherwise)); }
-template<class T> INLINE T minimum(T a, T b) { return either_nan(a, b, least(a, b)); } // of IEEE 754-2019
-template<class T> INLINE T maximum(T a, T b) { return either_nan(a, b, most(a, b)); }
+template<class T> T either_nan(T a, T b, T otherwise) { return pick(is_nan(a), quiet(a), pick(is_nan(b), quiet(b), otherwise)); }
+template<class T> T minimum(T a, T b) { return either_nan(a, b, least(a, b)); } // of IEEE 754-2019
+template<class T> T maximum(T a, T b) { return either_nan(a, b, most(a, b)); }
 
 template<class T> bool class_of(T x, u32 mask)
 {
-    const u32 infinite = is_infinite(x), zero = is_zero(x), subnormal = is_subnormal(x), nan = is_nan(x), signaling = is_signaling(x);
-    const u32 normal = 1 ^ (infinite | zero | subnormal | nan);
-    const u32 below = infinite << 2 | normal << 3 | subnormal << 4 | zero << 5, above = zero << 6 | subnormal << 7 | normal << 8 | infinite << 9;
-    return (mask & (signaling | (nan ^ signaling) << 1 | (bits(x) & SIGN<T> ? below : above))) != 0;
+    const Bits<T> m = magnitude(x);
+    const u32 kind = (m < INFINITE<T>) + (m < Bits<T>(1) << MANTISSA<T>) + (m < 1); // from ∞, 0, to zero, 3
+    const u32 number = pick((bits(x) & SIGN<T>) != 0, 2 + kind, 9 - kind);
+    return (mask >> pick(is_nan(x), (u32)!is_signaling(x), number) & 1) != 0;
 }
 // The division of f32 and f64: scale, approximate, refine, div_fmas, div_fixup. The documents' factors do not undo each
 // other (a factor 2³² of 2⁶⁴; a denominator near the largest number is scaled up); these are the ones with which the
@@ -121,7 +122,7 @@ template<class T> T div_fixup(T quotient, T denominator, T numerator) // the las
     return cast<T>(r);
 }
 template<class T> T fraction(T x) { return std::min(x - std::floor(x), cast<T>(Bits<T>(bits(T(1)) - 1))); } // NaN stays
-template<class T> INLINE auto normal(T x) { return value(x) * (is_subnormal(value(x)) ? 0x1p64f : 1.0f); }
+template<class T> auto normal(T x) { return value(x) * (is_subnormal(value(x)) ? 0x1p64f : 1.0f); }
 template<class T> T frexp_mant(T x)
 {
     using V = decltype(value(x));
@@ -134,24 +135,22 @@ template<class T> i32 frexp_exp(T x)
     const i32 n = exponent(normal(x)) - BIAS<decltype(v + 0)> + 1 - (is_subnormal(v) ? 64 : 0);
     return is_nan(x) | is_infinite(x) | is_zero(x) ? 0 : n;
 }
-template<class To> To whole(f64 x) // towards zero, saturating; NaN is 0
+template<class To, class T> To whole(T x) // towards zero, saturating; NaN is 0
 {
-    constexpr f64 low = std::is_signed_v<To> ? -(f64)(1ull << (8 * sizeof(To) - 1)) : 0, high = low + (f64)((1ull << 4 * sizeof(To)) * (1ull << 4 * sizeof(To)) - 1);
-    static_assert(sizeof(To) <= 4);
-    x = x == x ? x : 0;
-    x = x < low ? low : x > high ? high : x;
-    return (To)(i64)x;
+    constexpr T low = std::numeric_limits<To>::min(), over = T(std::numeric_limits<To>::max() / 2 + 1) * 2;
+    const To inside = (To)((x >= low) & (x < over) ? x : T(0));
+    return x >= over ? std::numeric_limits<To>::max() : x < low ? std::numeric_limits<To>::min() : inside;
 }
 // exp2 and log2, rounded once; without calls and branches, so that lanes are computed side by side
-INLINE f64 polynomial(f64, f64 c) { return c; }
-template<class... C> INLINE f64 polynomial(f64 x, f64 c, C... more) { return std::fma(polynomial(x, more...), x, c); }
-INLINE f32 exp2_(f32 x)
+inline f64 polynomial(f64, f64 c) { return c; }
+template<class... C> f64 polynomial(f64 x, f64 c, C... more) { return std::fma(polynomial(x, more...), x, c); }
+inline f32 exp2_(f32 x)
 {
     const f64 a = x < -200 ? -200 : x > 200 ? 200 : x, n = std::nearbyint(a), r = (a - n) * 0.693147180559945309417;
     const f64 p = polynomial(r, 1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320., 1 / 362880.);
     return (f32)(p * cast<f64>((u64)((i32)n + 1023) << 52));
 }
-INLINE f32 log2_(f32 x)
+inline f32 log2_(f32 x)
 {
     const u64 b = bits((f64)x), over = (b & 0xfffffffffffff) > 0x6a09e667f3bcd; // the mantissa is above √2
     const f64 m = cast<f64>((b & 0xfffffffffffff) | (1023 - over) << 52), s = (m - 1) / (m + 1);
@@ -159,7 +158,7 @@ INLINE f32 log2_(f32 x)
     const f32 r = (i32)(b >> 52) - 1023 + (i32)over + l;
     return x > 0 ? (is_infinite(x) ? x : r) : x == 0 ? -HUGE_VALF : cast<f32>(0x7fc00000 | bits(x));
 }
-INLINE f32 turn(f32 x, u64 quarters) // the sine of revolutions, and of some quarters more
+inline f32 turn(f32 x, u64 quarters) // the sine of revolutions, and of some quarters more
 {
     const f64 a = flush(x), rest = a - std::nearbyint(a), q = std::nearbyint(4 * rest), r = (rest - q / 4) * 6.283185307179586476925286766559, s = r * r;
     const f64 sine = r * polynomial(s, 1, -1 / 6., 1 / 120., -1 / 5040., 1 / 362880., -1 / 39916800., 1 / 6227020800., -1 / 1307674368000.);
