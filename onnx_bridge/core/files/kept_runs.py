@@ -1,13 +1,14 @@
 """Outputs of runs, kept in ``runs/`` of the cache by all that they depend on: what ran, where, by what code, on what.
 
 A file has a digest of the rest, a line of JSON, and the arrays. When there are more than 1 GiB, those go that have not
-been read for the longest time.
+been read for the longest time; a process looks at its first run and at every 64th.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -26,6 +27,10 @@ from passes.isolation.reused_memory import placed
 
 _OF_A_RUN, _OF_ALL = 1 << 26, 1 << 30
 """The most bytes of the outputs of a run, and of all runs."""
+_AT_LEAST = 1 << 16
+"""The bytes that any run counts as: a limit of their number, since all are looked at."""
+_EVERY = 64
+_written = itertools.count()
 _ALIGNMENT = 64
 _HEXADECIMAL = 64
 """Characters of a SHA-256."""
@@ -69,7 +74,8 @@ class KeptRuns:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 data = _packed(outputs)
                 write_bytes(path, hashlib.sha256(data).hexdigest().encode() + data)
-                keep_recent(path.parent.iterdir(), _OF_ALL)
+                if next(_written) % _EVERY == 0:
+                    keep_recent(path.parent.iterdir(), _OF_ALL, at_least=_AT_LEAST)
         return outputs
 
 

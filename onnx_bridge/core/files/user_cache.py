@@ -35,16 +35,16 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(chosen or platformdirs.user_cache_dir("onnx-bridge")).expanduser().absolute()
 
 
-def keep_recent(files: Iterable[Path], most_bytes: int = _MOST_BYTES) -> None:
+def keep_recent(files: Iterable[Path], most_bytes: int = _MOST_BYTES, *, at_least: int = 0) -> None:
     """Remove the files that were used least recently, until the others have no more bytes than a limit.
 
-    The time of a file's last use is that of its modification, which its users renew.
+    A file counts as ``at_least`` bytes. The time of its last use is that of its modification, which its users renew.
     """
     states = []
     for path in files:
         with contextlib.suppress(OSError):  # another process removed it
             state = path.stat()
-            states.append((state.st_mtime_ns, state.st_blocks * 512, path))
+            states.append((state.st_mtime_ns, max(state.st_blocks * 512, at_least), path))
     total = sum(size for _, size, _ in states)
     for _, size, path in sorted(states):
         if total <= most_bytes:

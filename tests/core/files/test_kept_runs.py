@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def test_a_damaged_file_is_ignored(cache: Path, damage: Any) -> None:
 
 def test_what_was_not_read_for_the_longest_time_goes(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs: dict[str, Value] = {"y": np.zeros(1000)}
-    monkeypatch.setattr(kept_runs, "_OF_ALL", 20_000)
+    monkeypatch.setattr(kept_runs, "_OF_ALL", 2 * kept_runs._AT_LEAST)  # however small they are
+    monkeypatch.setattr(kept_runs, "_EVERY", 1)
     for name in ("a", "b"):
         is_run(KeptRuns({"model": name}), outputs=outputs)
     for age, path in enumerate(sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime_ns)):
@@ -97,6 +99,17 @@ def test_what_was_not_read_for_the_longest_time_goes(cache: Path, monkeypatch: p
     is_run(KeptRuns({"model": "c"}), outputs=outputs)
     assert [is_run(KeptRuns({"model": name}), outputs=outputs) for name in ("a", "c")] == [False, False]
     assert is_run(KeptRuns({"model": "b"}), outputs=outputs)
+
+
+def test_a_process_looks_seldom_at_all_runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_runs, "_OF_ALL", kept_runs._AT_LEAST)
+    monkeypatch.setattr(kept_runs, "_EVERY", 4)
+    monkeypatch.setattr(kept_runs, "_written", itertools.count())
+    counts = []
+    for name in "abcdef":
+        is_run(KeptRuns({"model": name}))
+        counts.append(len(list(cache.iterdir())))
+    assert counts == [1, 2, 3, 4, 1, 2]
 
 
 def test_large_outputs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
