@@ -153,8 +153,7 @@ def stage_bundle(bundle: Path, staging: Location, source: Location) -> None:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(manifests[name]) if name in manifests else shutil.copyfile(path, target)
-            synchronize(target)
-            synchronize(target.parent)
+            synchronize(target, target.parent)
 
 
 def _manifests(bundle: Path, source: str) -> dict[str, bytes]:

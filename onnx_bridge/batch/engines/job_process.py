@@ -117,8 +117,7 @@ def _synchronize(bundle: Bundle) -> None:
     """Wait until a bundle is on the disk."""
     manifest = manifest_path(bundle.path)
     files = [manifest, *(manifest.parent / file.file for file in bundle.manifest.files)]
-    for path in (*files, *dict.fromkeys(file.parent for file in files), manifest.parent.parent):
-        synchronize(path)
+    synchronize(*files, *dict.fromkeys(file.parent for file in files), manifest.parent.parent)
 
 
 def main(connection: socket.socket) -> None:

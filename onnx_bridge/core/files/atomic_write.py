@@ -8,17 +8,23 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from onnx_bridge.core.errors import InputError
 
 _TRIED = 1 << 20
 """The bytes that `write_problem` writes."""
+_WAITING = 16
+"""The most threads that wait for the disk."""
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of Linux."""
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -80,8 +86,8 @@ class AtomicFiles:
         try:
             if kind is None:
                 if any(os.path.lexists(path) for _, _, path in self._files):
-                    for file, _, _ in self._files:
-                        os.fsync(file)  # slower than the copy itself, so only if an old file could be lost
+                    # slower than the copy itself, so only if an old file could be lost
+                    _at_once(os.fsync, [file for file, _, _ in self._files])
                 self._rename()
         finally:
             for file, temporary, _ in self._files:
@@ -140,8 +146,18 @@ def write_all(file: int, data: bytes | bytearray | memoryview) -> None:
         left = left[os.write(file, left) :]
 
 
-def synchronize(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, are on the disk."""
+def synchronize(*paths: Path) -> None:
+    """Wait until the content of files, and the names in folders, are on the disk."""
+    _at_once(_synchronize, paths)
+
+
+def _at_once(wait: Callable[[_T], None], items: Collection[_T]) -> None:
+    """Wait for several items in threads: a file system writes once for those that wait together."""
+    with ThreadPoolExecutor(min(len(items), _WAITING)) as threads:
+        list(threads.map(wait, items))
+
+
+def _synchronize(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
