@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
@@ -161,7 +162,9 @@ class MessageTensor(ir.TensorProtoTensor):
     nbytes: int
 
     def __init__(self, tensor: ir.TensorProtoTensor) -> None:
-        super().__init__(tensor.raw)
+        raw = onnx.TensorProto()
+        raw.CopyFrom(tensor.raw)  # a part of a message would keep all of it
+        super().__init__(raw)
         self.dtype, self.shape = tensor.dtype, tensor.shape
         self.size = math.prod(tensor.raw.dims)
         self.nbytes = packed_size(self.dtype, self.size)
