@@ -203,6 +203,13 @@ class Bundle(Runnable):
         has = "holds" if self.manifest.pads else "has the sizes"
         raise InputError(f"no bucket {has} {label(sizes)}", where=str(self.path), hint=hint)
 
+    def chosen(self, sample: Mapping[str, Value]) -> tuple[Program, dict[str, int]]:
+        """Return the program that takes a valid sample, and the sizes that the sample has; raises InputError."""
+        given = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
+        values = {name: int(given[name].item()) for name in self.manifest.exact if name in given}
+        small = {**self.sizes({name: array.shape for name, array in given.items()}), **values}
+        return self.choose({name: small[name] for name in self.manifest.dims}), small
+
     def __call__(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Run the model.
 
@@ -223,9 +230,7 @@ class Bundle(Runnable):
             return self.programs[0](arrays)
         sample = samplers.validate(arrays, self.specs)
         given = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
-        values = {name: int(given[name].item()) for name in self.manifest.exact if name in given}
-        small = {**self.sizes({name: array.shape for name, array in given.items()}), **values}
-        program = self.choose({name: small[name] for name in self.manifest.dims})
+        program, small = self.chosen(sample)
         large = program.info.dims
         padding = Padding(self.manifest.request.pad, self.manifest.request.pad_before)
         inputs, padded = {}, []

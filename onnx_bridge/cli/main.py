@@ -126,12 +126,13 @@ def _listed(verb: str) -> Any:
 
 _ANYWHERE = {"--debug": "debug", "--quiet": "quiet", "-q": "quiet", "--verbose": "verbose", "-v": "verbose"}
 """Options of every verb, which may stand before it and after it."""
+_BATCHES = ("--batch", "--batch-size", "--fill1")
 _OF_OTHER_TOOLS = {
     **{f"--{precision}": f"--precision {precision}" for precision in ("fp32", "fp16", "bf16", "int8", "fp8")},
     **{f"--{target}": f"--target {target}" for target in ("gpu", "ref")},
     **dict.fromkeys(("--shapes", "--input-shapes", "--input-dim", "--minShapes"), "--shape NAME:[1,3,224,224]"),
     **dict.fromkeys(("--optShapes", "--maxShapes"), "--bucket NAME=1,4,16"),
-    **dict.fromkeys(("--batch", "--batch-size", "--fill1"), "--dim batch=1"),
+    **dict.fromkeys(_BATCHES, "--dim batch=N"),
     **dict.fromkeys(("--saveEngine", "--save-engine"), "-o OUT"),
     "--load-inputs": "--inputs X.npz",
 }
@@ -274,8 +275,9 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
             wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
             text = "\n".join(map(wrapper.fill, text.splitlines()))
         print(text, file=sys.stderr)
-        if options:
-            print(f"type: {shlex.join(['onnx-bridge', *sys.argv[1:], *options])}", file=sys.stderr)
+        command = shlex.join(["onnx-bridge", *sys.argv[1:], *options]) if options else error.details.get("command")
+        if command:
+            print(f"type: {command}", file=sys.stderr)
     _leave(code)
 
 
@@ -291,8 +293,26 @@ def _fail_to_parse(error: Any, as_json: bool) -> NoReturn:
     hint = f"`{verb} --help` shows what it takes"
     meant = _OF_OTHER_TOOLS.get(getattr(error, "option_name", ""))
     if meant and any(meant.split()[0] in option.opts for option in error.ctx.command.params):
-        what, hint = f"there is no option {error.option_name}", f"write {meant}; {hint}"
+        advice = _batch_advice(error.option_name) if error.option_name in _BATCHES else f"write {meant}"
+        what, hint = f"there is no option {error.option_name}", f"{advice}; {hint}"
     _fail(InputError(what, hint=hint), as_json)
+
+
+def _batch_advice(option: str) -> str:
+    """Return how the model of the command line gets the batch that an option of other tools asks for."""
+    words = " ".join(sys.argv).replace(f"{option}=", f"{option} ").split(f"{option} ")[-1].split()
+    size = words[0] if words and words[0].isdecimal() else "1" if option == "--fill1" else "N"
+    path = next((Path(word) for word in sys.argv if word.endswith(".onnx") and Path(word).is_file()), None)
+    names: dict[Any, None] = {"batch": None}
+    with contextlib.suppress(BridgeError):
+        if path is not None:
+            from onnx_bridge.model import io as models
+            from onnx_bridge.samples.inputs import specs
+
+            names = dict.fromkeys(spec.shape[0] for spec in specs(models.load(path)) if spec.shape)
+    if any(isinstance(name, int) for name in names):
+        return f"the batch of {path} is {', '.join(map(str, names))}: export it with an open one for others"
+    return "write " + " ".join(f"--dim {name or 'batch'}={size}" for name in names)
 
 
 def _leave(code: int) -> NoReturn:

@@ -31,7 +31,7 @@ def samples_for(
         InputError: given samples cannot be read, are too few, or do not fit.
     """
     if request.inputs is not None:
-        return files.load(request.inputs, specs, count=request.samples)
+        return files.load(request.inputs, specs, count=request.samples, split=True)
     shapes = {spec.name: spec.shape for spec in specs}
 
     def takes(sample: Sample) -> bool:

@@ -32,6 +32,7 @@ from onnx_bridge.quantization.prepare import Prepared
 from onnx_bridge.reference.comparison.scores import Score, Scores
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.dataset import Dataset
+from onnx_bridge.samples.files import count
 from passes.graphs import lineage
 from passes.graphs.cost import estimate
 from passes.graphs.int8_kernels import PRODUCTS
@@ -82,6 +83,8 @@ class Assignment(JsonRecord):
         points: all trials, in their order.
         chosen: the one with the most work in 8 bits of those that hold.
         noise: the noise of each product in 8 bits, relative to its signal, by the name of its result.
+        samples: the number of samples that metrics were measured on: the rows of all batches.
+        batches: the number of batches.
         exclude: the nodes and operators to exclude, with which the model is made again.
         command: the command that does; empty if the model or the data is in memory.
     """
@@ -91,6 +94,8 @@ class Assignment(JsonRecord):
     points: tuple[Point, ...]
     chosen: Point
     noise: Mapping[str, float]
+    samples: int
+    batches: int
     exclude: tuple[str, ...] = ()
     command: str = ""
 
@@ -174,7 +179,7 @@ class Search(Generic[_M]):
         Raises:
             InputError: the float model itself, or no model that was tried, is as accurate as asked.
         """
-        self._check_float()
+        samples, batches = self._check_float()
         shares = share_in_8_bits(whole.model)[1]
         if not shares:
             what = "nothing would run in 8 bits: `onnx-bridge convert` says why"
@@ -222,7 +227,8 @@ class Search(Generic[_M]):
         if self.best is None:
             raise self._failure()
         chosen, model = self.best
-        return Assignment(tuple(self.points.values()), chosen, noise, self._exclude(chosen.excluded)), model
+        exclude = self._exclude(chosen.excluded)
+        return Assignment(tuple(self.points.values()), chosen, noise, samples, batches, exclude), model
 
     def _put_back(self, costs: Mapping[str, float], holds: Callable[[Sequence[str]], bool]) -> None:
         """Quantize each product of the best point again that is worth it, unless more in float has failed."""
@@ -246,15 +252,18 @@ class Search(Generic[_M]):
         rest = excluded.difference(*(covered[kind] for kind in kinds))
         return (*sorted(kinds), *(name for name in nodes if not rest.isdisjoint(self.prepared.named([name]))))
 
-    def _check_float(self) -> None:
-        scores = Scores((), self.least, _QUANTIZED)
+    def _check_float(self) -> tuple[int, int]:
+        """Return the numbers of samples and batches of the data; raises InputError if the float model is too bad."""
+        scores, counts = Scores((), self.least, _QUANTIZED), []
         for sample, label in self.data:
+            counts.append(count([sample], self.data.specs))
             outputs = self.original.run(sample)
             scores.add(_FLOAT, outputs, outputs, label)
         for score in scores.result():
             if not score.passed:
                 what = f"the float model itself has a {score.metric} of {score.shown}, below {score.least:g}"
                 raise InputError(what, where="--min", hint="ask for less")
+        return sum(counts), len(counts)
 
     def _trial(self, excluded: Sequence[str], made: _M | None = None) -> Point:
         """Quantize without some nodes, unless that is done, and measure."""

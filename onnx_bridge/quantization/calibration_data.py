@@ -9,6 +9,7 @@ import numpy as np
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Kind
 from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.samples import files
 from onnx_bridge.samples.calibration import Calibration, load_calibration
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
@@ -36,13 +37,15 @@ def calibration_samples(
     if given is not None:
         return load_calibration(given, specs)
     if own:
-        many = f"{len(own)} sample{'s' * (len(own) != 1)}"
+        count = files.count(own, specs)
+        many = files.described(count, len(own))
         note = f"calibrated on the arguments alone ({many}): give representative data"
-        return Calibration(tuple(own), "the arguments", (note,) if scheme.calibrated else ())
+        return Calibration(tuple(own), "the arguments", count, (note,) if scheme.calibrated else ())
     if scheme.calibrated:
         what = f"calibration data is missing, and {scheme.name} measures the ranges of activations on it"
         raise InputError(what, where="--calibration", hint="give an .npz, an .npy, a folder of images, or a script")
-    return Calibration(tuple(generate(specs, seed=0, samples=2, dims=dims)), "seeded samples")
+    seeded = tuple(generate(specs, seed=0, samples=2, dims=dims))
+    return Calibration(seeded, "seeded samples", files.count(seeded, specs))
 
 
 class CalibrationReader:

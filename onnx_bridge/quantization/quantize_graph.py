@@ -39,6 +39,7 @@ from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.requests.schemes import Quantizer, Recipe
 from onnx_bridge.samples.dataset import Dataset
+from onnx_bridge.samples.files import described
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs
 from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import is_quantized
@@ -152,7 +153,7 @@ def quantize_graph(
     scheme, recipe = request.format, request.recipe(request.with_)
     with prepared(model, scheme, request.exclude) as ready:
         data = calibration_samples(scheme, request.calibration, specs(model), own, _sizes(model))
-        on = f" on {len(data.samples)} samples" if scheme.calibrated else ""
+        on = f" on {described(data.count, len(data.samples))}" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
         attempt = _Attempt(request, recipe, ready, Reference(model), data.samples, progress)
         excluded = ready.source.excluded
@@ -183,7 +184,8 @@ def quantize_graph(
         method=recipe.method,
         excluded=tuple(ready.names.original(name) for name in excluded),
         calibration=data.source,
-        samples=len(data.samples),
+        samples=data.count,
+        batches=len(data.samples),
         deviations=made.deviations,
         gains=gains,
         notes=(*data.notes, *left, *made.notes, *losses(gains)),

@@ -82,7 +82,8 @@ class Quantized:
         method: what ranges of activations were measured by; None if they were not.
         excluded: the nodes that stayed in float: those that the user excluded, and those that the quantizer fails on.
         calibration: the source of the samples.
-        samples: the number of samples.
+        samples: the number of samples: the rows of all batches.
+        batches: the number of batches.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
         gains: what each algorithm brought, beginning with the model without any; empty without algorithms.
         accuracy: what the user's ``validate`` returned, by version of a module: float, PTQ and, if trained, QAT.
@@ -100,6 +101,7 @@ class Quantized:
     excluded: tuple[str, ...]
     calibration: str
     samples: int
+    batches: int
     deviations: tuple[Deviation, ...]
     gains: tuple[Gain, ...] = ()
     accuracy: Mapping[str, float] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Quantized:
             "excluded": list(self.excluded),
             "calibration": self.calibration,
             "samples": self.samples,
+            "batches": self.batches,
             "opset": self.model.opset_imports.get(""),
             "nodes": self.model.graph.num_nodes(),
             "outputs": [asdict(deviation) for deviation in self.deviations],

@@ -1,12 +1,8 @@
 """A dataset: samples that are read one at a time, with their labels.
 
-The formats are those of `onnx_bridge.samples.files`, and
-
-- a folder of ``.npz`` or, for a model with one input, ``.npy``: each file is a sample, or several;
-- a folder of images, as for calibration (`onnx_bridge.samples.calibration`), in batches of the model's size.
-
-Arrays that are a multiple of the model's batch are read in batches. Labels are a member ``label`` of an ``.npz``; a
-script yields ``(sample, label)``. They are integers: one for each row of the batch, or for each pixel of a mask.
+The formats are those of `onnx_bridge.samples.files`. Arrays that are a multiple of the model's batch are read in
+batches. Labels are a member ``label`` of an ``.npz``; a script yields ``(sample, label)``; images have those of their
+folders (`onnx_bridge.samples.images`). They are integers: one for each row of the batch, or for each pixel of a mask.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +19,6 @@ import numpy as np
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.samples import files
-from onnx_bridge.samples.calibration import image_batches
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 
 DataSource = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
@@ -83,14 +78,7 @@ class Dataset:
     def _unvalidated(self) -> Iterable[tuple[str, Any]]:
         if not isinstance(self.source, (str, os.PathLike)):
             return files.from_function(self.source if callable(self.source) else lambda: self.source, self._where)
-        path = Path(self.source)
-        if path.is_dir():
-            arrays = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
-            if arrays:
-                return chain.from_iterable(files.unvalidated(array, self.specs) for array in arrays)
-            if (images := image_batches(path, self.specs)) is not None:
-                return ((str(path), image) for image in images)
-        return files.unvalidated(path, self.specs)
+        return files.unvalidated(Path(self.source), self.specs)
 
 
 def _labels(label: Any, origin: str) -> Array | None:

@@ -1,7 +1,10 @@
 """Samples given by the user: files of the usual formats, scripts, Python objects.
 
 - ``.npz``: arrays by input name. If every array has one dimension more than its input, the first axis enumerates
-  samples. The arrays of a sequence ``s`` are ``s[0]``, ``s[1]``, …; a missing optional is empty.
+  samples. An array without a name, ``arr_0``, is that of the only input. The arrays of a sequence ``s`` are ``s[0]``,
+  ``s[1]``, …; a missing optional is empty.
+- ``.npy``: the array of a model with one input. Or a folder of ``.npz`` or ``.npy``.
+- an image, or a folder of images (`onnx_bridge.samples.images`).
 - a folder with ``input_0.pb``, ``input_1.pb``, … (serialized TensorProto, SequenceProto or OptionalProto): one sample,
   inputs by position. Or a folder with ``test_data_set_0``, … of such folders, as ONNX test suites have them.
 - ``.json``, or a folder of such: what Polygraphy writes with ``--save-inputs``, a list of dicts in which each array is
@@ -22,7 +25,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +35,47 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.files.regular_file import LARGE, open_regular, read_regular
+from onnx_bridge.core.progress import counted
 from onnx_bridge.core.values import Array, Kind, Value, flat
+from onnx_bridge.samples.fitting import Fitting, fitting_command
+from onnx_bridge.samples.images import LABEL, ImageRules, image_batches, images_at
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
 from passes.core import scripts
 from passes.isolation import numpy_files
+from passes.shapes.open_sizes import may_be_batch
 
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 SampleSource = str | os.PathLike[str] | Samples | Callable[[], Samples]
 """A file, folder or script; one sample; several; or a function that returns either."""
 
-LABEL = "label"
-"""The name of a sample's labels, unless an input has it."""
 _MAX_SAMPLES = 10_000
 """A loader that yields more samples is taken to be endless."""
-_FORMATS = "an .npz, a folder of input_*.pb, Polygraphy's .json, or a loader script: file.py or file.py:function"
+_FORMATS = (
+    "an .npz or .npy, an image or a folder of them, a folder of input_*.pb, Polygraphy's .json, "
+    "a folder of any of these, "
+    "or a loader script: file.py or file.py:function"
+)
 Unvalidated = Iterable[tuple[str, Mapping[str, Any]]]
 """Samples, each with its origin for messages."""
 
 
 def load(
-    source: SampleSource, model: ir.Model | Sequence[TensorSpec], *, count: int | None = None, split: bool = False
+    source: SampleSource,
+    model: ir.Model | Sequence[TensorSpec],
+    *,
+    count: int | None = None,
+    split: bool = False,
+    most: int | None = None,
 ) -> list[Sample]:
-    """Load and validate samples.
+    """Load and validate samples, without their labels.
 
     Args:
         source: the samples; or the file, folder or script to read them from, in the formats of this module, as
             ``script.py:function`` for a function of a script.
         model: the model, or its `inputs.specs`.
         count: how many to take; None is all.
-        split: take samples that are longer than the model's batch in pieces, and leave labels out.
+        split: take samples that are longer than the model's batch in pieces.
+        most: the largest batch, if the model takes smaller ones as well.
 
     Raises:
         InputError: the format is unknown, a file is damaged, or the samples are too few or do not fit the model.
@@ -73,13 +88,11 @@ def load(
     else:
         given = [source] if isinstance(source, Mapping) else source
         samples, where = ((f"sample {index}", sample) for index, sample in enumerate(given)), "what was given"
-    return _validate_all(_split(samples, wanted) if split else samples, where, wanted, count)
-
-
-def _split(samples: Unvalidated, wanted: Sequence[TensorSpec]) -> Unvalidated:
-    for origin, sample in samples:
-        inputs, _ = unlabelled(sample, wanted)
-        yield from ((where, part) for where, part, _ in in_batches(origin, inputs, wanted))
+    inputs = ((origin, unlabelled(sample, wanted)[0]) for origin, sample in samples)
+    if split:
+        pieces = (in_batches(origin, sample, wanted, most) for origin, sample in inputs)
+        inputs = ((origin, part) for origin, part, _ in chain.from_iterable(pieces))
+    return _validate_all(inputs, where, wanted, count)
 
 
 def unlabelled(sample: Any, wanted: Sequence[TensorSpec]) -> tuple[Any, Any]:
@@ -98,12 +111,14 @@ def unvalidated(path: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
         function = "load_data"
     if not path.exists():
         raise InputError("the file or folder does not exist", where=str(path), hint=f"inputs come as {_FORMATS}")
+    if images := images_at(path):
+        return image_batches(images, ImageRules.beside(path), wanted)
     if path.is_dir():
         return _from_folder(path, wanted)
     if path.suffix == ".npz":
         return [(str(path), sample) for sample in _from_npz(path, wanted)]
-    if path.suffix == ".npy" and len(wanted) == 1:
-        return [(str(path), {wanted[0].name: array}) for array in read_npy(path, wanted[0])]
+    if path.suffix == ".npy":
+        return [(str(path), {wanted[0].name: array}) for array in _from_npy(path, wanted)]
     if path.suffix == ".json":
         return _from_json(path, wanted)
     if path.suffix == ".py":
@@ -119,6 +134,19 @@ def rows(sample: Any, wanted: Sequence[TensorSpec]) -> int | None:
     arrays = {name: array for name, array in sample.items() if isinstance(array, np.ndarray)}
     lengths = {len(array) for name, array in arrays.items() if array.ndim == ranks[name] > 0}
     return lengths.pop() if len(lengths) == 1 and len(arrays) == len(ranks) else None
+
+
+def count(samples: Sequence[Any], wanted: Sequence[TensorSpec]) -> int:
+    """Return the number of samples in batches: their rows, if the inputs have these in common and they may be such."""
+    first = {str(spec.shape[0]) for spec in wanted if spec.shape}
+    each_is_one = not all(map(may_be_batch, first))
+    return sum(1 if each_is_one else rows(sample, wanted) or 1 for sample in samples)
+
+
+def described(samples: int, batches: int) -> str:
+    """Return in words how many samples there are, and in how many batches if these are fewer."""
+    in_batches = f" in {batches} batch{'es' * (batches != 1)}" if samples != batches else ""
+    return f"{counted(samples, 'sample')}{in_batches}"
 
 
 def in_batches(
@@ -189,7 +217,19 @@ def validated(sample: Any, wanted: Sequence[TensorSpec], origin: str) -> Sample:
     try:
         return validate(sample, wanted)
     except InputError as error:
-        raise InputError(error.what, where=f"{origin}, {error.where}", hint=error.hint) from None
+        located = InputError(error.what, where=f"{origin}, {error.where}", hint=error.hint)
+        located.details = _details(Path(origin.partition(", row ")[0]), sample, wanted)
+        raise located from None
+
+
+def _details(path: Path, sample: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> dict[str, str]:
+    """Return the ``command`` that makes the arrays of a file fit, if there is one."""
+    if path.suffix not in (".npz", ".npy") or not path.is_file():
+        return {}
+    names = {spec.name: "x" if path.suffix == ".npy" else f"x[{json.dumps(spec.name)}]" for spec in wanted}
+    ways = {spec.name: Fitting.of(names[spec.name], sample.get(spec.name), spec.shape, spec.dtype) for spec in wanted}
+    fittings = {name: way for name, way in ways.items() if way is not None}
+    return {"command": fitting_command(path, fittings)} if fittings else {}
 
 
 def _listed(names: Iterable[object]) -> str:
@@ -214,6 +254,8 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
             read = numpy_files.read_npz(opened, str(path), lambda name: sizes.get(name, 0))
     except OSError as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path)) from error
+    if len(wanted) == 1 and [name for name in read if name != LABEL] == ["arr_0"]:
+        read[wanted[0].name] = read.pop("arr_0")
     arrays = {name: _restored(array, dtypes.get(_ELEMENT.sub("", name))) for name, array in read.items()}
     if others:
         return [_from_arrays(arrays, others)]
@@ -227,22 +269,17 @@ def _from_npz(path: Path, wanted: Sequence[TensorSpec]) -> list[Sample]:
     return [{name: array[sample] for name, array in arrays.items()} for sample in range(next(iter(counts.values())))]
 
 
-def read_npy(path: Path, spec: TensorSpec) -> list[Array]:
-    """Return the arrays of an ``.npy`` for one input: one, several along the first axis, or one longer batch in pieces.
-
-    Raises InputError if it cannot be read.
-    """
+def _from_npy(path: Path, wanted: Sequence[TensorSpec]) -> list[Array]:
+    """Return the arrays of an ``.npy`` for one input: one, or several along the first axis; raises InputError."""
+    if len(wanted) != 1:
+        what = f"an .npy is one array, and the model takes {len(wanted)} inputs"
+        raise InputError(what, where=str(path), hint="put them into an .npz, by name")
     try:
         with open_regular(path) as file:
             array = numpy_files.read_npy(file, str(path))
     except OSError as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path)) from None
-    shape = spec.shape or ()
-    if array.ndim == len(shape) + 1:
-        return list(array)
-    if array.ndim == len(shape) and shape and isinstance(batch := shape[0], int) and array.shape[0] > batch > 0:
-        return [array[start : start + batch] for start in range(0, array.shape[0] - batch + 1, batch)]
-    return [array]
+    return list(array) if array.ndim == len(wanted[0].shape or ()) + 1 else [array]
 
 
 _ELEMENT = re.compile(r"\[\d{1,9}\]$")
@@ -275,9 +312,11 @@ def _restored(array: Array, dtype: np.dtype[Any] | None) -> Array:
 
 
 def _from_folder(folder: Path, wanted: Sequence[TensorSpec]) -> Unvalidated:
-    if not any(folder.glob("input_*.pb")) and (files := sorted(folder.glob("*.json"))):
-        return (sample for file in files for sample in _from_json(file, wanted))
     folders = sorted(folder.glob("test_data_set_*"), key=_number) or [folder]
+    serialized = folders != [folder] or any(folder.glob("input_*.pb"))
+    for pattern in () if serialized else ("*.np[yz]", "*.json"):
+        if files := sorted(folder.glob(pattern)):
+            return (sample for file in files for sample in unvalidated(file, wanted))
     return ((str(folder), _from_protobuf(folder, wanted)) for folder in folders)
 
 

@@ -33,6 +33,11 @@ _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""
 
 
+def may_be_batch(name: str) -> bool:
+    """Return whether the name of a first dimension, or its size, does not say that it is something else."""
+    return bool(_BATCH.search(name)) or not _NO_BATCH.search(name)
+
+
 @dataclass(frozen=True)
 class OpenSizes:
     """A size for each open dimension of the inputs.
@@ -128,9 +133,7 @@ class OpenDims:
     def batch_names(self) -> set[str]:
         """Return the names that say so, or say nothing else and are the first dimension of inputs alone."""
         later = {dim for dims in self._inputs.values() for dim in dims[1:]}
-        return {
-            name for name in self.names if _BATCH.search(name) or (name not in later and not _NO_BATCH.search(name))
-        }
+        return {name for name in self.names if _BATCH.search(name) or (name not in later and may_be_batch(name))}
 
     def unchosen(self, defaults: Iterable[str]) -> list[str]:
         """Return those of the dimensions with a default that are no batches: their default would be a guess."""

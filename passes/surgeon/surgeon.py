@@ -129,7 +129,7 @@ def _operate(operation: Operation, model: ir.Model, context: Context, maker: str
 
 
 def _not_installed(where: str) -> InputError:
-    return InputError("graphsurgeon is not installed", where=where, hint="pip install onnx-bridge[surgeon]")
+    return InputError("graphsurgeon is not installed", where=where, hint="pip install 'onnx-bridge[surgeon]'")
 
 
 def _guarded(operation: Operation, where: str) -> Operation:

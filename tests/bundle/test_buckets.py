@@ -135,6 +135,23 @@ class TestBundle:
         assert report.passed, report.to_json()
         assert [len(leg.comparisons) for leg in report.legs] == [2, 2, 2, 2]
 
+    def test_check_on_given_inputs(self, made: tuple[Path, Bundle], tmp_path: Path) -> None:
+        """They are compared in the buckets that hold them; more rows than any has are several samples."""
+        given = [sample(2, 3), sample(1, 4), sample(3, 4), sample(4, 8)]
+        report = onnx_bridge.check(made[1], inputs=given)
+        assert report.passed, report.to_json()
+        rows = {leg.name: [each.outputs[0].shape[0] for each in leg.comparisons] for leg in report.legs}
+        expected = {"batch=3,seq=4": [2, 3], "batch=1,seq=4": [1], "batch=3,seq=8": [3], "batch=1,seq=8": [1]}
+        assert rows == {f"bucket {name}": sizes for name, sizes in expected.items()}
+        with pytest.raises(InputError, match="no bucket holds batch=1,seq=9"):
+            onnx_bridge.check(made[1], inputs=sample(1, 9))
+
+    def test_the_advice_of_a_refusal(self, made: tuple[Path, Bundle]) -> None:
+        with pytest.raises(InputError) as raised:
+            onnx_bridge.check(made[1], layers=True)
+        one = Path(str(raised.value.hint).rpartition(": ")[2])
+        assert onnx_bridge.check(one, layers=True, inputs=sample(3, 8)).passed
+
 
 def test_a_model_that_padding_changes(runtime: Runtime, tmp_path: Path) -> None:
     """A mean over what is padded is refused; if it is not to be proven, the check says so."""

@@ -267,6 +267,22 @@ class TestUsage:
     def test_options_of_other_tools(self, bridge: Callable[..., Outcome], relu: Path, option: str, meant: str) -> None:
         one_message(bridge("convert", relu, option), 2, meant)
 
+    @pytest.mark.parametrize(
+        ("shape", "words", "meant"),
+        [
+            ("n, 3", ["--batch", "2"], "--dim n=2;"),
+            ("n, 3", ["--batch-size=16"], "--dim n=16;"),
+            ("n, 3", ["--fill1"], "--dim n=1;"),
+            ("4, 3", ["--batch", "2"], "is 4: export"),
+        ],
+    )
+    def test_batches_of_other_tools(
+        self, bridge: Callable[..., Outcome], tmp_path: Path, shape: str, words: list[str], meant: str
+    ) -> None:
+        text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (float[{shape}] y) {{ y = Relu (x) }}'
+        onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+        one_message(bridge("convert", tmp_path / "m.onnx", *words), 2, meant)
+
     @pytest.mark.parametrize(("verb", "listed"), [([], "convert"), (["runtime"], "install")])
     def test_nothing_asked_for(self, bridge: Callable[..., Outcome], verb: list[str], listed: str) -> None:
         outcome = bridge(*verb)

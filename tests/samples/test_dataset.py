@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.samples import files
 from onnx_bridge.samples.dataset import Dataset
 from onnx_bridge.samples.inputs import TensorSpec
 
@@ -70,6 +71,24 @@ def test_samples_are_read_one_at_a_time() -> None:
 
     next(iter(Dataset(samples, SPECS)))
     assert taken == [0]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes", "samples"),
+    [
+        ([("batch", 3)], [(4, 3)], 4),
+        ([(2, 3)], [(2, 3), (2, 3)], 4),
+        ([("N", 3), ("N",)], [(4, 3), (4,)], 4),
+        ([("sequence", 3)], [(4, 3)], 1),
+        ([("batch", 3), (5, 5)], [(4, 3), (5, 5)], 1),
+        ([()], [()], 1),
+    ],
+)
+def test_samples_are_counted_in_batches(shapes: Any, sizes: Any, samples: int) -> None:
+    specs = [TensorSpec(f"x{number}", np.dtype(np.float32), shape) for number, shape in enumerate(shapes)]
+    given = [sizes[index : index + len(specs)] for index in range(0, len(sizes), len(specs))]
+    batches = [{f"x{number}": np.zeros(size, "f4") for number, size in enumerate(batch)} for batch in given]
+    assert files.count(batches, specs) == samples
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Ray(Engine):
         try:
             import ray
         except ImportError:
-            what, hint = "Ray is not installed", "pip install onnx-bridge[ray]"
+            what, hint = "Ray is not installed", "pip install 'onnx-bridge[ray]'"
             raise InputError(what, where="--engine ray", hint=hint) from None
         self._ray: Any = ray
         self._limit = jobs

@@ -78,8 +78,22 @@ def quantize_products(
     _check(keep, candidates, kept)
     chosen = [node for node in candidates if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
+    _insert_pairs(copy.graph, chosen, precision, _largest(copy, operands, calibration.samples))
+    names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
+    return QuantizedProducts(copy, calibration, *names)
+
+
+def with_pairs(model: ir.Model, precision: str) -> ir.Model:
+    """Return a copy of a model with the nodes that MIGraphX's quantizer inserts into its program, for any ranges."""
+    copy = model.clone()
+    name_nodes(Scope(copy, copy.graph))
+    _insert_pairs(copy.graph, products(copy), precision, {})
+    return copy
+
+
+def _insert_pairs(graph: ir.Graph, chosen: Sequence[ir.Node], precision: str, largest: Mapping[str, float]) -> None:
+    """Insert QuantizeLinear and DequantizeLinear at the operands of products, by their largest magnitudes."""
     dtype, end = _FORMATS[precision]
-    largest = _largest(copy, operands, calibration.samples)
     pairs: dict[ir.Value, ir.Value] = {}
     for node in chosen:
         for place in (0, 1):
@@ -87,11 +101,9 @@ def quantize_products(
             if value is None:
                 continue
             if value not in pairs:
-                scale = np.array((largest[str(value.name)] / end) or 1.0, np.float32)
-                pairs[value] = _pair(copy.graph, node, value, scale, np.zeros((), dtype))
+                scale = np.array((largest.get(str(value.name), end) / end) or 1.0, np.float32)
+                pairs[value] = _pair(graph, node, value, scale, np.zeros((), dtype))
             node.replace_input_with(place, pairs[value])
-    names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
-    return QuantizedProducts(copy, calibration, *names)
 
 
 def products(model: ir.Model) -> list[ir.Node]:

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib import metadata
+from typing import Any
 
 import onnx_ir as ir
 
@@ -21,6 +22,7 @@ from onnx_bridge.bundle.manifest.entries import (
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.conversion.keys import conversion_key
+from onnx_bridge.conversion.precision.quantized_products import with_pairs
 from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.core.files.code_digest import LIBRARIES
 from onnx_bridge.core.progress import Stage
@@ -64,10 +66,8 @@ def describe(compiled: Compiled) -> Manifest:
         pipeline=cleaned.results.pipeline,
         passes=cleaned.results.passes,
         environment=recorded({**plan.options.environment, **partitioned.environment}),
-        forecast=forecast(model, _on_gpu(compiled)).to_json() if is_quantized(model) else {},
-        calibration=CalibrationInfo(calibration.source, len(calibration.samples), compiled.samples)
-        if calibration
-        else None,
+        forecast=_forecast(compiled),
+        calibration=CalibrationInfo(calibration.source, calibration.count, compiled.samples) if calibration else None,
         tuning=compiled.tuning,
         cleaning=CleaningInfo(reusable, cleaned.results.notes) if reusable else None,
     )
@@ -104,6 +104,17 @@ def _notes(compiled: Compiled) -> list[str]:
         command = f"onnx-bridge reduce {model} -o reduced --pipeline none"
         notes.append(f"`{command}` reduces the model to what MIGraphX fails on, for a bug report")
     return notes
+
+
+def _forecast(compiled: Compiled) -> dict[str, Any]:
+    """Return the kernels of a model that is quantized, or whose programs MIGraphX has quantized; empty for others."""
+    model = compiled.cleaned.model
+    if is_quantized(model):
+        return forecast(model, _on_gpu(compiled)).to_json()
+    if compiled.calibration is None:
+        return {}
+    quantized = with_pairs(model, compiled.cleaned.plan.request.precision)
+    return replace(forecast(quantized, _on_gpu(compiled)), lost=()).to_json()
 
 
 def _on_gpu(compiled: Compiled) -> set[str]:

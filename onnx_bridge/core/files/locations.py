@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _LOCAL = ("file", "local")
 _CHUNK = 1 << 22
-_INSTALL = "pip install onnx-bridge[ray]"
+_INSTALL = "pip install 'onnx-bridge[ray]'"
 
 
 @dataclass(frozen=True, order=True)

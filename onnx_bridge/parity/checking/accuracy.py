@@ -9,6 +9,7 @@ from onnx_bridge.core.errors import RuntimeFailure
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.parity.failure import Failure
 from onnx_bridge.reference.comparison.scores import Score
+from onnx_bridge.samples.files import described
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class AccuracyReport(JsonRecord):
     Attributes:
         model: the name of the model.
         scores: the scores by side, output and metric.
-        samples: how many were run.
+        samples: how many were run: the rows of all batches.
+        batches: in how many batches.
         failures: the failures of the sides that did not run all samples.
         versions: the versions of ONNX Runtime and MIGraphX, by name.
         notes: sentences for the user.
@@ -29,6 +31,7 @@ class AccuracyReport(JsonRecord):
     model: str
     scores: tuple[Score, ...]
     samples: int
+    batches: int
     failures: Mapping[str, Failure] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -46,17 +49,18 @@ class AccuracyReport(JsonRecord):
     @property
     def summary(self) -> str:
         """The result in one sentence."""
+        ran = described(self.samples, self.batches)
         if self.failures:
             side, failure = next(iter(self.failures.items()))
-            return f"{self.model}: {side} {failure.summary}, after {failure.sample or 0} of {self.samples} samples"
+            return f"{self.model}: {side} {failure.summary}, after {failure.sample or 0} of {self.batches} runs"
         low = [score for score in self.scores if not score.passed]
         if low:
             worst = low[0]
             more = f", and {len(low) - 1} more" if len(low) > 1 else ""
             what = f"{worst.metric} of {worst.output} on {worst.side} is {worst.shown}, below {worst.least:g}"
-            return f"{self.model}: {what}{more} ({self.samples} samples)"
+            return f"{self.model}: {what}{more} ({ran})"
         asked = any(score.least is not None for score in self.scores)
-        return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({self.samples} samples)"
+        return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({ran})"
 
     def table(self) -> tuple[list[str], list[list[tuple[str, bool]]]]:
         """Return the sides, and a row for each output and metric: its name, what it is against, and each side's value.

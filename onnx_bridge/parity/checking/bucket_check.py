@@ -1,10 +1,12 @@
-"""Parity of a bundle with buckets: each at its edge, and inside, where inputs are padded."""
+"""Parity of a bundle with buckets: each at its edge, and inside, where inputs are padded; or on given inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import onnx_ir as ir
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.axes import inside, label
@@ -22,45 +24,33 @@ from onnx_bridge.reference.comparison.dependence import Sample, enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest
+from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
 
 
 def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
-    """Compare each bucket with the original model on ONNX Runtime, at its edge and, padded, inside.
+    """Compare the buckets with the original model on ONNX Runtime: each at its edge and, padded, inside.
+
+    Given inputs are compared in the buckets that hold them.
 
     Raises:
-        InputError: the request has inputs or layers, or the original was changed.
+        InputError: the request has layers, no bucket holds an input, or the original was changed.
         RuntimeNotFound: no MIGraphX here runs the bundle.
     """
-    if request.inputs is not None or request.layers:
-        what = "buckets are compared on generated samples of their sizes, and without their layers"
-        raise InputError(what, where=str(bundle.path), hint="name the folder of one bucket")
+    if request.layers:
+        what = "buckets are compared without their layers"
+        raise InputError(what, where=str(bundle.path), hint=f"name one of them: {bundle.programs[-1].path}")
     original, notes = original_of(bundle, request.reference)
-    axes = {value.name: value.shape for value in bundle.manifest.inputs}
     model = models.load(original)
-    frozen = frozen_values(model, bundle.manifest.request.freeze)
-    declared = [spec for spec in samplers.specs(model) if spec.name in axes]
-    specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
     reference = Reference(original, runs=runs_of_original(bundle, original, model, request))
     own = bundle.runs(fresh=request.fresh)
-    buckets = [program.dims for program in bundle.manifest.programs]
     tolerances, _ = tolerances_of_bundle(request, bundle)
     gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
+    subject = _Subject(bundle, request, model, reference, tolerances)
     legs: list[Leg] = []
     gpu_legs: list[Leg] = []
-    unproven: set[str] = set()
-    for info in bundle.manifest.programs:
-        runs: list[tuple[Sample, Sample]] = []
-        smaller = inside(info.dims, buckets, bundle.manifest.exact) if bundle.manifest.pads else info.dims
-        for dims in (info.dims, smaller) if smaller != info.dims else (info.dims,):
-            samples = bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
-            truth: list[Sample] = [reference.run({**sample, **frozen}) for sample in samples]
-            if dims is info.dims:
-                kept = {name: samples[0][name] for name in bundle.manifest.exact}
-                others = livelier_runs(model, reference, frozen, samples[0], kept)
-                unproven |= enliven(model, samples, truth, others, tolerances)
-            runs += zip(samples, truth, strict=True)
+    for bucket, runs in subject.generated() if request.inputs is None else subject.given():
 
         def comparisons(
             side: Bundle, allowed: Tolerances, runs: Iterable[tuple[Sample, Sample]] = runs
@@ -68,7 +58,7 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
             kept = own if side is bundle else KeptRuns(None)
             return (compare(kept.outputs(sample, partial(side, sample)), right, allowed) for sample, right in runs)
 
-        tell(name := f"bucket {label(info.dims)}")
+        tell(name := f"bucket {bucket}")
         legs.append(Leg.of_bundle(name, comparisons(bundle, tolerances)))
         if gpu is not None:
             tell(name := f"{name}, {gpu.passes.leg}")
@@ -76,14 +66,65 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
     return CheckReport(
         model=bundle.manifest.name,
         legs=(*legs, *gpu_legs),
-        seed=request.seed,
-        unproven=tuple(sorted(unproven)),
+        seed=request.generated_seed,
+        unproven=tuple(sorted(subject.unproven)),
         versions=versions(bundle.manifest.versions["migraphx"]),
         notes=(
             *bundle.manifest.notes,
             *notes,
             *([own.note] if own.used else []),
             *(() if gpu is None else gpu.conclude(gpu_legs)),
-            f"each bucket is compared at its edge{', and inside, where inputs are padded' * bundle.manifest.pads}",
+            *subject.notes,
         ),
     )
+
+
+@dataclass
+class _Subject:
+    """A bundle with buckets, whose samples the reference runs; collects notes, and outputs that no sample changes."""
+
+    bundle: Bundle
+    request: CheckRequest
+    model: ir.Model
+    reference: Reference
+    tolerances: Tolerances
+    notes: list[str] = field(default_factory=list)
+    unproven: set[str] = field(default_factory=set)
+
+    @cached_property
+    def _frozen(self) -> samplers.Sample:
+        return frozen_values(self.model, self.bundle.manifest.request.freeze)
+
+    def given(self) -> Iterator[tuple[str, list[tuple[Sample, Sample]]]]:
+        """Yield the buckets that hold the samples of the request, with these and the reference's outputs."""
+        request, most = self.request, self.bundle.most_rows
+        samples = files.load(request.inputs or (), self.bundle.specs, count=request.samples, split=True, most=most)
+        self.notes += files.find_non_finite(samples)
+        runs: dict[str, list[tuple[Sample, Sample]]] = {}
+        for sample in samples:
+            program, _ = self.bundle.chosen(sample)
+            truth = self.reference.run({**sample, **self._frozen})
+            runs.setdefault(label(program.info.dims), []).append((sample, truth))
+        yield from runs.items()
+
+    def generated(self) -> Iterator[tuple[str, list[tuple[Sample, Sample]]]]:
+        """Yield the buckets, with samples at their edge and inside, and the reference's outputs."""
+        manifest, request = self.bundle.manifest, self.request
+        axes = {value.name: value.shape for value in manifest.inputs}
+        declared = [spec for spec in samplers.specs(self.model) if spec.name in axes]
+        specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
+        buckets = [program.dims for program in manifest.programs]
+        for info in manifest.programs:
+            runs: list[tuple[Sample, Sample]] = []
+            smaller = inside(info.dims, buckets, manifest.exact) if manifest.pads else info.dims
+            for dims in (info.dims, smaller) if smaller != info.dims else (info.dims,):
+                samples = bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
+                truth: list[Sample] = [self.reference.run({**sample, **self._frozen}) for sample in samples]
+                if dims is info.dims:
+                    kept = {name: samples[0][name] for name in manifest.exact}
+                    others = livelier_runs(self.model, self.reference, self._frozen, samples[0], kept)
+                    self.unproven |= enliven(self.model, samples, truth, others, self.tolerances)
+                runs += zip(samples, truth, strict=True)
+            yield label(info.dims), runs
+        padded = ", and inside, where inputs are padded" * manifest.pads
+        self.notes.append(f"each bucket is compared at its edge{padded}")

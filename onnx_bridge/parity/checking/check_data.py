@@ -23,6 +23,7 @@ from onnx_bridge.reference.comparison.scores import Scores
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.parity import CheckRequest, DataRequest
 from onnx_bridge.requests.request import ModelSource
+from onnx_bridge.samples import files
 from onnx_bridge.samples.dataset import Dataset, DataSource
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values
@@ -71,7 +72,7 @@ def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckReq
     if passes is not None and passes.computes:
         device[passes.leg] = GpuPreview(bundle, passes)
     sides = _Sides(cleaned, device)
-    countdown = Countdown(tell, "dataset", dataset.count)
+    countdown, count = Countdown(tell, "dataset", dataset.count), 0
     for sample, label in dataset:
         try:
             expected = reference.run({**sample, **frozen})
@@ -81,9 +82,11 @@ def _measure(bundle: Bundle, data: DataSource, scores: Scores, request: CheckReq
         for name, outputs in sides.run(sample, countdown.done).items():
             scores.add(name, outputs, expected, label)
         countdown.step()
+        count += files.count([sample], dataset.specs)
     return AccuracyReport(
         bundle.manifest.name,
         scores.result(),
+        count,
         countdown.done,
         sides.failures,
         versions(bundle.manifest.versions["migraphx"]),

@@ -18,6 +18,8 @@ from onnx_bridge.bundle.inspect import BundleView, ModelView
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
+from onnx_bridge.core.progress import counted
+from onnx_bridge.core.third_party import shorten
 from onnx_bridge.core.values import Kind, dtype_name
 from onnx_bridge.views.terminal.tables import (
     facts_table,
@@ -80,6 +82,9 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
     }
     facts |= {"partitions": manifest.partition_line} if manifest.partition_line else {}
     facts |= {"decoder": _decoder(manifest.decoder)} if manifest.decoder else {}
+    calibrations = [info for program in manifest.programs if (info := program.calibration)]
+    calibrated = dict.fromkeys(f"on {counted(info.samples, 'sample')} ({info.data})" for info in calibrations)
+    facts |= {"calibrated": list(calibrated)} if calibrated else {}
     facts |= {"on a GPU": forecasts} if forecasts else {}
     facts |= {"note": manifest.notes} if manifest.notes else {}
     table = ["", pass_table(passes)] if verbose else []
@@ -125,10 +130,13 @@ def _tensors(
 def _forecast(forecast: Mapping[str, Any]) -> Iterator[str]:
     """Yield the kernels, and why quantized products run in float: each reason with the number of products."""
     products = forecast["products"]
-    in_float = [product for product in products if product["quantized"] and product["kernel"] == "float"]
-    reasons = Counter(product["condition"] for product in in_float)
+    in_float: dict[str, list[str]] = {}
+    for product in products:
+        if product["quantized"] and product["kernel"] == "float":
+            in_float.setdefault(product["condition"], []).append(product["node"])
     yield forecast["summary"]
-    yield from (f"in float: {count} for {condition}" for condition, count in reasons.most_common())
+    for condition, nodes in sorted(in_float.items(), key=lambda item: -len(item[1])):
+        yield f"in float: {len(nodes)} for {condition} ({shorten(', '.join(nodes))})"
     yield from (f"wrong: {product['node']}: {product['wrong']}" for product in products if product["wrong"])
 
 

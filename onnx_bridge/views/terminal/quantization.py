@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from onnx_bridge.core.progress import counted
 from onnx_bridge.quantization.assignment import Assignment
-from onnx_bridge.quantization.quantized import Quantized
+from onnx_bridge.quantization.quantized import MOST, Quantized
+from onnx_bridge.samples.files import described
 from onnx_bridge.views.terminal.tables import notes_of, plain_table, unbroken, written_line
 from onnx_bridge.views.terminal.view import view
 
@@ -22,7 +22,8 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
         table.add_row(output.name, ratio, f"{output.max_abs:.3g}", f"{output.largest:.3g}")
     how = f"{quantized.scheme}{', weights per channel' if quantized.per_channel else ''}, by {quantized.quantizer}"
     how += f", ranges by {quantized.method}" if quantized.method else ""
-    samples = f"{counted(quantized.samples, 'sample')} ({quantized.calibration})"
+    samples = f"{described(quantized.samples, quantized.batches)} ({quantized.calibration})"
+    samples = f"the first {MOST} batches of {samples}" if quantized.batches > MOST else samples
     written = written_line(quantized.path, "not written")
     lines = [f"{how}; compared with float on {samples}"]
     if quantized.accuracy:
@@ -49,5 +50,6 @@ def _trials(assignment: Assignment) -> list[RenderableType]:
         cells = scores or [Text("–")] * len(metrics)
         table.add_row(str(number), str(len(point.excluded)), f"{point.share:.1%}", *cells, said)
     kept = f"left in float: {', '.join(assignment.exclude) or 'nothing'}"
+    kept += f"; measured on {described(assignment.samples, assignment.batches)}"
     again = ["again, without a search:", unbroken(assignment.command)] if assignment.command else []
     return [table, kept, *again]

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import onnx_bridge
 from onnx_bridge.batch.jobs import gather as gather_jobs
 from onnx_bridge.bundle.requantize import quantize_again
+from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.precision.precision import Precision
 from onnx_bridge.conversion.precision.quantized_products import quantize_products
 from onnx_bridge.core.errors import InputError
@@ -25,7 +27,8 @@ from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.conversion import PRECISIONS
-from onnx_bridge.samples.calibration import ImageRules, load_calibration
+from onnx_bridge.samples.calibration import load_calibration
+from onnx_bridge.samples.images import ImageRules
 from onnx_bridge.samples.inputs import TensorSpec
 from passes.probing.partition import Partition, Side
 from passes.rewriting.pipeline import Pipeline
@@ -90,6 +93,9 @@ def test_a_note_on_generated_calibration(cnn: Path, tmp_path: Path) -> None:
     assert any("8 generated samples" in note for note in bundle.manifest.notes)
     assert bundle.manifest.program.calibration is not None
     assert bundle.manifest.program.calibration.data == "seeded samples"
+    shown = CliRunner().invoke(app, ["inspect", str(bundle.path)]).output
+    assert "on 8 samples (seeded samples)" in shown
+    assert f"{len(bundle.manifest.program.forecast['products'])} int8" in shown
 
 
 def test_keys_depend_on_precision_data_and_options(cnn: Path, tmp_path: Path) -> None:
@@ -184,6 +190,8 @@ def test_int8_in_the_model_equals_int8_by_migraphx(cnn: Path, tmp_path: Path) ->
     by_migraphx = onnx_bridge.convert(cnn, tmp_path / "b", target="ref", precision="int8", calibration=[sample])
     ours, theirs = by_model(sample)["y"], by_migraphx(sample)["y"]
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
+    kernels = [bundle.manifest.program.forecast["kernels"] for bundle in (by_model, by_migraphx)]
+    assert kernels[0] == kernels[1]
 
 
 @pytest.mark.parametrize(

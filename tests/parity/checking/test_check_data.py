@@ -56,7 +56,7 @@ def values(report: Any, metric: str) -> dict[str, float]:
 def test_accuracy_against_labels(runtime: Runtime, models: tuple[Path, Path, Path]) -> None:
     found = onnx_bridge.check(models[0], data=models[2], metrics=("top1", "sqnr"), target="ref")
     assert found.passed
-    assert found.samples == 10
+    assert (found.samples, found.batches) == (40, 10)
     assert values(found, "top1") == {REFERENCE: 0.9, CLEANED: 0.9, REF: 0.9}
     assert values(found, "sqnr").keys() == {CLEANED, REF}
     assert min(values(found, "sqnr").values()) > 100
@@ -113,7 +113,7 @@ def test_buckets(runtime: Runtime, models: tuple[Path, Path, Path], tmp_path: Pa
     ir.save(tiny(text, w=WEIGHT), tmp_path / "m.onnx")
     made = onnx_bridge.convert(tmp_path / "m.onnx", tmp_path / "out", buckets={"n": [2, 16]}, target="ref")
     found = onnx_bridge.check(made, data=models[2], metrics=["top1", "cosine"], rehearse="gpu")
-    assert found.samples == 3  # 16, 16 and 8 rows
+    assert (found.samples, found.batches) == (40, 3)  # 16, 16 and 8 rows
     assert values(found, "top1") == dict.fromkeys((REFERENCE, CLEANED, REF, AS_GPU), 0.9)
     command = ["check", made.path, "--data", models[2], "--min", "top1=0.9"]
     assert CliRunner().invoke(app, list(map(str, command))).exit_code == 0
