@@ -90,7 +90,8 @@ def samples(model: ir.Model, ranges: Sequence[Range | None] = (), *, edge_cases:
             array = _distinct(scatter, array)
         ordinary[spec.name] = array
         if edge_cases:
-            edges[spec.name] = _edges(value, spec, array, place, model.opset_imports.get("", 1))
+            cases = _edges(value, spec, array, place, model.opset_imports.get("", 1))
+            edges[spec.name] = [np.asarray(case) for case in cases]  # arithmetic makes numbers of arrays of rank 0
     if all(array is ordinary[name] for name, arrays in edges.items() for array in arrays):
         return [ordinary]
     turns = range(max(map(len, edges.values())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from onnx_bridge.verdicts.probe_samples import samples
 from tests.passes.helpers import tiny
@@ -91,6 +92,21 @@ def test_conditions_are_true_and_false() -> None:
         then_branch = a () => (float[2] u) { u = Neg(x) }, else_branch = b () => (float[2] v) { v = Abs(x) }> }"""
     conditions = [bool(each["c"]) for each in samples(tiny(text))]
     assert set(conditions) == {False, True}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(bool c, float[2] x) => (float[2] y) {
+            y = If(c) <then_branch = t () => (a) { a = Relu(x) }, else_branch = e () => (b) { b = Abs(x) }> }""",
+        "(float[4,3] x, int64 c) => (float[3] y) { y = Gather(x, c) }",
+        "(int64 c, int64 depth, float[2] v) => (float[n] y) { y = OneHot(c, depth, v) }",
+    ],
+    ids=["If", "Gather", "OneHot"],
+)
+def test_edge_cases_of_rank_0_are_arrays(text: str) -> None:
+    """What is no array is not among the moved inputs by which a network in a subgraph is judged."""
+    assert all(isinstance(case["c"], np.ndarray) and case["c"].shape == () for case in samples(tiny(text)))
 
 
 def test_numbers_of_a_known_range_only() -> None:
