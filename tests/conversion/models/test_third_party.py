@@ -68,6 +68,16 @@ def test_a_suite_says_how_much_of_it_nothing_proves(
     assert "unproven: 1 the reference refuses the whole model" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("scale", "idle"), [("1.0", False), ("1e-9", True)])
+def test_a_row_says_when_other_inputs_have_the_same_outputs(
+    scale: str, idle: bool, runtime: Runtime, tmp_path: Path
+) -> None:
+    text = f"g (float[2] x) => (float[2] y) <float s = {{{scale}}}> {{ z = Mul(x, s) y = Exp(z) }}"
+    outcome = judge(saved(f'<ir_version: 8, opset_import: ["" : 17]> {text}', tmp_path))
+    assert (outcome.verdict, outcome.idle) == ("wholly", idle)
+    assert any("same outputs" in note for note in run.SUITE.notes([run.Row("model", outcome)])) == idle
+
+
 def test_a_model_gets_the_sizes_that_are_chosen_for_it(runtime: Runtime, tmp_path: Path) -> None:
     path = saved(MATRIX, tmp_path)
     choose(tmp_path, sequence_length=5)
