@@ -127,8 +127,8 @@ class CleanRequest(_CleaningRequest):
 
 
 @dataclass(frozen=True)
-class DoctorRequest(_CleaningRequest, RuntimeRequest):
-    """The request to examine a conversion without compiling; ``gpu`` is rehearsed on a machine without a GPU."""
+class _PlannedRequest(_CleaningRequest, RuntimeRequest):
+    """The options of what plans a conversion; ``gpu`` is rehearsed on a machine without a GPU."""
 
     dim_default: Annotated[
         int | None,
@@ -176,6 +176,16 @@ class DoctorRequest(_CleaningRequest, RuntimeRequest):
 
 
 @dataclass(frozen=True)
+class DoctorRequest(_PlannedRequest):
+    """The request to examine a conversion; nothing is compiled but probes, unless the kernels of a GPU are counted."""
+
+    compile_time: Annotated[
+        bool,
+        _target("Compile the whole for the GPU elsewhere, too, and count its kernels and what tuning would try."),
+    ] = False
+
+
+@dataclass(frozen=True)
 class DecoderSizes:
     """The sizes of a decoder.
 
@@ -199,7 +209,7 @@ class DecoderSizes:
 
 
 @dataclass(frozen=True)
-class ConvertRequest(DoctorRequest):
+class ConvertRequest(_PlannedRequest):
     """The request to convert a model, without the model and the place of the bundle.
 
     Attributes:

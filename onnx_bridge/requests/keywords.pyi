@@ -140,6 +140,7 @@ class DoctorOptions(TypedDict, total=False):
     host: bool
     cache: bool
     probe_budget: float | None
+    compile_time: bool
 
 class LimitsOptions(TypedDict, total=False):
     timeout: float | None

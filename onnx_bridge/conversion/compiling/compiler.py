@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -81,6 +81,11 @@ class Compiler:
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     gpu: GpuCompiler | None = None
 
+    def elsewhere(self, gpu: GpuCompiler, environment: Mapping[str, str]) -> Compiler:
+        """Return the compiler of the same model for a GPU elsewhere, given further variables."""
+        options = {**self.options, "exhaustive_tune": False}  # nothing can be measured
+        return replace(self, worker=gpu.worker(environment), target=gpu.target, options=options, gpu=gpu)
+
     def described(self, error: RuntimeFailure) -> RuntimeFailure:
         """Return an error that says for which GPU elsewhere MIGraphX failed."""
         if self.gpu is None:
@@ -115,7 +120,7 @@ class Compiler:
                     self._tell(forecast)
                     program.compile(self.target, **self.options)
         except RuntimeFailure as error:
-            if isinstance(error, WorkerTimeout) and compiling:
+            if isinstance(error, WorkerTimeout) and compiling and self.gpu is None:
                 error.hint = f"on an idle machine it takes {forecast}; {error.hint}"
             if isinstance(error, QuantizationError) or (
                 isinstance(error, _LIMITS) and not isinstance(error, RECOVERABLE)
@@ -127,7 +132,7 @@ class Compiler:
 
     def _tell(self, forecast: CompileForecast) -> None:
         """Say how long compiling takes, unless that is short."""
-        if forecast.seconds > QUIET_SECONDS:
+        if forecast.seconds > QUIET_SECONDS and self.gpu is None:
             self.stopwatch.progress(TimedProgress(f"{forecast.instructions:,} instructions", forecast.seconds))
 
     def smallest_failing_part(self, failed: CompilationFailed) -> list[ir.Node]:

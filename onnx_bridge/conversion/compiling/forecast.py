@@ -29,12 +29,14 @@ class CompileForecast:
         instructions: the number of MIGraphX's instructions in them.
         programs: the number of programs.
         costs: the instructions of the nodes of the original model that many come from, the most first.
+        target: the target that the seconds are of.
     """
 
     seconds: float
     instructions: int
     programs: int
     costs: dict[str, int]
+    target: str = "ref"
 
     @classmethod
     def of(cls, programs: Sequence[Sequence[ir.Node]], runtime: Runtime) -> CompileForecast:

@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx_bridge.bundle.manifest.work_share import WorkShare
 from onnx_bridge.conversion.compiling.forecast import CompileForecast
+from onnx_bridge.conversion.compiling.gpu_forecast import GpuForecast
 from onnx_bridge.conversion.diagnosis.raw_session import RawSession
 from onnx_bridge.core.errors import NOT_DETERMINED
 from onnx_bridge.core.schema import JsonRecord
@@ -88,7 +89,9 @@ class Diagnosis(JsonRecord):
         proofs: the number of the rewritten model's nodes on MIGraphX that are proven, by level.
         kernels: the number of convolutions and matrix products that the gpu target will run in int8, fp8, with int4
             weights, or in float.
-        compiling: the forecast of the time to compile all partitions.
+        compiling: the forecast of the time to compile all partitions for ``ref``.
+        target: the target that was examined: ``ref``, ``gpu``, or an architecture, ``gpu:gfx942``.
+        gpu: the kernels of the programs for the architecture, if they were counted.
         memory: the predicted peak memory of MIGraphX in bytes.
         parsed: whether MIGraphX has parsed all partitions.
         problem: why not, or why the model cannot run.
@@ -111,6 +114,8 @@ class Diagnosis(JsonRecord):
     compiling: CompileForecast
     memory: int
     parsed: bool
+    target: str = "ref"
+    gpu: GpuForecast | None = None
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     path_fixed: str | None = None
@@ -127,6 +132,16 @@ class Diagnosis(JsonRecord):
         """The exit code of the command line: 1 if the model cannot run, 4 if a node has no reference, else 0."""
         unproven = Obstacle.REFERENCE.value in self.proofs.unproven
         return 1 if not self.passed else NOT_DETERMINED if unproven else 0
+
+    @property
+    def compile_lines(self) -> list[str]:
+        """The forecast of the time to compile, in sentences, each of which names its target."""
+        if self.target == "ref":
+            return [str(self.compiling)]
+        counting = (
+            f"; --compile-time counts the kernels of {self.target}" if self.gpu is None and ":" in self.target else ""
+        )
+        return [f"for ref, {self.compiling}{counting}", *(self.gpu.lines if self.gpu else [])]
 
     @property
     def totals(self) -> dict[str, int]:

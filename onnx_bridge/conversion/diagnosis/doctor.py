@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import onnx_ir as ir
 
 from onnx_bridge.conversion.cleaning import check_ranks, rewrite
+from onnx_bridge.conversion.compiling.compiler import Compiler
+from onnx_bridge.conversion.compiling.gpu_forecast import GpuForecast
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition, with_inferred_types
 from onnx_bridge.conversion.diagnosis.diagnosis import (
     MIGRAPHX,
@@ -25,7 +28,9 @@ from onnx_bridge.conversion.diagnosis.raw_session import raw_session
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
 from onnx_bridge.core.progress import Progress, Stage, silent
 from onnx_bridge.migraphx import runtime as runtimes
+from onnx_bridge.migraphx import worker as workers
 from onnx_bridge.migraphx.architectures import named_architecture
+from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
@@ -98,12 +103,14 @@ def _run(
     runtime = runtimes.find(request.runtime)
     passes, notes = _rehearsal(request.target, runtime)
     provider = providers.shared(runtime=runtime) if request.application else None
+    rehearsed = passes is not None or request.target == "gpu"
+    aim = request.target if rehearsed else resolve_target(request.target, runtime)
     target = ProbedRuntime(
         runtime,
         cache=request.cache,
         budget=request.probe_budget,
         timeout=request.timeout,
-        compile_for="gpu" if passes is not None or request.target == "gpu" else resolve_target(request.target, runtime),
+        compile_for=aim.partition(":")[0],
         rehearsal=passes,
         provider=provider,
     )
@@ -133,7 +140,12 @@ def _run(
     if out is not None:
         models.save(after.model, out)
     progress(Stage.PARSE)
-    partitioned = partition(with_inferred_types(after.model), target, host=request.host)
+    compiler, gpu = Compiler(with_inferred_types(after.model), workers.shared(runtime)), None
+    if request.compile_time:
+        gpu = _for_counting(passes, request.target)
+        progress(Stage.COMPILE)
+    elsewhere = None if gpu is None else functools.partial(compiler.elsewhere, gpu)
+    partitioned = partition(after.model, target, host=request.host, compiler=compiler, elsewhere=elsewhere)
     actions = _Actions(after.model, [*before.steps, *after.steps], partitioned)
     nodes = [
         NodeDiagnosis(name, operator, module, *verdicts.of(name, actions), *actions.of(name))
@@ -155,6 +167,8 @@ def _run(
         proofs=partitioned.proofs,
         kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
         compiling=partitioned.forecast(runtime),
+        target=aim,
+        gpu=None if gpu is None or problem else GpuForecast.of(after.model, partitioned, gpu),
         memory=int(_BASE_BYTES + _SAVING_FACTOR * weights),
         parsed=partitioned.problem is None,
         problem=problem or "",
@@ -176,6 +190,14 @@ def _rehearsal(target: str, runtime: Runtime) -> tuple[Rehearsal | None, list[st
             raise
         return None, [f"the gpu target is not rehearsed: {error}"]
     return passes, [] if passes is None else [passes.note]
+
+
+def _for_counting(passes: Rehearsal | None, target: str) -> GpuCompiler:
+    """Return the compiler whose kernels can be counted; raises InputError for another rehearsal."""
+    if isinstance(passes, GpuCompiler):
+        return passes
+    what = f"kernels are counted for a GPU that is not here, and the target is {target}"
+    raise InputError(what, where="--compile-time", hint="name an architecture, as --target gpu:gfx942")
 
 
 _Told = tuple[str, str, Proof, str, str]

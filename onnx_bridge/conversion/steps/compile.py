@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_bridge.bundle.manifest.entries import FileInfo, GpuProgramInfo, SessionInfo
@@ -127,10 +127,9 @@ def _elsewhere(
         return None
 
     def made(environment: Mapping[str, str]) -> Compiler:
-        worker = gpu.worker(environment)
-        limits.enter_context(worker.limited(plan.request.limits))
-        options = {**compiler.options, "exhaustive_tune": False}  # nothing can be measured
-        return replace(compiler, worker=worker, target=gpu.target, options=options, gpu=gpu)
+        other = compiler.elsewhere(gpu, environment)
+        limits.enter_context(other.worker.limited(plan.request.limits))
+        return other
 
     return made
 

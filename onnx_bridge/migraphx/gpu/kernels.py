@@ -5,10 +5,11 @@ A saved program says which instruction of MIGraphX launches a kernel, what it ta
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from onnx_bridge.migraphx.program import Shape, Tensor
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 
 _KERNEL, _LIBRARY = "gpu::code_object", re.compile(r"gpu::(?!code_object)")
+_TUPLE, _BYTES = "tuple_type", ("int8_type", "uint8_type")
 _T = TypeVar("_T")
 
 
@@ -31,12 +33,17 @@ class _Launch(msgspec.Struct):
     output: Shape
     code_object: list[int]
 
+    @property
+    def code(self) -> bytes:
+        return bytes(byte & 255 for byte in self.code_object)
+
 
 class _Instruction(msgspec.Struct):
     name: str
     output: str
     inputs: list[str]
     operator: Any = None
+    shape: Any = None
 
 
 class _Module(msgspec.Struct):
@@ -45,6 +52,29 @@ class _Module(msgspec.Struct):
 
 class _Program(msgspec.Struct):
     modules: dict[str, _Module]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction of a compiled program that launches a kernel of its own, or calls a library.
+
+    Attributes:
+        name: the kernel's name, which MIGraphX makes of the operators in it, or MIGraphX's name of the call.
+        shapes: the sizes of what it takes and gives, in words.
+        elements: the elements of its result.
+        identity: equal for steps that do the same with other numbers.
+        code: the kernel's code object; empty for a call.
+        operands: the steps whose results it takes, directly or through views, by their place.
+        traced: whether `kernels` gives its result.
+    """
+
+    name: str
+    shapes: str
+    elements: int
+    identity: bytes
+    code: bytes
+    operands: frozenset[int]
+    traced: bool
 
 
 @dataclass(frozen=True)
@@ -77,17 +107,50 @@ class Kernel:
         return ""
 
 
+def steps(program: RemoteProgram) -> tuple[list[Step], list[frozenset[int]]]:
+    """Return the steps of a compiled program, those of branches last, and of which of them each output is made."""
+    main, *branches = _modules(program)
+    sources = _sources(main, {node.output: place for place, node in enumerate(_stepped(main))})
+    found = [_step(node, main, sources[node.output]) for node in _stepped(main)]
+    inner = (_step(node, branch, frozenset()) for branch in branches for node in _stepped(branch))
+    places = {node.output: frozenset([place]) for place, node in enumerate(_stepped(main))}
+    returned = [places.get(name, sources[name]) for name in main[-1].inputs]
+    return [*found, *(replace(step, traced=False) for step in inner)], returned
+
+
+def _stepped(nodes: list[_Instruction]) -> list[_Instruction]:
+    return [node for node in nodes if node.name == _KERNEL or _LIBRARY.match(node.name)]
+
+
+def _step(node: _Instruction, nodes: list[_Instruction], operands: frozenset[int]) -> Step:
+    launch = msgspec.convert(node.operator, _Launch) if node.name == _KERNEL else None
+    shapes = {other.output: other.shape for other in nodes}
+    tensors = [shape for name in node.inputs if (shape := shapes.get(name)) and not _is_scratch(shape)]
+    return Step(
+        launch.symbol_name if launch else node.name,
+        ", ".join("×".join(map(str, shape["lens"])) or "1" for shape in tensors),
+        math.prod(node.shape["lens"]) if node.shape else 0,
+        launch.code if launch else msgspec.json.encode([node.name, node.operator, tensors]),
+        launch.code if launch else b"",
+        operands,
+        launch is not None and launch.output.type != _TUPLE,
+    )
+
+
+def _is_scratch(shape: Any) -> bool:
+    """Return whether memory is what a library works in, instead of a tensor."""
+    return shape["type"] in _BYTES and len(shape["lens"]) == 1
+
+
 def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Kernel]:
     """Run an emulated program, and return the kernels of its main module, in order, up to one that is not launched.
 
     Raises:
         RuntimeFailure: the run fails.
     """
-    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
-        program.save(path := Path(folder) / "program.mxr")
-        nodes = msgspec.msgpack.decode(path.read_bytes(), type=_Program).modules["main"].nodes
+    nodes, *_ = _modules(program)
     named = [(node.output, msgspec.convert(node.operator, _Launch)) for node in nodes if node.name == _KERNEL]
-    launches = {name: launch for name, launch in named if launch.output.type != "tuple_type"}
+    launches = {name: launch for name, launch in named if launch.output.type != _TUPLE}
     wanted = [(launch.symbol_name, _extent(launch.output)) for launch in launches.values()]
     answer, written = program.trace(parameters, wanted)
     operands = _sources(nodes, {name: place for place, name in enumerate(launches)})
@@ -100,10 +163,18 @@ def kernels(program: RemoteProgram, parameters: Mapping[str, Tensor]) -> list[Ke
             operands[name],
             calls[name],
             (*lines,),
-            bytes(byte & 255 for byte in launch.code_object),
+            launch.code,
         )
         for n, ((name, launch), lines) in enumerate(launched)
     ]
+
+
+def _modules(program: RemoteProgram) -> list[list[_Instruction]]:
+    """Return the instructions of a compiled program, module by module, the main one first."""
+    with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
+        program.save(path := Path(folder) / "program.mxr")
+        modules = msgspec.msgpack.decode(path.read_bytes(), type=_Program).modules
+    return [module.nodes for _, module in sorted(modules.items(), key=lambda pair: pair[0] != "main")]
 
 
 def _sources(nodes: list[_Instruction], known: Mapping[str, _T]) -> dict[str, frozenset[_T]]:

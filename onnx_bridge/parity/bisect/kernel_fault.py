@@ -9,11 +9,9 @@ values, and whose results the one at fault takes, are named as well.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -27,11 +25,10 @@ from onnx_bridge.migraphx.gpu.kernels import Kernel, kernels
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.tolerances import Tolerances
+from onnx_bridge.reference.likeness import likenesses
 
 _MOVING = ("convert_kernel", "contiguous_kernel")
 """Kernels that only move numbers, or narrow them."""
-_MOST_AXES = 4
-"""The most axes, of more than one element, of a value whose transposes are looked at."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ def first_wrong(
     right = set()
     for place, kernel in enumerate(launched):
         likely = {**values, **given} if kernel.symbol in _MOVING else values
-        if any(not likeness.wrong.any() for likeness in _likenesses(kernel.output, likely, tolerances)):
+        if any(not likeness.wrong.any() for likeness in likenesses(kernel.output, likely, tolerances)):
             right.add(place)
     for place in reversed(range(len(launched))):  # those that take a result come later
         if place in right:
@@ -146,7 +143,7 @@ def first_wrong(
     for place, kernel in enumerate(launched):
         if place in right:
             continue
-        likeliest = min(_likenesses(kernel.output, values, tolerances), key=lambda pair: pair.wrong.sum(), default=None)
+        likeliest = min(likenesses(kernel.output, values, tolerances), key=lambda pair: pair.wrong.sum(), default=None)
         if likeliest is None:
             unknown.append(place)
             continue
@@ -167,35 +164,3 @@ def first_wrong(
             source=kernel.source,
         )
     return None
-
-
-class _Likeness(NamedTuple):
-    """A result in the form of a value that it may be, and which of its elements differ, one after the other."""
-
-    name: str
-    actual: Array
-    expected: Array
-    wrong: np.ndarray[Any, np.dtype[np.bool_]]
-
-
-def _likenesses(output: Array, values: Mapping[str, Array], tolerances: Tolerances) -> Iterator[_Likeness]:
-    for name, value in values.items():
-        if output.size != value.size or (output.dtype.kind in "iub") != (value.dtype.kind in "iub"):
-            continue
-        narrow = min(output.dtype, value.dtype, key=lambda dtype: dtype.itemsize)  # MIGraphX may compute in it
-        expected = value.astype(narrow)
-        allowed = tolerances.of(name, expected)
-        for actual in _orders(output.astype(narrow), value.shape):
-            numbers, right = actual.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-            with np.errstate(all="ignore"):
-                near = np.isclose(numbers, right, allowed.rtol, allowed.atol, equal_nan=True)
-            yield _Likeness(name, actual, expected, ~near)
-
-
-def _orders(output: Array, shape: Sequence[int]) -> Iterator[Array]:
-    """Yield a result in a shape: in its order, and transposed if that has the shape as well."""
-    yield output.reshape(shape)
-    squeezed, sizes = output.squeeze(), [size for size in shape if size != 1]
-    for axes in itertools.permutations(range(squeezed.ndim)) if squeezed.ndim <= _MOST_AXES else ():
-        if axes != tuple(range(squeezed.ndim)) and [squeezed.shape[axis] for axis in axes] == sizes:
-            yield squeezed.transpose(axes).reshape(shape)

@@ -25,7 +25,7 @@ def page_of(diagnosis: Diagnosis) -> Page:
     if diagnosis.passed:
         sentences.insert(0, f"{diagnosis.runtime} has parsed the whole model.")
     facts = {"runtime": diagnosis.runtime, **diagnosis.facts}
-    facts["compiling"] = str(diagnosis.compiling)
+    facts["compiling"] = "; ".join(diagnosis.compile_lines)
     facts["memory"] = f"about {diagnosis.memory / 2**30:.1f} GiB while MIGraphX saves the program"
     facts |= {"rewritten model": diagnosis.path_fixed} if diagnosis.path_fixed else {}
     columns = (

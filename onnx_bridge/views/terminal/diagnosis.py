@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from onnx_bridge.conversion.compiling.gpu_forecast import GpuForecast
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction, counted
 from onnx_bridge.conversion.diagnosis.explain import Catalogue, Explanation
 from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table
 from onnx_bridge.views.terminal.view import view
+
+_SHOWN, _NAMED = 24, 6
+"""The most kernels that are listed, and the most nodes of one."""
 
 
 @view.register
@@ -28,12 +32,27 @@ def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
         f"partitions: {partitions}; {diagnosis.share:.1%} of the work on MIGraphX",
         f"numbers: {diagnosis.proofs}",
         f"products: {products}",
-        f"compiling: {diagnosis.compiling}",
+        *(f"compiling: {line}" for line in diagnosis.compile_lines),
+        *([_kernels(diagnosis.gpu, verbose)] if diagnosis.gpu else []),
         f"memory: about {diagnosis.memory / 2**30:.1f} GiB while MIGraphX saves the program",
         *notes_of(diagnosis.notes),
         _conclusion(diagnosis),
         *([f"written to {diagnosis.path_fixed}"] if diagnosis.path_fixed else []),
     )
+
+
+def _kernels(forecast: GpuForecast, verbose: bool) -> RenderableType:
+    """Return the distinct kernels and products, the largest first; all of them if ``verbose``."""
+    steps = [*forecast.problems, *forecast.kernels, *forecast.calls]
+    shown = steps if verbose else steps[:_SHOWN]
+    table = plain_table("kernel or call", "code", "uses", "nodes", "sizes", numbers=["code", "uses"])
+    for step in shown:
+        code = f"{step.code_bytes:,} B" if step.code_bytes else "–"
+        names = [*step.nodes][: None if verbose else _NAMED]
+        others = f", and {rest} more" if (rest := len(step.nodes) - len(names)) else ""
+        table.add_row(step.name, code, str(step.uses), ", ".join(names) + others, step.shapes)
+    more = len(steps) - len(shown)
+    return Group(table, *([f"and {more} more: --verbose shows them"] if more else []))
 
 
 def _conclusion(diagnosis: Diagnosis) -> Text:
@@ -44,6 +63,9 @@ def _conclusion(diagnosis: Diagnosis) -> Text:
     count = sum(diagnosis.proofs.unproven.values())
     unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")
     parsed = f": {diagnosis.runtime} has parsed the whole of it"
+    if (named := diagnosis.target.partition(":")[2]) and not diagnosis.gpu:
+        parsed += f", and compiled each node on the device for {named}"
+    parsed += f", and compiled it for {named}" if diagnosis.gpu else ""
     return Text.assemble(("everything will run", "green"), host, unproven, parsed)
 
 
