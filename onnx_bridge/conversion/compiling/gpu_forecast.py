@@ -60,11 +60,6 @@ class DistinctStep:
     uses: int = 0
     nodes: list[str] = field(default_factory=list)
 
-    @property
-    def is_tuned(self) -> bool:
-        """True for a product or a convolution."""
-        return _TUNED.match(self.name) is not None
-
 
 @dataclass(frozen=True)
 class GpuForecast(JsonRecord):
@@ -75,7 +70,6 @@ class GpuForecast(JsonRecord):
         compiler: what compiled them, in words.
         kernels: the distinct kernels that MIGraphX generates, the largest code first.
         problems: the distinct products and convolutions, the most frequent first.
-        calls: the distinct calls of libraries whose kernels are built already.
         unnamed: why nodes are not named; empty if they are.
     """
 
@@ -85,21 +79,21 @@ class GpuForecast(JsonRecord):
     compiler: str
     kernels: list[DistinctStep]
     problems: list[DistinctStep]
-    calls: list[DistinctStep]
     unnamed: str = ""
 
     @classmethod
     def of(cls, model: ir.Model, partitioned: Partitioned, gpu: GpuCompiler) -> GpuForecast:
         """Return the forecast for the programs of a cleaned model that were compiled for the GPU."""
         distinct: dict[bytes, DistinctStep] = {}
-        names, unnamed = _Names(model), "" if gpu.computes else f"{gpu.architecture.name} is not emulated"
+        unnamed = "" if gpu.computes else f"{gpu.architecture.name} is not emulated"
         device = [partition for partition in partitioned.plan.partitions if partition.side is Side.DEVICE]
         for partition, program in zip(device, partitioned.elsewhere, strict=True):
             assert program is not None
             found, returned = steps(program)
-            nodes: Sequence[set[ir.Node]] = [set() for _ in found]
+            nodes: Sequence[set[ir.Node]] = [set()] * len(found)
             try:
-                nodes = names.of(program, partition, found, returned) if not unnamed else nodes
+                known = {} if unnamed else _known(model, program, partition, found)
+                nodes = nodes if unnamed else _nodes(partition, found, returned, known)
             except BridgeError as error:
                 unnamed = error.what
             for step, computed in zip(found, nodes, strict=True):
@@ -112,8 +106,7 @@ class GpuForecast(JsonRecord):
             gpu.architecture.name,
             gpu.made_by,
             [step for step in ranked if step.code_bytes],
-            [step for step in ranked if step.is_tuned],
-            [step for step in ranked if not step.code_bytes and not step.is_tuned],
+            [step for step in ranked if _TUNED.match(step.name)],
             unnamed,
         )
 
@@ -142,80 +135,69 @@ class GpuForecast(JsonRecord):
         return [*lines, *([f"the nodes are not named: {self.unnamed}"] if self.unnamed else [])]
 
 
-class _Names:
-    """The nodes behind the steps of programs, from a run of a model."""
+def _known(model: ir.Model, program: RemoteProgram, partition: Partition, found: Sequence[Step]) -> dict[int, ir.Value]:
+    """Return the value of the model that a kernel computes, by the kernel's place, if it is one.
 
-    def __init__(self, model: ir.Model) -> None:
-        self._sample = samples.generate(model)[0]
-        self._inside = InsideModel(model, self._sample)
-
-    def of(
-        self, program: RemoteProgram, partition: Partition, found: Sequence[Step], returned: Sequence[Places]
-    ) -> list[set[ir.Node]]:
-        """Return the nodes that each step computes; raises BridgeError if the program, or the model, cannot run."""
-        known = self._known(program, partition, found)
-        ends = [(value, found[place].operands, {place}) for place, value in known.items()]
-        ends += [(value, operands, set()) for value, operands in zip(partition.outputs, returned, strict=False)]
-        before = _before(found, known)
-        regions: list[list[set[ir.Node]]] = [[] for _ in found]
-        for value, operands, own in ends:
-            unknown = {place for place in operands if place not in known}.union(
-                *(before[place] for place in operands if place not in known)
-            )
-            taken = operands.union(*(found[place].operands for place in unknown))
-            given = {known[place] for place in taken if place in known} | set(partition.inputs)
-            between = leading_to({value} - given, given.__contains__)
-            for place in own | unknown:
-                regions[place].append(between)
-        nodes: list[set[ir.Node]] = []
-        for place, step in enumerate(found):
-            some = regions[place] or [set()]
-            for region in (some[0].intersection(*some), some[0].union(*some)):
-                likely = _likely(step, region)
-                if before[place]:
-                    left = likely.difference(*(nodes[other] for other in before[place]))
-                else:
-                    left = likely & _depending(region, [known[operand] for operand in step.operands])
-                if left:
-                    break
-            nodes.append(left or likely)
-        return nodes
-
-    def _known(self, program: RemoteProgram, partition: Partition, found: Sequence[Step]) -> dict[int, ir.Value]:
-        """Return the value of the model that a kernel computes, by the kernel's place, if it is one."""
-        inner = [value for node in partition.nodes for value in node.outputs if value.name in self._inside.names]
-        by_name = {str(value.name): value for value in (*partition.inputs, *inner)}
-        wanted = [name for name in by_name if name not in self._sample]
-        computed = {**self._sample, **self._inside.values(self._sample, wanted)}
-        arrays = {name: array for name in by_name if isinstance(array := computed[name], np.ndarray) and _varies(array)}
-        launched = kernels(program, to_tensors(program, computed))
-        traced = [place for place, step in enumerate(found) if step.traced]
-        like = {
-            place: [each.name for each in likenesses(kernel.output, arrays, Tolerances()) if not each.wrong.any()]
-            for place, kernel in zip(traced, launched, strict=False)
-        }
-        return {place: by_name[names[-1]] for place, names in like.items() if names}
+    Raises:
+        BridgeError: the program, or the model, cannot run.
+    """
+    sample = samples.generate(model)[0]
+    inside = InsideModel(model, sample)
+    inner = [value for node in partition.nodes for value in node.outputs if value.name in inside.names]
+    by_name = {str(value.name): value for value in (*partition.inputs, *inner)}
+    computed = {**sample, **inside.values(sample, [name for name in by_name if name not in sample])}
+    arrays = {name: array for name in by_name if isinstance(array := computed[name], np.ndarray) and _varies(array)}
+    traced = (place for place, step in enumerate(found) if step.traced)
+    known = {}
+    for place, kernel in zip(traced, kernels(program, to_tensors(program, computed)), strict=False):
+        if names := [like.name for like in likenesses(kernel.output, arrays, Tolerances()) if not like.wrong.any()]:
+            known[place] = by_name[names[-1]]
+    return known
 
 
-def _before(found: Sequence[Step], known: Mapping[int, ir.Value]) -> list[set[int]]:
-    """Return the steps whose results each step takes, directly or through others of whose results nothing is known."""
-    before: list[set[int]] = []
+def _nodes(
+    partition: Partition, found: Sequence[Step], returned: Sequence[Places], known: Mapping[int, ir.Value]
+) -> list[set[ir.Node]]:
+    """Return the nodes that each step computes, as they lie between known values."""
+    before: list[set[int]] = []  # the steps before each, up to known ones
+
+    def unknown(operands: Places) -> set[int]:
+        direct = set(operands - known.keys())
+        return direct.union(*(before[place] for place in direct))
+
     for step in found:
-        unknown = set(step.operands - known.keys())
-        before.append(unknown.union(*(before[place] for place in unknown)))
-    return before
+        before.append(unknown(step.operands))
+    ends = [(value, found[place].operands, {place}) for place, value in known.items()]
+    ends += [(value, operands, set()) for value, operands in zip(partition.outputs, returned, strict=False)]
+    regions: list[list[set[ir.Node]]] = [[] for _ in found]
+    for value, operands, own in ends:
+        taken = operands.union(*(found[place].operands for place in unknown(operands)))
+        given = {known[place] for place in taken if place in known} | set(partition.inputs)
+        between = leading_to({value} - given, given.__contains__)
+        for place in own | unknown(operands):
+            regions[place].append(between)
+    nodes: list[set[ir.Node]] = []
+    for step, some, earlier in zip(found, regions, before, strict=True):
+        for region in (set[ir.Node]().union(*some[:1]).intersection(*some), set[ir.Node]().union(*some)):
+            likely = _likely(step, region)
+            left = likely.difference(*(nodes[place] for place in earlier))
+            if not earlier:
+                left &= _depending(region, [known[operand] for operand in step.operands])
+            if left:
+                break
+        nodes.append(left or likely)
+    return nodes
 
 
 def _likely(step: Step, region: set[ir.Node]) -> set[ir.Node]:
     """Return the products of a region for a call, those of its size if there are any; for a kernel the other nodes."""
     tuned = _TUNED.match(step.name) is not None
-    kind = {node for node in region if _is_product(node) is tuned} or region
-    return (tuned and {node for node in kind if _size(node.outputs[0]) == step.elements}) or kind
-
-
-def _size(value: ir.Value) -> int | None:
-    sizes = None if value.shape is None else [dim for dim in value.shape if isinstance(dim, int)]
-    return None if sizes is None else math.prod(sizes)
+    kind = {node for node in region if (work(node).multiplied + work(node).convolved > 0) is tuned} or region
+    shapes = {node: node.outputs[0].shape for node in kind}
+    alike = {
+        node for node, shape in shapes.items() if shape and shape.is_static() and math.prod(shape) == step.elements
+    }
+    return (tuned and alike) or kind
 
 
 def _depending(region: set[ir.Node], values: list[ir.Value]) -> set[ir.Node]:
@@ -231,8 +213,3 @@ def _depending(region: set[ir.Node], values: list[ir.Value]) -> set[ir.Node]:
 def _varies(array: Array) -> bool:
     """Return whether an array can be told from others: its elements are not all the same."""
     return array.size > 0 and bool((array != array.flat[0]).any())
-
-
-def _is_product(node: ir.Node) -> bool:
-    amount = work(node)
-    return amount.multiplied + amount.convolved > 0

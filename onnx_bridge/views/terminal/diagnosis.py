@@ -43,7 +43,7 @@ def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
 
 def _kernels(forecast: GpuForecast, verbose: bool) -> RenderableType:
     """Return the distinct kernels and products, the largest first; all of them if ``verbose``."""
-    steps = [*forecast.problems, *forecast.kernels, *forecast.calls]
+    steps = [*forecast.problems, *forecast.kernels]
     shown = steps if verbose else steps[:_SHOWN]
     table = plain_table("kernel or call", "code", "uses", "nodes", "sizes", numbers=["code", "uses"])
     for step in shown:
