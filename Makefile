@@ -28,7 +28,7 @@ help:
 	@echo "make test-second-runtime SECOND_RUNTIME=FOLDER  the tests that concern MIGraphX, by both ways into that one"
 	@echo "make test-fast  the tests that need no MIGraphX, PyTorch or browser, within a minute"
 	@echo "make suite NAME=zoo  one of the long suites; ARGS='--only resnet' selects cases, ARGS=--help lists options:"
-	@echo "     accuracy       train, quantize and convert a small network, and count what it gets right"
+	@echo "     accuracy       train, quantize and convert two small networks, and count what they get right"
 	@echo "     assignment     compare the search of quantize --min with an exhaustive one"
 	@echo "     chaos          convert 200 models, 20 of them broken, while processes are killed"
 	@echo "     conformance    run the ONNX standard's own backend tests, beside stock MIGraphX"
