@@ -42,7 +42,7 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
     try:
         with suppressed_output():
             if recipe.scheme == "int4-weights":
-                _four_bits(source, next((name for name, _ in recipe.algorithms), None))
+                _four_bits(source, next((name for name, _ in recipe.algorithms), None), reader)
             else:
                 _static(source, recipe, reader, [*source.excluded, *softmax])
     except InputError:
@@ -72,7 +72,7 @@ def _static(source: Source, recipe: Recipe, reader: CalibrationReader, excluded:
     )
 
 
-def _four_bits(source: Source, algorithm: str | None) -> None:
+def _four_bits(source: Source, algorithm: str | None, reader: CalibrationReader) -> None:
     from onnxruntime.quantization import matmul_nbits_quantizer as library
 
     config: Any = library.DefaultWeightOnlyQuantConfig(block_size=BLOCK, is_symmetric=True, bits=4)
@@ -82,6 +82,9 @@ def _four_bits(source: Source, algorithm: str | None) -> None:
         except ImportError:
             raise InputError("hqq needs PyTorch", where="--algorithm", hint="pip install torch") from None
         config = library.HQQWeightOnlyQuantConfig(block_size=BLOCK, bits=4)
+    elif algorithm == "gptq":
+        samples = list(iter(reader.get_next, None))
+        config = library.GPTQWeightOnlyQuantConfig(calibration_data_reader=samples)
     elif algorithm == "k-quant":
         config = library.KQuantWeightOnlyQuantConfig()
     quantizer = library.MatMulNBitsQuantizer(

@@ -8,7 +8,7 @@ functions are inlined, so that nodes can be excluded by name. While a quantizer 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,9 @@ from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.neutral_names import NeutralNames
-from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.requests.quantization import QuantizeRequest
 from passes.graphs import lineage
+from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import quantized_node
 from passes.graphs.scopes import name_nodes, scopes, values_of, weight_bytes
 
@@ -86,8 +87,8 @@ class Prepared:
 
 
 @contextmanager
-def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterator[Prepared]:
-    """Write the file that a quantizer reads; ``exclude`` names nodes, or operators, that stay in float.
+def prepared(model: ir.Model, request: QuantizeRequest) -> Iterator[Prepared]:
+    """Write the file that a quantizer reads, for a request that says which nodes stay in float.
 
     Raises InputError if the model is quantized already, or has no such node.
     """
@@ -96,13 +97,14 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
     for scope in scopes(model):
         name_nodes(scope)
     kinds = {str(node.name): node.op_type for graph in _graphs(model) for node in graph.all_nodes()}
-    names = _excluded(kinds, exclude)
+    names = _excluded(kinds, request.exclude)
     opset = model.opset_imports.get("", 0)
     half = any(value.dtype == ir.DataType.FLOAT16 for value in values_of(model))
-    lowest = max(scheme.opset, _HALF) if half else scheme.opset
+    lowest = max(request.format.opset, _HALF if half else 0)
     raised = f"convert-opset{{to={lowest}}}," if opset < lowest else ""
     ready = clean(model, pipeline=f"{raised}{_FOLD},infer-shapes").model
-    kept = [
+    products = [node for node in ready.graph if node.op_type in PRODUCTS] if request.float_ends else []
+    kept = [*products[:1], *products[1:][-1:]] + [
         node for node in ready.graph.all_nodes() if node.name in names or not names.isdisjoint(lineage.origin(node))
     ]
     neutral = NeutralNames(ready)
@@ -110,7 +112,7 @@ def prepared(model: ir.Model, scheme: Scheme, exclude: Sequence[str]) -> Iterato
         path = Path(folder) / "float.onnx"
         large = weight_bytes(ready) > _LARGE
         models.save(ready, path)
-        excluded = tuple(str(node.name) for node in kept)
+        excluded = tuple(dict.fromkeys(str(node.name) for node in kept))
         yield Prepared(Source(path, Path(folder) / "quantized.onnx", excluded, large), ready.graph, neutral, kinds)
 
 

@@ -29,6 +29,7 @@ from onnx_bridge.quantization.quantized import (
     Gain,
     Quantized,
     deviations,
+    kernels_of,
     losses,
     require_quantized,
     saved,
@@ -151,7 +152,7 @@ def quantize_graph(
     if none are given.
     """
     scheme, recipe = request.format, request.recipe(request.with_)
-    with prepared(model, scheme, request.exclude) as ready:
+    with prepared(model, request) as ready:
         data = calibration_samples(scheme, request.calibration, specs(model), own, _sizes(model))
         on = f" on {described(data.count, len(data.samples))}" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
@@ -187,6 +188,7 @@ def quantize_graph(
         samples=data.count,
         batches=len(data.samples),
         deviations=made.deviations,
+        kernels=kernels_of(quantized),
         gains=gains,
         notes=(*data.notes, *left, *made.notes, *losses(gains)),
         path=request.out,

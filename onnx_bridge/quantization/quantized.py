@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from onnx_bridge.conversion.cleaning import clean
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.tolerance import EXACT
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.model import io as models
+from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
 from onnx_bridge.reference.comparison.tolerances import is_float, largest
@@ -85,6 +87,7 @@ class Quantized:
         samples: the number of samples: the rows of all batches.
         batches: the number of batches.
         deviations: how far each output is from that of the float model, on ONNX Runtime.
+        kernels: the number of convolutions and matrix products by the kernel that a GPU will run them with.
         gains: what each algorithm brought, beginning with the model without any; empty without algorithms.
         accuracy: what the user's ``validate`` returned, by version of a module: float, PTQ and, if trained, QAT.
         notes: what the user should know, in sentences.
@@ -103,6 +106,7 @@ class Quantized:
     samples: int
     batches: int
     deviations: tuple[Deviation, ...]
+    kernels: Mapping[str, int]
     gains: tuple[Gain, ...] = ()
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -124,6 +128,7 @@ class Quantized:
             "opset": self.model.opset_imports.get(""),
             "nodes": self.model.graph.num_nodes(),
             "outputs": [asdict(deviation) for deviation in self.deviations],
+            "kernels": dict(self.kernels),
             "gains": [asdict(gain) for gain in self.gains],
             "accuracy": dict(self.accuracy),
             "notes": list(self.notes),
@@ -153,6 +158,11 @@ def require_quantized(model: ir.Model, scheme: Scheme) -> None:
         what = "nothing in the model was quantized"
         hint = "the model has no operator that the quantizer supports, or all are excluded"
     raise InputError(what, where=scheme.name, hint=hint)
+
+
+def kernels_of(model: ir.Model) -> dict[str, int]:
+    """Return the number of a quantized model's products by the kernel that MIGraphX will run them with on a GPU."""
+    return forecast(clean(model, pipeline="quantized").model).kernels()
 
 
 def saved(model: ir.Model, path: Path | None, progress: Progress) -> ir.Model:

@@ -29,17 +29,18 @@ class Algorithm:
     options: Mapping[str, float] = field(default_factory=dict)
 
 
-# Quark's GPTQ of an ONNX model takes the quantizers of activations away: nothing would run in int8.
+# Quark's GPTQ of an ONNX model in int8 takes the quantizers of activations away: nothing would run in int8.
 ALGORITHMS: Mapping[str, Algorithm] = {
     "cle": Algorithm("quark", options={"steps": 1}),
     "smoothquant": Algorithm("quark", options={"alpha": 0.5}),
     "bias-correction": Algorithm("quark"),
     "adaround": Algorithm("quark", options={"iterations": 1000, "rate": 0.1}),
     "adaquant": Algorithm("quark", options={"iterations": 3000, "rate": 1e-5}),
+    "gptq": Algorithm("ort", ("int4-weights",)),
     "hqq": Algorithm("ort", ("int4-weights",)),
     "k-quant": Algorithm("ort", ("int4-weights",)),
 }
-_ALONE = (("adaround", "adaquant"), ("hqq", "k-quant"))
+_ALONE = (("adaround", "adaquant"), ("gptq", "hqq", "k-quant"))
 """Algorithms of which a quantizer runs one, and silently leaves the others out."""
 _CORRECTED: tuple[Method, ...] = ("minmax", "percentile", "mse")
 """The methods with which Quark corrects biases; with others it silently does not."""

@@ -352,6 +352,8 @@ class QuantizeOptions(TypedDict, total=False):
     algorithm: str
     per_channel: bool
     exclude: Sequence[str]
+    float_ends: bool
+    bias: bool
     data: DataSource | None
     least: Mapping[str, float]
     runs: int

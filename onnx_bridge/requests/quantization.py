@@ -27,6 +27,7 @@ else:
 Learnt = Literal["tqt", "lsq"]
 """The learners of scales: thresholds of powers of two (Jain et al. 2020), or step sizes (Esser et al. 2020)."""
 _LEARNT_FOR = {"tqt": "int8-pow2", "lsq": "int8"}
+_INTEGERS = ("int8", "int8-pow2", "uint8", "int16")
 Mode = Literal["fx", "eager"]
 
 
@@ -80,6 +81,13 @@ class QuantizeRequest(Request):
             "Nodes or operators that stay in float: A,B; repeatable.", metavar="NODES", parse=texts.all_names, many=True
         ),
     ] = ()
+    float_ends: Annotated[
+        bool, Option("Leave the first and the last convolution or matrix product in float as well.")
+    ] = False
+    bias: Annotated[
+        bool,
+        Option("Quantize the biases of a module, too, as flows for NPUs do; MIGraphX adds them in float.", cli=False),
+    ] = False
     data: Annotated[
         Dataset | None,
         Option(
@@ -133,6 +141,9 @@ class QuantizeRequest(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         scheme = self.format.name
+        if self.bias and scheme not in _INTEGERS:
+            what = f"biases are quantized to 8 bits, and {scheme} is another format"
+            raise InputError(what, where="bias", hint=f"it is for {', '.join(_INTEGERS)}")
         if self.observer is None:
             return
         if (fitting := _LEARNT_FOR[self.observer]) != scheme:
@@ -159,4 +170,5 @@ class QuantizeRequest(Request):
         if chosen and route not in QUANTIZERS:
             raise InputError("modules have no algorithms", where="algorithm", hint="quantize the ONNX export")
         algorithms.check(chosen, self.with_, self.scheme, method)
-        return Recipe(self.scheme, self.per_channel, method, tuple((each.name, each.options) for each in chosen))
+        named = tuple((algorithm.name, algorithm.options) for algorithm in chosen)
+        return Recipe(self.scheme, self.per_channel, method, named, self.bias)

@@ -105,12 +105,14 @@ class Recipe:
         per_channel: whether weights get a scale for each output channel.
         method: what ranges of activations are measured by; None if they are not.
         algorithms: the names of algorithms, each with its options (`onnx_bridge.requests.algorithms`).
+        bias: whether the biases of a module are quantized as well.
     """
 
     scheme: str
     per_channel: bool = False
     method: Method | None = None
     algorithms: tuple[tuple[str, Mapping[str, float]], ...] = ()
+    bias: bool = False
 
 
 _ORT_NONE = {"ort": "it has no such format"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -108,11 +109,40 @@ def test_every_scheme_exports_and_stays_near_float(
         seen |= {str(value.name) for value in node.outputs}
 
 
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+def test_layers_stay_in_float(net: Net, data: list[dict[str, Array]], mode: Mode) -> None:
+    options: dict[str, Any] = {"mode": mode, "calibration": data}
+    whole = onnx_bridge.quantize(net, args=IMAGE, **options)
+    assert whole.kernels == {"int8": 4}
+    ends = onnx_bridge.quantize(net, args=IMAGE, float_ends=True, **options)
+    assert ends.excluded == ("first", "last")
+    assert ends.kernels == {"float": 2, "int8": 2}
+    quantized = operators(ends.model)["QuantizeLinear"]
+    assert quantized < operators(whole.model)["QuantizeLinear"]  # nor are the input and the output quantized
+    middle = onnx_bridge.quantize(net, args=IMAGE, exclude=["second"], **options)
+    assert middle.kernels == {"float": 1, "int8": 3}
+
+
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+def test_biases_in_eight_bits(net: Net, data: list[dict[str, Array]], mode: Mode) -> None:
+    made = onnx_bridge.quantize(net, args=IMAGE, mode=mode, calibration=data, bias=True)
+    products = [node for node in made.model.graph if node.op_type in ("Conv", "Gemm")]
+    biases = [value for node in products for value in node.inputs[2:]]
+    assert len(biases) == (4 if mode == "fx" else 3)  # the graph mode folds the normalization into the first layer
+    for bias in biases:
+        producer = None if bias is None else bias.producer()
+        assert producer is not None
+        assert producer.op_type == "DequantizeLinear"
+    assert (made.deviations[0].sqnr_db or 0) > 25
+
+
 def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
     with pytest.raises(InputError, match="graph mode cannot do it: it quantizes only to integers .Quark.* can"):
         onnx_bridge.quantize(net, args=IMAGE, scheme="fp8", mode="fx")
-    with pytest.raises(InputError, match="graph mode cannot exclude layers"):
-        onnx_bridge.quantize(net, args=IMAGE, exclude=["last"])
+    with pytest.raises(InputError, match="no convolution or matrix product of this name"):
+        onnx_bridge.quantize(net, args=IMAGE, exclude=["normal"])
+    with pytest.raises(InputError, match="biases are quantized to 8 bits"):
+        onnx_bridge.quantize(net, args=IMAGE, scheme="bf16", bias=True)
     with pytest.raises(InputError, match="graph mode supports no open dimensions"):
         onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
     with pytest.raises(InputError, match="mode: the value cannot be 'graph'"):

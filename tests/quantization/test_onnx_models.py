@@ -122,6 +122,14 @@ def test_nodes_and_operators_stay_in_float(source: Path, data: Data, quantizer: 
             assert weight.producer() is None
 
 
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+def test_the_ends_stay_in_float(source: Path, data: Data, quantizer: str) -> None:
+    whole = onnx_bridge.quantize(source, with_=quantizer, calibration=data)
+    made = onnx_bridge.quantize(source, with_=quantizer, calibration=data, float_ends=True)
+    assert len(made.excluded) == 2
+    assert made.kernels == {"float": whole.kernels.get("float", 0) + 2, "int8": whole.kernels["int8"] - 2}
+
+
 def test_weights_of_four_bits_are_stored_in_four_bits(source: Path) -> None:
     for quantizer in QUANTIZERS:
         made = onnx_bridge.quantize(source, with_=quantizer, scheme="int4-weights")  # which needs no data

@@ -14,7 +14,8 @@ This works around problems of Quark:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 import torch
@@ -25,7 +26,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.quantization import quark as library
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
-from onnx_bridge.quantization.quantized import Quantized, deviations, require_quantized, saved, versioned
+from onnx_bridge.quantization.quantized import Quantized, deviations, kernels_of, require_quantized, saved, versioned
 from onnx_bridge.quantization.torch.quark_configs import storage_notes
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
@@ -57,14 +58,17 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
     _check_mode(request, call)
     arguments, tensors = _call(module, call)
     dims = check_dynamic(tensors, call.dynamic)
-    layers = _excluded(module, scheme, request.exclude)
+    called: list[str] = []
     specs = [_spec(name, tensor, dims.get(name, {})) for name, tensor in tensors.items()]
     own: Sample = {name: to_array(tensor) for name, tensor in tensors.items()}
     data = calibration_samples(scheme, request.calibration, specs, [own])
     library.load("quark.torch")
     with inference_copy(module) as copied:
         original = FlatModule(copied, arguments).eval()
-        result = run_module(original, tensors)
+        with _recorded(copied, called):
+            result = run_module(original, tensors)
+        ends = {*called[:1], *called[-1:]} - {*request.exclude} if request.float_ends else set()
+        layers = _excluded(module, scheme, [*request.exclude, *sorted(ends, key=called.index)])
         accuracy = {} if request.validate is None else {"float": request.validate(copied)}
         progress(f"quantize to {scheme.name}")
         quantizer = Quantizer(recipe, mode, exclude=layers)
@@ -92,8 +96,9 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         )
     how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' * bool(request.train)}"
     how += f" by {request.observer}" if request.observer else ""
+    written = saved(model, request.out, progress)
     return Quantized(
-        model=saved(model, request.out, progress),
+        model=written,
         quantizer=f"{versioned('AMD Quark', 'amd-quark')}, {how}",
         scheme=scheme.name,
         per_channel=request.per_channel,
@@ -103,6 +108,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         samples=data.count,
         batches=len(data.samples),
         deviations=compared,
+        kernels=kernels_of(written),
         notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes),
         path=request.out,
         accuracy=accuracy,
@@ -111,11 +117,23 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
 
 
 def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
-    if request.module_mode == "fx":
-        for given, what in ((request.exclude, "cannot exclude layers"), (call.dynamic, "supports no open dimensions")):
-            if given:
-                where = f"scheme {request.scheme}"
-                raise InputError(f"Quark's graph mode {what}", where=where, hint="use mode='eager'")
+    if request.module_mode == "fx" and call.dynamic:
+        what = "Quark's graph mode supports no open dimensions"
+        raise InputError(what, where=f"scheme {request.scheme}", hint="use mode='eager'")
+
+
+@contextmanager
+def _recorded(module: nn.Module, called: list[str]) -> Iterator[None]:
+    """Append the names of the convolutions and matrix products that are called meanwhile."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    hooks = [
+        layer.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, layer in module.named_modules()
+        if isinstance(layer, kinds)
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
 
 
 def _call(module: nn.Module, request: ExportRequest) -> tuple[Call, dict[str, torch.Tensor]]:

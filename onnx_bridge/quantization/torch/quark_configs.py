@@ -25,8 +25,8 @@ _WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
 def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
     """Return a configuration of Quark for a recipe and mode; ``exclude`` names layers, for the eager mode.
 
-    The mode ``fx`` also quantizes operators between layers, such as additions. Biases stay in float: as integers they
-    would need the scale of the product, which neither Quark nor MIGraphX enforces.
+    The mode ``fx`` also quantizes operators between layers, such as additions. Biases stay in float unless the recipe
+    has them in 8 bits: in 32 they would need the scale of the product, which neither Quark nor MIGraphX enforces.
     """
     configs, types = quark.load(f"{_CONFIG}.config"), quark.load(f"{_CONFIG}.type")
     stored = "int8" if recipe.scheme in ("uint8", "int16") else recipe.scheme  # of weights
@@ -34,7 +34,10 @@ def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
     weight = _spec(stored, configs, method, per_channel=recipe.per_channel)
     activations = None if recipe.scheme in _WEIGHTS_ONLY else _spec(recipe.scheme, configs, recipe.method)
     layer = configs.QLayerConfig(
-        input_tensors=activations, output_tensors=activations if mode == "fx" else None, weight=weight
+        input_tensors=activations,
+        output_tensors=activations if mode == "fx" else None,
+        weight=weight,
+        bias=_spec(stored, configs, method) if recipe.bias else None,
     )
     quant_mode = types.QuantizationMode.fx_graph_mode if mode == "fx" else types.QuantizationMode.eager_mode
     return configs.QConfig(global_quant_config=layer, quant_mode=quant_mode, exclude=exclude)

@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,8 +90,9 @@ class Quantizer:
     def __init__(self, recipe: Recipe, mode: Mode, *, exclude: Sequence[str]) -> None:
         if mode == "fx":
             quark.require_torchao()
-        layers = [f"{_LAYERS}{name}" for name in exclude]
-        self._quantizer = quark.load("quark.torch").ModelQuantizer(quark_configs.config(recipe, mode, exclude=layers))
+        self._layers = [f"{_LAYERS}{name}" for name in exclude]
+        config = quark_configs.config(recipe, mode, exclude=self._layers if mode == "eager" else [])
+        self._quantizer = quark.load("quark.torch").ModelQuantizer(config)
         self._scheme, self._mode = scheme_of(recipe.scheme), mode
         self.notes: list[str] = []
 
@@ -112,6 +113,8 @@ class Quantizer:
         before = _operators(listed)
         with self._errors(), uncompiled(), suppressed_output():
             quantized: nn.Module = self._quantizer.quantize_model(listed, CalibrationBatches(samples, progress))
+        if isinstance(quantized, torch.fx.GraphModule):
+            _leave_in_float(quantized, self._layers)
         after = _operators(quantized)
         for old, (new, said) in _REPLACED.items():
             if count := min(before[old], after[new] - before[new]):
@@ -189,22 +192,27 @@ def _fake_quantizers(module: nn.Module) -> list[Any]:
 
 
 class _StepSizes(nn.Module):
-    """The scales of a quantizer as parameters, with the gradients of LSQ; Quark's own run only on a GPU."""
+    """The scales of a quantizer, with the gradients of LSQ; Quark's own run only on a GPU.
+
+    The parameters are factors of what was measured: the steps of an optimizer such as Adam suit them as they suit
+    weights, and would be larger than most scales.
+    """
 
     def __init__(self, quantizer: Any) -> None:
         super().__init__()
-        self.scale = nn.Parameter(quantizer.scale.detach().clone().reshape(-1))
-        self.zero_point = torch.zeros_like(self.scale)
+        self.measured: torch.Tensor = quantizer.scale.detach().clone().reshape(-1)
+        self.factors = nn.Parameter(torch.ones_like(self.measured))
+        self.zero_point = torch.zeros_like(self.measured)
 
     def rounded(self, quantizer: Any, x: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
         bounds = quantizer.quant_min, quantizer.quant_max, 1 / math.sqrt(x.numel() * quantizer.quant_max)
         if quantizer.ch_axis is None:
-            return torch._fake_quantize_learnable_per_tensor_affine(x, self.scale, self.zero_point, *bounds)
+            return torch._fake_quantize_learnable_per_tensor_affine(x, self.learnt(), self.zero_point, *bounds)
         axis = quantizer.ch_axis % x.dim()
-        return torch._fake_quantize_learnable_per_channel_affine(x, self.scale, self.zero_point, axis, *bounds)
+        return torch._fake_quantize_learnable_per_channel_affine(x, self.learnt(), self.zero_point, axis, *bounds)
 
     def learnt(self) -> torch.Tensor:
-        return self.scale
+        return self.measured * self.factors
 
 
 class _Threshold(nn.Module):
@@ -235,6 +243,38 @@ def _graph(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     except Exception as error:  # of any type
         what = f"torch.export fails: {reason_of(error)}"
         raise InputError(what, where="the module", hint="mode='eager' needs no graph") from error
+
+
+def _leave_in_float(graph: torch.fx.GraphModule, layers: Sequence[str]) -> None:
+    """Take away the quantizers of some layers: of their weights, and of activations that no other layer needs."""
+    quantizers = {name for name, part in graph.named_modules() if part in _fake_quantizers(graph)}
+    names = {node: _layer(node) for node in graph.graph.nodes}
+    chosen = {node for node, name in names.items() if name in layers}
+    missing = {*layers} - {*names.values()}
+    if missing:
+        what = "Quark's graph mode has no convolution or matrix product of this name"
+        raise InputError(what, where=f"layer {min(missing).removeprefix(_LAYERS)}", hint="use mode='eager'")
+    for node in chosen:
+        layer: Any = graph.get_submodule(str(node.target))
+        layer._weight_quantizer = layer._bias_quantizer = None
+    for node in reversed(graph.graph.nodes):
+        returned = all(user.op == "output" for user in node.users) and _follows(node, chosen)
+        if node.target in quantizers and (returned or chosen.issuperset(node.users)):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _layer(node: torch.fx.Node) -> str:
+    """Return the name of the layer that a node stands for, to which Quark appends that of a normalization."""
+    return str(node.meta.get("org_module_name")).partition(f"_{_LAYERS}")[0]
+
+
+def _follows(node: torch.fx.Node, layers: Collection[torch.fx.Node]) -> bool:
+    """Return whether a node computes only what one of some layers returns further."""
+    while node not in layers and len(node.all_input_nodes) == 1:
+        node = node.all_input_nodes[0]
+    return node in layers
 
 
 def _operators(module: nn.Module) -> Counter[str]:

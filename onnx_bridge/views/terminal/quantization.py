@@ -26,6 +26,8 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
     samples = f"the first {MOST} batches of {samples}" if quantized.batches > MOST else samples
     written = written_line(quantized.path, "not written")
     lines = [f"{how}; compared with float on {samples}"]
+    kernels = ", ".join(f"{count} in {kernel}" for kernel, count in sorted(quantized.kernels.items()))
+    lines += [f"on a GPU, convolutions and matrix products: {kernels}"] if kernels else []
     if quantized.accuracy:
         lines.append("accuracy: " + ", ".join(f"{name} {value:.4g}" for name, value in quantized.accuracy.items()))
     for gain in quantized.gains:
