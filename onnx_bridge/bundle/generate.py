@@ -15,12 +15,11 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.sampling import Choose, greedy
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import JsonRecord
-from onnx_bridge.core.third_party import describe
 from onnx_bridge.core.values import Array, as_array
 from onnx_bridge.model.folder import TOKENIZER
 from onnx_bridge.samples import files
+from onnx_bridge.samples.text import load_tokenizer
 
 Ended = Literal["stop", "count", "cache", "interrupted"]
 """The reason why a text ended: a token that ends it, the requested number, a full cache, or Ctrl-C."""
@@ -162,15 +161,7 @@ def _tokenizer(bundle: Path) -> Any:
     if not path.is_file():
         what = "the bundle has no tokenizer.json, which the model's folder had not"
         raise InputError(what, where=str(bundle), hint="give the tokens of the prompt as ids")
-    try:
-        import tokenizers
-    except ImportError:
-        hint = "pip install 'onnx-bridge[tokenizers]', or give the tokens of the prompt as ids"
-        raise InputError("the library tokenizers is not installed", where=str(path), hint=hint) from None
-    try:
-        return tokenizers.Tokenizer.from_str(read_regular(path).decode())
-    except Exception as error:  # the library raises nothing more specific
-        raise InputError(f"the tokenizer cannot be read: {describe(error)}", where=str(path)) from None
+    return load_tokenizer(path)
 
 
 def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLike[str] | None) -> Array:

@@ -70,9 +70,7 @@ class Point(JsonRecord):
     @property
     def missing(self) -> float:
         """The distance of the worst score from its minimum, relative to it; below 0 if all reach theirs."""
-        gaps = [(score.least or 0.0) - score.value for score in self.scores]
-        gaps = [gap / (abs(score.least or 0.0) or 1.0) for gap, score in zip(gaps, self.scores, strict=True)]
-        return max((math.inf if math.isnan(gap) else gap for gap in gaps), default=math.inf)
+        return max((score.missing for score in self.scores), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -261,7 +259,7 @@ class Search(Generic[_M]):
             scores.add(_FLOAT, outputs, outputs, label)
         for score in scores.result():
             if not score.passed:
-                what = f"the float model itself has a {score.metric} of {score.shown}, below {score.least:g}"
+                what = f"the float model itself has a {score.metric} of {score.shown}, {score.beyond} {score.least:g}"
                 raise InputError(what, where="--min", hint="ask for less")
         return sum(counts), len(counts)
 

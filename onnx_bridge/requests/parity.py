@@ -173,15 +173,20 @@ class DataRequest(CheckRequest):
     """
 
     data: Annotated[
-        Dataset | None, Option("A dataset to measure metrics on, instead.", metavar="DIR|FILE|SCRIPT.py")
+        Dataset | None,
+        Option("A dataset to measure metrics on, instead; of a language model, a text.", metavar="DIR|FILE|SCRIPT.py"),
     ] = None
     metrics: Annotated[
-        tuple[str, ...], Option("With data: top1, top5, cosine, sqnr, iou.", "--metric", "A,B", texts.names)
+        tuple[str, ...], Option("With data: top1, top5, cosine, sqnr, iou, perplexity.", "--metric", "A,B", texts.names)
     ] = ()
     least: Annotated[
         Mapping[str, float],
         Option(
-            "Least value of a metric, else exit code 1; repeatable.", "--min", "METRIC=VALUE", texts.metrics, many=True
+            "Least value of a metric (the largest of perplexity), else exit code 1; repeatable.",
+            "--min",
+            "METRIC=VALUE",
+            texts.metrics,
+            many=True,
         ),
     ] = field(default_factory=dict)
 

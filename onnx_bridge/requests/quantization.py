@@ -97,7 +97,7 @@ class QuantizeRequest(Request):
     least: Annotated[
         Mapping[str, float],
         Option(
-            "Least value of a metric on the data, with the most work in 8 bits: top1, top5, cosine, sqnr, iou; "
+            "Least value of a metric on the data, with most work in 8 bits: top1, top5, cosine, sqnr, iou, perplexity; "
             "repeatable.",
             "--min",
             "METRIC=VALUE",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,32 @@ def test_a_folder_is_a_model(runtime: Runtime, tmp_path: Path, layout: str) -> N
     for prompt in ("w5", "5"):
         with pytest.raises(InputError):
             generation.generate(out, prompt=prompt)
+
+
+def test_the_perplexity_of_a_text(runtime: Runtime, tmp_path: Path) -> None:
+    """It is that of the logits behind each token, of the decoder and of the original."""
+    source, out, text = folder_of("genai", tmp_path / "source"), tmp_path / "out", tmp_path / "text.txt"
+    bundle = onnx_bridge.convert(source, out, target="ref")
+    ids = np.random.default_rng(0).integers(1, grouped_query.VOCABULARY, 2 * 24 + 5)
+    text.write_text(" ".join(f"w{number}" for number in ids))
+    report = onnx_bridge.check(out, data=text, metrics=["perplexity", "top1"], least={"perplexity": 1e6})
+    assert report.passed
+    assert report.samples == 2
+    logarithms = []
+    for piece in (ids[:25], ids[24:49]):
+        cache = bundle.decoder.cache()
+        for token, following in pairwise(piece):
+            logits = cache.feed(np.array([[token]]))[0].astype(np.float64)
+            logarithms.append(np.log(np.exp(logits).sum()) - logits[following])
+    values = {score.side: score.value for score in report.scores if score.metric == "perplexity"}
+    assert len(values) == 2
+    assert all(value == pytest.approx(np.exp(np.mean(logarithms)), rel=1e-4) for value in values.values())
+    low = onnx_bridge.check(out, data=text, least={"perplexity": 1.0})
+    assert not low.passed
+    assert "above 1" in low.summary
+    text.write_text("w1")
+    with pytest.raises(InputError, match="longer"):
+        onnx_bridge.check(out, data=text, metrics=["perplexity"])
 
 
 def test_sizes_that_are_given(runtime: Runtime, tmp_path: Path) -> None:

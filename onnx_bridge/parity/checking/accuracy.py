@@ -57,7 +57,7 @@ class AccuracyReport(JsonRecord):
         if low:
             worst = low[0]
             more = f", and {len(low) - 1} more" if len(low) > 1 else ""
-            what = f"{worst.metric} of {worst.output} on {worst.side} is {worst.shown}, below {worst.least:g}"
+            what = f"{worst.metric} of {worst.output} on {worst.side} is {worst.shown}, {worst.beyond} {worst.least:g}"
             return f"{self.model}: {what}{more} ({ran})"
         asked = any(score.least is not None for score in self.scores)
         return f"{self.model}: {'nothing is below its minimum' if asked else 'measured'} ({ran})"

@@ -30,11 +30,13 @@ class Metric(ABC):
     Attributes:
         name: as users give it.
         unit: the unit of its value; empty for a share.
+        falls: whether less is better: what is asked for is then the most that it may be.
         labelled: whether it was computed against labels.
     """
 
     name: ClassVar[str]
     unit: ClassVar[str] = ""
+    falls: ClassVar[bool] = False
     labelled: bool = False
 
     @classmethod
@@ -81,13 +83,7 @@ class _TopK(Metric):
             right = np.where(np.isnan(right), -np.inf, right)
             chosen = right == right.max(axis=1, keepdims=True)
         else:
-            if label.size != len(rows):
-                raise InputError(f"there are {label.size} labels for {len(rows)} rows", where="labels")
-            flat = label.reshape(-1).astype(np.int64)
-            if flat.size and not 0 <= flat.min() <= flat.max() < classes:
-                what = f"the labels are from {flat.min()} to {flat.max()}, and the model has {classes} classes"
-                raise InputError(what, where="labels", hint="give numbers of classes from 0")
-            chosen = np.arange(classes) == flat[:, None]
+            chosen = np.arange(classes) == _classes_of(label, rows)[:, None]
             self.labelled = True
         best = np.where(chosen & ~np.isnan(rows), rows, -np.inf).max(axis=1, keepdims=True)
         valid = (chosen & ~np.isnan(rows)).any(axis=1)
@@ -109,6 +105,36 @@ class Top5(_TopK):
     """Top-5 accuracy (`_TopK` with k = 5)."""
 
     name, k = "top5", 5
+
+
+class Perplexity(Metric):
+    """The perplexity of labels, such as the next token of a text: e to the mean of their negative log-probabilities.
+
+    exp( −Σ_rows ln softmax(actual)[label] / rows )
+    """
+
+    name, falls, labelled = "perplexity", True, True
+
+    def __init__(self) -> None:
+        self._sum, self._rows = 0.0, 0
+
+    @classmethod
+    def applies(cls, name: str, expected: Array, label: Array | None) -> bool:
+        wide = is_float(expected.dtype) and expected.ndim > 1
+        return wide and label is not None and label.size == expected.size // expected.shape[-1]
+
+    def add(self, actual: Array, expected: Array, label: Array | None) -> None:
+        assert label is not None
+        rows = actual.reshape(-1, actual.shape[-1]).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of infinities
+            rows = rows - rows.max(axis=1, keepdims=True)
+            logs = rows[np.arange(len(rows)), _classes_of(label, rows)] - np.log(np.exp(rows).sum(axis=1))
+        self._sum, self._rows = self._sum + float(logs.sum()), self._rows + len(rows)
+
+    @property
+    def value(self) -> float:
+        with np.errstate(over="ignore"):
+            return float(np.exp(-self._sum / self._rows)) if self._rows else math.nan
 
 
 class Cosine(Metric):
@@ -212,7 +238,7 @@ class Iou(Metric):
         return self._sum / self._boxes if self._boxes else math.nan
 
 
-METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in (Top1, Top5, Cosine, Sqnr, Iou)}
+METRICS: dict[str, type[Metric]] = {metric.name: metric for metric in (Top1, Top5, Cosine, Sqnr, Iou, Perplexity)}
 """The metrics by name."""
 
 
@@ -222,6 +248,17 @@ def metric_of(name: str) -> type[Metric]:
         hint = nearest(name, METRICS) or f"there are {', '.join(METRICS)}"
         raise InputError(f"the metric {name!r} does not exist", where="metric", hint=hint)
     return METRICS[name]
+
+
+def _classes_of(label: Array, rows: Array) -> Array:
+    """Return the class of each row; raises InputError if labels do not fit."""
+    if label.size != len(rows):
+        raise InputError(f"there are {label.size} labels for {len(rows)} rows", where="labels")
+    flat, classes = label.reshape(-1).astype(np.int64), rows.shape[1]
+    if flat.size and not 0 <= flat.min() <= flat.max() < classes:
+        what = f"the labels are from {flat.min()} to {flat.max()}, and the model has {classes} classes"
+        raise InputError(what, where="labels", hint="give numbers of classes from 0")
+    return flat
 
 
 def _comparable(actual: Array, expected: Array) -> tuple[Array, Array]:

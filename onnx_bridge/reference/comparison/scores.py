@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ class Score(JsonRecord):
         value: NaN if one side is NaN.
         unit: the unit of the value; empty for a share.
         against: what it was computed against: ``labels`` or ``reference``.
-        least: what it must be; None if nothing was asked for, and for the reference.
+        least: what it must be, or the most that a metric may be that falls; None if nothing was asked for, and for the
+            reference.
     """
 
     in_json = ("passed",)
@@ -35,7 +37,20 @@ class Score(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        return self.least is None or self.value >= self.least
+        return self.missing <= 0
+
+    @property
+    def missing(self) -> float:
+        """The distance to what was asked for, relative to it; at most 0 if that is reached."""
+        if self.least is None or self.value == self.least:
+            return 0.0
+        gap = (self.least - self.value) * (-1 if metric_of(self.metric).falls else 1)
+        return math.inf if math.isnan(gap) else gap / (abs(self.least) or 1.0)
+
+    @property
+    def beyond(self) -> str:
+        """The side of what was asked for that a value must not be on."""
+        return "above" if metric_of(self.metric).falls else "below"
 
     @property
     def shown(self) -> str:
