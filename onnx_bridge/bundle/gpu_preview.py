@@ -21,6 +21,7 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.entries import PartitionInfo
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, parse
 from onnx_bridge.bundle.program import Program
+from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.core.values import Value
@@ -96,6 +97,9 @@ class GpuPreview:
         named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
         said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
         notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
+        request = self.bundle.manifest.request
+        if request.precision in BY_CALIBRATION and not request.keep_fp32:
+            notes.append(f"rehearsed as gpu in float, without the ranges that --precision {request.precision} measured")
         return (*notes, *([f"rehearsed as gpu without fusion: {self._unfused}"] if self._unfused else []))
 
     @property

@@ -302,17 +302,16 @@ def _batch_advice(option: str) -> str:
     """Return how the model of the command line gets the batch that an option of other tools asks for."""
     words = " ".join(sys.argv).replace(f"{option}=", f"{option} ").split(f"{option} ")[-1].split()
     size = words[0] if words and words[0].isdecimal() else "1" if option == "--fill1" else "N"
-    path = next((Path(word) for word in sys.argv if word.endswith(".onnx") and Path(word).is_file()), None)
-    names: dict[Any, None] = {"batch": None}
+    names: set[Any] = {"batch"}
     with contextlib.suppress(BridgeError):
-        if path is not None:
-            from onnx_bridge.model import io as models
-            from onnx_bridge.samples.inputs import specs
+        from onnx_bridge.model import io as models
+        from onnx_bridge.samples.inputs import specs
 
-            names = dict.fromkeys(spec.shape[0] for spec in specs(models.load(path)) if spec.shape)
+        path = next((Path(word) for word in sys.argv if word.endswith(".onnx")), Path())
+        names = {spec.shape[0] for spec in specs(models.load(path)) if spec.shape}
     if any(isinstance(name, int) for name in names):
         return f"the batch of {path} is {', '.join(map(str, names))}: export it with an open one for others"
-    return "write " + " ".join(f"--dim {name or 'batch'}={size}" for name in names)
+    return "write " + " ".join(f"--dim {name}={size}" for name in sorted(name or "batch" for name in names))
 
 
 def _leave(code: int) -> NoReturn:

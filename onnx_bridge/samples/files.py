@@ -37,7 +37,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.files.regular_file import LARGE, open_regular, read_regular
 from onnx_bridge.core.progress import counted
 from onnx_bridge.core.values import Array, Kind, Value, flat
-from onnx_bridge.samples.fitting import Fitting, fitting_command
+from onnx_bridge.samples.fitting import fitting, fitting_command
 from onnx_bridge.samples.images import LABEL, ImageRules, image_batches, images_at
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
 from passes.core import scripts
@@ -226,10 +226,12 @@ def _details(path: Path, sample: Mapping[str, Any], wanted: Sequence[TensorSpec]
     """Return the ``command`` that makes the arrays of a file fit, if there is one."""
     if path.suffix not in (".npz", ".npy") or not path.is_file():
         return {}
-    names = {spec.name: "x" if path.suffix == ".npy" else f"x[{json.dumps(spec.name)}]" for spec in wanted}
-    ways = {spec.name: Fitting.of(names[spec.name], sample.get(spec.name), spec.shape, spec.dtype) for spec in wanted}
-    fittings = {name: way for name, way in ways.items() if way is not None}
-    return {"command": fitting_command(path, fittings)} if fittings else {}
+    expressions = {}
+    for spec in wanted:
+        name = "x" if path.suffix == ".npy" else f"x[{json.dumps(spec.name)}]"
+        if way := fitting(name, sample.get(spec.name), spec.shape, spec.dtype):
+            expressions[spec.name] = way[1]
+    return {"command": fitting_command(path, expressions)} if expressions else {}
 
 
 def _listed(names: Iterable[object]) -> str:

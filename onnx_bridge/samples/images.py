@@ -66,9 +66,9 @@ class ImageRules:
 
     @classmethod
     def beside(cls, images: Path) -> ImageRules:
-        """Return the rules of a folder of images, or of that of one image; raises InputError for a wrong one."""
-        path = (images if images.is_dir() else images.parent) / RULES
-        return cls.read(path) if path.exists() else cls()
+        """Return the rules in the folder of images or above it; raises InputError for a wrong one."""
+        folder = images if images.is_dir() else images.parent
+        return next((cls.read(place / RULES) for place in (folder, folder.parent) if (place / RULES).exists()), cls())
 
     @classmethod
     def read(cls, path: Path) -> ImageRules:
@@ -83,9 +83,9 @@ class ImageRules:
             if name not in known:
                 hint = nearest(name, known) or f"there are {', '.join(known)}"
                 raise InputError(f"the rule {name!r} does not exist", where=str(path), hint=hint)
-            if name == "classes" and (value == "sorted" or _are_names(value)):
-                folders = (file.parent.name for file in images_at(path.parent)) if value == "sorted" else value
-                rules[name] = tuple(sorted({*folders}) if value == "sorted" else folders)
+            if name == "classes" and isinstance(value, str | list):
+                folders = sorted({file.parent.name for file in images_at(path.parent)})
+                rules[name] = tuple(folders if value == "sorted" else map(str, value))
                 continue
             several = name in ("mean", "std")
             values = value if isinstance(value, list) and several else [value]
@@ -125,9 +125,10 @@ def image_batches(
     if spec is None or not takes or len(shape) != 4 or not (first or shape[3] in (1, 3)):
         what = "the model does not take images: it needs one input, [N, C, H, W] or [N, H, W, C], C = 1 or 3, of floats"
         raise InputError(f"{what} or bytes", where=str(images[0].parent), hint="give arrays as an .npz")
-    batch, channels = shape[0] if isinstance(shape[0], int) else 1, 3 if shape[1 if first else 3] == 3 else 1
+    batch = shape[0] if isinstance(shape[0], int) and shape[0] else 1
+    channels = 3 if shape[1 if first else 3] == 3 else 1
     height, width = (dim if isinstance(dim, int) else None for dim in (shape[2:] if first else shape[1:3]))
-    for start in range(0, len(images), max(1, batch)):
+    for start in range(0, len(images), batch):
         files = images[start : start + batch]
         if len(files) < batch and not fill:
             what = f"there are {len(images)} images, which is not a multiple of the model's batch of {batch}"
@@ -143,10 +144,6 @@ def image_batches(
         if rules.classes and spec.name != LABEL:
             sample[LABEL] = np.array([_label(path, rules) for path in files])
         yield str(files[0]), sample
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _label(path: Path, rules: ImageRules) -> int:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
-from onnx_bridge.samples.fitting import Fitting
+from onnx_bridge.samples.fitting import fitting
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Choice, Data, Dim, Role, dims_of, roles
 from passes.cleanup.inline_functions import inlined
@@ -172,9 +172,10 @@ def validate(sample: Mapping[str, Any], model: ir.Model | Sequence[TensorSpec]) 
             checked[spec.name] = _checked(sample[spec.name], spec, symbols)
         except InputError as error:
             name = spec.name if spec.name.isidentifier() else "array"
-            if (way := Fitting.of(name, sample[spec.name], spec.shape, spec.dtype)) is not None and way.words:
-                takes = f"the model takes {_described(spec)}; " * (sample[spec.name].dtype == spec.dtype)
-                error.hint = f"{takes}{way.words}: give {way.expression}"
+            way = fitting(name, sample[spec.name], spec.shape, spec.dtype)
+            if way is not None and way[0]:
+                takes = [f"the model takes {_described(spec)}"] * (sample[spec.name].dtype == spec.dtype)
+                error.hint = f"{'; '.join([*takes, *way[0]])}: give {way[1]}"
             raise
     for spec in wanted if symbols else ():  # again: now that all symbols are known, expressions of them are
         if isinstance(array := checked[spec.name], np.ndarray):

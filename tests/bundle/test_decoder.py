@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import onnx_bridge
@@ -541,3 +543,21 @@ class TestCommandLine:
         code, _ = self.run("convert", path, "-o", tmp_path / "out", *options, capsys=capsys, monkeypatch=monkeypatch)
         assert code == 2
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_advice_for_a_decoder_that_float16_is_too_narrow_for(runtime: Runtime, tmp_path: Path) -> None:
+    """A product overflows; with the operators that the error names in float32, it does not."""
+    model = models.load(grouped_query.build(tmp_path / "m.onnx"))
+    for name, factor in (("up1.weight", 1e5), ("down1.weight", 1e-5)):
+        weight = model.graph.initializers[name]
+        assert weight.const_value is not None
+        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(factor), name=name)
+    models.save(model, path := tmp_path / "wide.onnx")
+    with pytest.raises(ParityError) as raised:
+        onnx_bridge.convert(path, tmp_path / "out", decoder=True, max_length=16, precision="fp16", target="ref")
+    advice = str(raised.value.hint)
+    assert "bisect" not in advice
+    kept = re.findall(r"--keep-fp32 (\w+)", advice)
+    how: Any = {"decoder": True, "max_length": 16, "target": "ref"}
+    assert onnx_bridge.convert(path, tmp_path / "kept", precision="fp16", keep_fp32=kept, **how).proof.error < 0.1

@@ -15,6 +15,7 @@ PAGES = (
     "index",
     "start/first-model",
     "guides/olive",
+    "guides/vision",
     "reference/cli",
     "reference/operators",
     "reference/api",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import onnx_ir as ir
+
 from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Trial
 from onnx_bridge.bundle.manifest.axes import Axis
@@ -75,7 +77,7 @@ class GeneratingConversion(Several):
         error = manifest.proof.error or 0.0
         for trial in self.trials(self._decoder(manifest, layout, converted.folder), converted, shorter=False):
             error = max(error, trial.error)
-            self._refuse_difference(trial, layout)
+            self._refuse_difference(trial, layout, converted.cleaned)
         proof = replace(manifest.proof, error=error, what=f"{manifest.proof.what}, and by generating")
         manifest, padded = replace(manifest, proof=proof), self.padded(layout)
         if padded is None:
@@ -103,7 +105,7 @@ class GeneratingConversion(Several):
         except OSError as error:
             raise InputError(f"the tokenizer cannot be copied: {error}", where=str(tokenizer)) from None
 
-    def _refuse_difference(self, trial: Trial, layout: Layout) -> None:
+    def _refuse_difference(self, trial: Trial, layout: Layout, cleaned: ir.Model) -> None:
         if trial.reason is not None:
             raise ParityError(
                 f"behind {trial.prompt} tokens the decoder's logits differ from ONNX Runtime's: {trial.reason}",
@@ -111,7 +113,7 @@ class GeneratingConversion(Several):
                 error=trial.error,
                 tolerance=None,
                 where=self.origin["path"] or self.source.name,
-                hint=advice(self.request.precision),
+                hint=advice(self.request.precision, self.source.view(), cleaned),
             )
 
 

@@ -54,16 +54,22 @@ _FEATURES = {"bf16": ("quantize_bf16", "2.13"), "fp8": ("quantize_fp8", "2.12")}
 """The feature of a MIGraphX that supports a precision, and the first version that has it."""
 _BF16_OPSET = 22
 """The first opset in which Conv, the poolings and others accept bfloat16."""
+_LOSING = ("Softmax", "Pow", "ReduceMean", "Mul", "MatMul", "Gemm", "Conv")
+"""Operators whose results overflow or lose most, which differ from model to model."""
 _LISTED = 3
 """The number of nodes that a message lists."""
 
 
-def advice(precision: str) -> str:
-    """Return what to do if outputs differ from the reference's in a precision."""
+def advice(precision: str, *models: ir.Model) -> str:
+    """Return what to do if outputs differ from the reference's in a precision, of a model before and after cleaning."""
     if precision not in BY_PASS:
         return _SKIP
     other = next(name for name in BY_PASS if name != precision)
-    return f"try --precision {other}, or keep operators that lose most in float32 (--keep-fp32 Softmax); {_SKIP}"
+    kinds = [{node.op_type for node in model.graph.all_nodes()} for model in models]
+    kept = [name for name in _LOSING if all(name in known for known in kinds)]
+    keep = " ".join(f"--keep-fp32 {name}" for name in kept[:_LISTED])
+    hint = f", or keep operators that lose most, or overflow, in float32 ({keep})" if kept else ""
+    return f"try --precision {other}{hint}; {_SKIP}"
 
 
 @dataclass(frozen=True)

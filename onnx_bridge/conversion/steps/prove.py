@@ -167,13 +167,15 @@ class _Prover:
         if output.tolerance is not None and isinstance(output.worst_expected, (int, float)):
             limit = output.tolerance.atol + output.tolerance.rtol * abs(output.worst_expected)
         how = f" (as a witness with {dict(shapes)})" if shapes else ""
+        # which generates inputs: what differs on given ones, as the caches of a decoder, need not differ there
+        bisect = "" if self.samples else f"`{self._bisect_command()}` finds the cause; "
         return ParityError(
             f"the bundle's output {output.name!r} differs from ONNX Runtime's{how}: {output.reason}",
             output=output.name,
             error=output.max_abs,
             tolerance=limit,
             where=self.manifest.source["path"] or self.manifest.name,
-            hint=f"`{self._bisect_command()}` finds the cause; {advice(self.request.precision)}",
+            hint=f"{bisect}{advice(self.request.precision, self._model, self.compiled.cleaned.model)}",
         )
 
     def _bisect_command(self) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-
-import onnx_ir as ir
+from dataclasses import replace
+from functools import partial
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.axes import inside, label
@@ -28,6 +26,9 @@ from onnx_bridge.samples import files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.suitable import frozen_values
 
+_Runs = tuple[str, list[tuple[Sample, Sample]]]
+"""A bucket, and samples with the reference's outputs."""
+
 
 def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent) -> CheckReport:
     """Compare the buckets with the original model on ONNX Runtime: each at its edge and, padded, inside.
@@ -42,15 +43,47 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
         what = "buckets are compared without their layers"
         raise InputError(what, where=str(bundle.path), hint=f"name one of them: {bundle.programs[-1].path}")
     original, notes = original_of(bundle, request.reference)
-    model = models.load(original)
+    manifest, model = bundle.manifest, models.load(original)
     reference = Reference(original, runs=runs_of_original(bundle, original, model, request))
     own = bundle.runs(fresh=request.fresh)
     tolerances, _ = tolerances_of_bundle(request, bundle)
     gpu = GpuLegs.of(bundle, request.rehearsed, tolerances)
-    subject = _Subject(bundle, request, model, reference, tolerances)
+    frozen = frozen_values(model, manifest.request.freeze)
+    unproven: set[str] = set()
+
+    def given() -> Iterator[_Runs]:
+        loaded = files.load(
+            request.inputs or (), bundle.specs, count=request.samples, split=True, most=bundle.most_rows
+        )
+        notes.extend(files.find_non_finite(loaded))
+        runs: dict[str, list[tuple[Sample, Sample]]] = {}
+        for sample in loaded:
+            program, _ = bundle.chosen(sample)
+            runs.setdefault(label(program.info.dims), []).append((sample, reference.run({**sample, **frozen})))
+        yield from runs.items()
+
+    def generated() -> Iterator[_Runs]:
+        axes = {value.name: value.shape for value in manifest.inputs}
+        declared = [spec for spec in samplers.specs(model) if spec.name in axes]
+        specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
+        buckets = [program.dims for program in manifest.programs]
+        notes.append(f"each bucket is compared at its edge{', and inside, where inputs are padded' * manifest.pads}")
+        for info in manifest.programs:
+            runs: list[tuple[Sample, Sample]] = []
+            smaller = inside(info.dims, buckets, manifest.exact) if manifest.pads else info.dims
+            for dims in (info.dims, smaller) if smaller != info.dims else (info.dims,):
+                samples = bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
+                truth: list[Sample] = [reference.run({**sample, **frozen}) for sample in samples]
+                if dims is info.dims:
+                    kept = {name: samples[0][name] for name in manifest.exact}
+                    others = livelier_runs(model, reference, frozen, samples[0], kept)
+                    unproven.update(enliven(model, samples, truth, others, tolerances))
+                runs += zip(samples, truth, strict=True)
+            yield label(info.dims), runs
+
     legs: list[Leg] = []
     gpu_legs: list[Leg] = []
-    for bucket, runs in subject.generated() if request.inputs is None else subject.given():
+    for bucket, runs in generated() if request.inputs is None else given():
 
         def comparisons(
             side: Bundle, allowed: Tolerances, runs: Iterable[tuple[Sample, Sample]] = runs
@@ -64,67 +97,15 @@ def check_buckets(bundle: Bundle, request: CheckRequest, tell: Progress = silent
             tell(name := f"{name}, {gpu.passes.leg}")
             gpu_legs += gpu.compared(name, partial(comparisons, allowed=gpu.tolerances), tell)
     return CheckReport(
-        model=bundle.manifest.name,
+        model=manifest.name,
         legs=(*legs, *gpu_legs),
         seed=request.generated_seed,
-        unproven=tuple(sorted(subject.unproven)),
-        versions=versions(bundle.manifest.versions["migraphx"]),
+        unproven=tuple(sorted(unproven)),
+        versions=versions(manifest.versions["migraphx"]),
         notes=(
-            *bundle.manifest.notes,
+            *manifest.notes,
             *notes,
             *([own.note] if own.used else []),
             *(() if gpu is None else gpu.conclude(gpu_legs)),
-            *subject.notes,
         ),
     )
-
-
-@dataclass
-class _Subject:
-    """A bundle with buckets, whose samples the reference runs; collects notes, and outputs that no sample changes."""
-
-    bundle: Bundle
-    request: CheckRequest
-    model: ir.Model
-    reference: Reference
-    tolerances: Tolerances
-    notes: list[str] = field(default_factory=list)
-    unproven: set[str] = field(default_factory=set)
-
-    @cached_property
-    def _frozen(self) -> samplers.Sample:
-        return frozen_values(self.model, self.bundle.manifest.request.freeze)
-
-    def given(self) -> Iterator[tuple[str, list[tuple[Sample, Sample]]]]:
-        """Yield the buckets that hold the samples of the request, with these and the reference's outputs."""
-        request, most = self.request, self.bundle.most_rows
-        samples = files.load(request.inputs or (), self.bundle.specs, count=request.samples, split=True, most=most)
-        self.notes += files.find_non_finite(samples)
-        runs: dict[str, list[tuple[Sample, Sample]]] = {}
-        for sample in samples:
-            program, _ = self.bundle.chosen(sample)
-            truth = self.reference.run({**sample, **self._frozen})
-            runs.setdefault(label(program.info.dims), []).append((sample, truth))
-        yield from runs.items()
-
-    def generated(self) -> Iterator[tuple[str, list[tuple[Sample, Sample]]]]:
-        """Yield the buckets, with samples at their edge and inside, and the reference's outputs."""
-        manifest, request = self.bundle.manifest, self.request
-        axes = {value.name: value.shape for value in manifest.inputs}
-        declared = [spec for spec in samplers.specs(self.model) if spec.name in axes]
-        specs = [replace(spec, shape=axes[spec.name]) for spec in declared]
-        buckets = [program.dims for program in manifest.programs]
-        for info in manifest.programs:
-            runs: list[tuple[Sample, Sample]] = []
-            smaller = inside(info.dims, buckets, manifest.exact) if manifest.pads else info.dims
-            for dims in (info.dims, smaller) if smaller != info.dims else (info.dims,):
-                samples = bucket_samples(specs, dims, seed=request.seed, samples=request.samples or 1)
-                truth: list[Sample] = [self.reference.run({**sample, **self._frozen}) for sample in samples]
-                if dims is info.dims:
-                    kept = {name: samples[0][name] for name in manifest.exact}
-                    others = livelier_runs(self.model, self.reference, self._frozen, samples[0], kept)
-                    self.unproven |= enliven(self.model, samples, truth, others, self.tolerances)
-                runs += zip(samples, truth, strict=True)
-            yield label(info.dims), runs
-        padded = ", and inside, where inputs are padded" * manifest.pads
-        self.notes.append(f"each bucket is compared at its edge{padded}")
