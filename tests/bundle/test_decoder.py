@@ -26,6 +26,8 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import resealed
 from onnx_bridge.cli import main
 from onnx_bridge.conversion.decoders.layout import recognize
+from onnx_bridge.conversion.decoders.positions import refuse_other_branch
+from onnx_bridge.conversion.source import Source
 from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
@@ -432,6 +434,30 @@ class TestRefused:
         assert self.layout(onnx.load(model), tmp_path, grouped_query.POSITIONS).max_length == grouped_query.POSITIONS
         with pytest.raises(InputError):
             self.layout(onnx.load(model), tmp_path, grouped_query.POSITIONS + 1)
+
+    def test_tokens_from_which_another_branch_is_taken(self, model: Path, tmp_path: Path) -> None:
+        """As in Phi 3, whose tables of rotations change behind its first context; an If on values remains."""
+        changed = onnx.load(model)
+        nodes = onnx.parser.parse_graph("""g (int64 total_length, int64[1,t] attention_mask) => (float[128,8] far) {
+            twenty = Constant<value_int = 20>()  longer = Greater(total_length, twenty)
+            far = If(longer) <then_branch = a () => (u) { u = Neg(cos_cache) },
+                             else_branch = b () => (v) { v = Identity(cos_cache) }>
+            first = ReduceMax<keepdims = 0>(attention_mask)  hidden = Less(first, twenty)
+            near = If(hidden) <then_branch = c () => (w) { w = Identity(far) },
+                               else_branch = d () => (z) { z = Neg(far) }> }""").node
+        at = next(place for place, node in enumerate(changed.graph.node) if node.name == "attention0")
+        for node in changed.graph.node:
+            if node.op_type == "GroupQueryAttention":
+                node.input[7] = "near"
+        rest = list(changed.graph.node)
+        del changed.graph.node[:]
+        changed.graph.node.extend([*rest[:at], *nodes, *rest[at:]])
+        short, long = (self.layout(changed, tmp_path, length) for length in (20, 48))
+        source = Source.of(tmp_path / "changed.onnx")
+        refuse_other_branch(source, ConvertRequest(), short)
+        with pytest.raises(InputError) as error:
+            refuse_other_branch(source, ConvertRequest(), long)
+        assert "20" in str(error.value.hint)
 
     def test_sizes(self, model: Path, tmp_path: Path) -> None:
         for length, prefill in ((1, []), (8, [8]), (8, [0])):

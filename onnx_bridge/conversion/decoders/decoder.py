@@ -19,6 +19,7 @@ from onnx_bridge.bundle.decoding.decoder import Decoder
 from onnx_bridge.bundle.decoding.trial import Original, Trial, edges, inside, trials
 from onnx_bridge.bundle.manifest.axes import label
 from onnx_bridge.bundle.manifest.layout import WIDTH, Layout
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.decoders.encoder_decoder.convert import run_encoder_decoder
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.generating import GeneratingConversion
@@ -30,13 +31,13 @@ from onnx_bridge.conversion.decoders.layout import (
     recognize,
     tokens_at_once,
 )
-from onnx_bridge.conversion.decoders.positions import positioned
+from onnx_bridge.conversion.decoders.positions import positioned, refuse_other_branch
 from onnx_bridge.conversion.keys import content_key
 from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.programs.instances import Instance
 from onnx_bridge.conversion.programs.several import Converted, Resolved
 from onnx_bridge.conversion.source import Source
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.digest import json_digest
 from onnx_bridge.core.progress import Progress
@@ -174,6 +175,13 @@ class DecoderConversion(GeneratingConversion):
         ]
         whole = CleanRequest(self.request.pipeline, freeze=self.request.freeze)
         return Resolved(self.source, instances, whole, layout=self.layout)
+
+    def prove(self, manifest: Manifest, converted: Converted, progress: Progress) -> Manifest:
+        try:
+            return super().prove(manifest, converted, progress)
+        except ParityError:
+            refuse_other_branch(self.source, self.request, self.layout)
+            raise
 
     def trials(self, decoder: Decoder, converted: Converted, *, shorter: bool) -> Iterable[Trial]:
         """Generate behind prompts of the widths of programs, or of sizes between them."""
