@@ -123,12 +123,11 @@ def test_layers_stay_in_float(net: Net, data: list[dict[str, Array]], mode: Mode
     assert middle.kernels == {"float": 1, "int8": 3}
 
 
-@pytest.mark.parametrize("mode", ["fx", "eager"])
-def test_biases_in_eight_bits(net: Net, data: list[dict[str, Array]], mode: Mode) -> None:
-    made = onnx_bridge.quantize(net, args=IMAGE, mode=mode, calibration=data, bias=True)
+def test_biases_in_eight_bits(net: Net, data: list[dict[str, Array]]) -> None:
+    made = onnx_bridge.quantize(net, args=IMAGE, calibration=data, bias=True)
     products = [node for node in made.model.graph if node.op_type in ("Conv", "Gemm")]
     biases = [value for node in products for value in node.inputs[2:]]
-    assert len(biases) == (4 if mode == "fx" else 3)  # the graph mode folds the normalization into the first layer
+    assert len(biases) == 4  # the normalization is folded into the first layer
     for bias in biases:
         producer = None if bias is None else bias.producer()
         assert producer is not None
