@@ -144,6 +144,9 @@ class QuantizeRequest(Request):
         if self.bias and scheme not in _INTEGERS:
             what = f"biases are quantized to 8 bits, and {scheme} is another format"
             raise InputError(what, where="bias", hint=f"it is for {', '.join(_INTEGERS)}")
+        if self.bias and self.module_mode == "eager":
+            what = "Quark's eager mode leaves all biases in float if a layer has none"
+            raise InputError(what, where="bias", hint="mode='fx'")
         if self.observer is None:
             return
         if (fitting := _LEARNT_FOR[self.observer]) != scheme:

@@ -142,6 +142,8 @@ def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
         onnx_bridge.quantize(net, args=IMAGE, exclude=["normal"])
     with pytest.raises(InputError, match="biases are quantized to 8 bits"):
         onnx_bridge.quantize(net, args=IMAGE, scheme="bf16", bias=True)
+    with pytest.raises(InputError, match="eager mode leaves all biases in float"):
+        onnx_bridge.quantize(net, args=IMAGE, mode="eager", bias=True)
     with pytest.raises(InputError, match="graph mode supports no open dimensions"):
         onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
     with pytest.raises(InputError, match="mode: the value cannot be 'graph'"):
