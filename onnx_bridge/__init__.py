@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from onnx_bridge.conversion.convert import convert as convert
     from onnx_bridge.conversion.diagnosis.doctor import doctor as doctor
     from onnx_bridge.conversion.diagnosis.explain import explain as explain
+    from onnx_bridge.core.errors import BridgeError as BridgeError
+    from onnx_bridge.core.errors import InputError as InputError
+    from onnx_bridge.core.errors import MigraphxError as MigraphxError
+    from onnx_bridge.core.errors import NotEmulated as NotEmulated
+    from onnx_bridge.core.errors import OutOfMemory as OutOfMemory
+    from onnx_bridge.core.errors import ParityError as ParityError
+    from onnx_bridge.core.errors import PassError as PassError
+    from onnx_bridge.core.errors import ProgramLost as ProgramLost
+    from onnx_bridge.core.errors import RuntimeFailure as RuntimeFailure
+    from onnx_bridge.core.errors import RuntimeNotFound as RuntimeNotFound
+    from onnx_bridge.core.errors import Unreachable as Unreachable
+    from onnx_bridge.core.errors import WorkerCrashed as WorkerCrashed
+    from onnx_bridge.core.errors import WorkerTimeout as WorkerTimeout
     from onnx_bridge.model.int8_forecast import forecast as forecast
     from onnx_bridge.parity.bisect.bisect import bisect as bisect
     from onnx_bridge.parity.checking.check import check as check
@@ -42,6 +55,7 @@ if TYPE_CHECKING:
     from onnx_bridge.search.tune import tune as tune
     from onnx_bridge.torch.export.export import export as export
     from onnx_bridge.torch.lowering.lower import lower as lower
+    from onnx_bridge.views.graph_viewers import model_explorer as model_explorer
 
 _MODULES = {
     "as_gpu": "onnx_bridge.bundle.gpu_preview",
@@ -61,6 +75,7 @@ _MODULES = {
     "load": "onnx_bridge.bundle.bundle",
     "lower": "onnx_bridge.torch.lowering.lower",
     "mixed_precision": "onnx_bridge.search.mixed_precision",
+    "model_explorer": "onnx_bridge.views.graph_viewers",
     "pack": "onnx_bridge.bundle.files.pack",
     "quantize": "onnx_bridge.quantization.quantize",
     "reduce": "onnx_bridge.parity.reduce.reduce",
@@ -69,17 +84,23 @@ _MODULES = {
     "verify": "onnx_bridge.bundle.files.verify",
 }
 """The public functions, one a verb, with the module of each. Types of arguments and results live in these modules."""
+_ERRORS = (
+    *("BridgeError", "InputError", "MigraphxError", "NotEmulated", "OutOfMemory", "ParityError", "PassError"),
+    *("ProgramLost", "RuntimeFailure", "RuntimeNotFound", "Unreachable", "WorkerCrashed", "WorkerTimeout"),
+)
+"""Those of `onnx_bridge.core.errors`."""
 
 __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    modules = {**_MODULES, **dict.fromkeys(_ERRORS, "onnx_bridge.core.errors")}
+    if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
+    value = getattr(importlib.import_module(modules[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_ERRORS])

@@ -57,7 +57,7 @@ class Failure:
         """Describe a job process that exited during a job; a crash is retried, but not taken for transient."""
         killed = status == -signal.SIGKILL
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        hint = "the system does so when memory is short; --jobs 1 leaves more to each job" if killed else None
+        hint = "the system does so when memory is short; `jobs=1` leaves more to each job" if killed else None
         what = f"the process of the job {how}"
         return cls("Killed" if killed else "Crashed", what, stage, hint=hint, retry=True, transient=killed)
 

@@ -23,6 +23,7 @@ from onnx_bridge.bundle.manifest.text import is_manifest, manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.locations import Location, RemotePath, parse_location
 from onnx_bridge.model.folder import is_model_folder
+from onnx_bridge.model.foreign import hint_of_folder
 from onnx_bridge.requests.batch import JobRequest
 
 _LISTS = (".txt", ".list")
@@ -127,7 +128,8 @@ def _follow(source: Location, origin: _Origin) -> Iterator[Job]:
     if is_folder:
         models = list(_models(source, origin.out))
         if not models:
-            raise InputError("the folder has no .onnx file", where=str(source))
+            hint = hint_of_folder(source) if isinstance(source, Path) else None
+            raise InputError("the folder has no .onnx file", where=str(source), hint=hint)
         for model in models:
             inner = model.relative_to(source).with_suffix("").as_posix()  # type: ignore[arg-type]  # of one kind
             yield origin.job(model, f"{name}/{inner}" if name else inner)

@@ -130,7 +130,7 @@ class LocalOutput(Output):
     def publish(self, name: str, staged: Location, source: Location) -> None:
         bundle = self.location / name
         if not isinstance(staged, Path) or not (staged / MANIFEST).exists():
-            hint = "with --engine ray, OUT must be where every node sees it: a shared folder, or a URL"
+            hint = "with Ray, the folder of the bundles must be where every node sees it: a shared folder, or a URL"
             raise Unreachable("the node that made the bundle did not write it here", where=str(staged), hint=hint)
         files = [bundle / path.relative_to(staged) for path in staged.rglob("*") if path.is_file()]
         with staging_folder(bundle) as folder:

@@ -45,6 +45,7 @@ from onnx_bridge.core.files.locations import Location, RemotePath
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.requests.batch import BatchRequest, JobRequest
+from passes.core.text import counted
 
 _ATTEMPTS = 3
 """The number of attempts at a job whose failures may be transient."""
@@ -161,7 +162,7 @@ class Scheduler:
         self._followers: dict[str, list[_JobState]] = {}  # by key: jobs that wait for its owner
         self.notes: list[str] = []
         if journal is not None and journal.damaged:
-            self.notes.append(f"{journal.damaged} lines of the journal are unreadable and were ignored")
+            self.notes.append(f"ignored {counted(journal.damaged, 'line')} of the journal, unreadable")
 
     def run(self, jobs: Sequence[Job]) -> list[Result]:
         """Do all jobs, and return their results in the same order."""

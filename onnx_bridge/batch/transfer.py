@@ -31,7 +31,7 @@ from onnx_bridge.model.message import parse
 from onnx_bridge.model.storage import Source
 from onnx_bridge.model.wire_format import Malformed, strip
 
-_SHARED_HINT = "with --engine ray, {} must be where every node sees it: in a shared folder, or at a URL"
+_SHARED_HINT = "with Ray, {} must be where every node sees it: in a shared folder, or at a URL"
 
 
 def fetch_inputs(task: Task, scratch: contextlib.ExitStack) -> tuple[Path, Path]:

@@ -98,7 +98,7 @@ def check_names(names: tuple[str, ...], factory: str | None) -> None:
                 "the engine does not exist", where=where, hint=nearest(name, ENGINES) or ", ".join(ENGINES)
             )
         if name in TORCH and factory is None:
-            hint = "--module FACTORY, or bench the factory itself: package.module:name or file.py:name"
+            hint = "name it with `module`, or bench the factory itself: package.module:name or file.py:name"
             raise InputError("the engine needs a factory of the module", where=where, hint=hint)
 
 

@@ -61,7 +61,7 @@ class Subject:
         dims = {spec.shape[0] for spec in self.specs() if spec.shape and isinstance(spec.shape[0], str)}
         if len(dims) != 1:
             has = f"there are {', '.join(sorted(dims))}" if dims else "the first dimensions of its inputs are fixed"
-            raise InputError(f"the model has no batch dimension: {has}", where=str(self.path), hint="omit --batch")
+            raise InputError(f"the model has no batch dimension: {has}", where=str(self.path), hint="omit `batches`")
         return dims.pop()
 
     def sample(self, inputs: files.SampleSource | None, sizes: Mapping[str, int], seed: int) -> Sample:

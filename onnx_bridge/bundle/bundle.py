@@ -43,6 +43,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model import io as models
+from onnx_bridge.model.foreign import hint_of_missing
 from onnx_bridge.requests.conversion import RuntimeRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
@@ -111,8 +112,10 @@ class Bundle(Runnable):
         self.path = unpacked(path)
         where = manifest_path(self.path)
         if not where.exists():
-            what = "the bundle does not exist" if not self.path.exists() else "this is not a bundle: it has no manifest"
-            raise InputError(what, where=str(self.path), hint="`onnx-bridge convert` makes one")
+            what, hint = "this is not a bundle: it has no manifest", "`onnx-bridge convert` makes one"
+            if not self.path.exists():
+                what, hint = "the bundle does not exist", hint_of_missing(self.path) or hint
+            raise InputError(what, where=str(self.path), hint=hint)
         self.manifest = Manifest.read(where)
         super().__init__(self.manifest, where.parent)
         self._runtime, limits = runtime, Limits.of(timeout, memory)
@@ -146,7 +149,9 @@ class Bundle(Runnable):
     def decoder(self) -> Decoder:
         """The part that generates text with the programs; raises InputError if the bundle is not a decoder."""
         if self.manifest.decoder is None:
-            raise InputError("this is not a decoder", where=str(self.path), hint="`convert --as decoder` makes one")
+            raise InputError(
+                "this is not a decoder", where=str(self.path), hint="convert the model with `decoder=True`"
+            )
         return Decoder(self.path, self.manifest.decoder, self.programs)
 
     @property
@@ -198,8 +203,8 @@ class Bundle(Runnable):
         buckets = "; ".join(program.info.label for program in self.programs if program.info.dims)
         hint, chosen = f"there are {buckets}", [program.info.dims for program in self.programs if program.info.dims]
         known = {name: {dims[name] for dims in chosen} for name in self.manifest.dims}
-        more = [f"--bucket {name}={max(ends)},{sizes[name]}" for name, ends in known.items() if sizes[name] > max(ends)]
-        hint += f"; convert with {' '.join(more)}" if more else ""
+        more = {name: (max(ends), sizes[name]) for name, ends in known.items() if sizes[name] > max(ends)}
+        hint += f"; convert with `buckets={more}`" if more else ""
         has = "holds" if self.manifest.pads else "has the sizes"
         raise InputError(f"no bucket {has} {label(sizes)}", where=str(self.path), hint=hint)
 

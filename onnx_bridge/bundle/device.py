@@ -23,6 +23,7 @@ from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.inside import cut
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.inputs import Sample
+from passes.core.text import counted
 from passes.graphs.scopes import required_names
 from passes.isolation.limits import Limits
 
@@ -69,7 +70,7 @@ class Device:
             program = self.parse(model, inputs)
             count = len(program.get_output_shapes())
             if count != len(expected):
-                raise MigraphxError(f"MIGraphX gives {count} outputs instead of {len(expected)}")
+                raise MigraphxError(f"MIGraphX gives {counted(count, 'output')} instead of {len(expected)}")
             self.compile(program)
             return run_program(program, inputs, expected)
 

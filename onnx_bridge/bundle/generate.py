@@ -160,13 +160,13 @@ def _tokenizer(bundle: Path) -> Any:
     path = bundle / TOKENIZER
     if not path.is_file():
         what = "the bundle has no tokenizer.json, which the model's folder had not"
-        raise InputError(what, where=str(bundle), hint="give the tokens of the prompt as ids")
+        raise InputError(what, where=str(bundle), hint="give the tokens of the prompt as `ids`")
     return load_tokenizer(path)
 
 
 def _source(decoder: Decoder, ids: Sequence[int] | None, inputs: str | os.PathLike[str] | None) -> Array:
     """Return what to generate from; raises InputError."""
-    hint = "give ids; or inputs, of a model with an encoder"
+    hint = "give `prompt` or `ids`; or `inputs`, of a model with an encoder"
     if (ids is None) is (inputs is None):
         raise InputError("there is nothing to generate from" if ids is None else "there are two sources", hint=hint)
     if ids is not None:

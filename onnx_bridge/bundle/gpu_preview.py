@@ -50,7 +50,7 @@ class GpuPreview:
     def __init__(self, bundle: Bundle, passes: Rehearsal | None = None) -> None:
         if bundle.manifest.target != "ref":
             what = f"the bundle was compiled for {bundle.manifest.target}"
-            raise InputError(what, where=str(bundle.path), hint="convert with --target ref")
+            raise InputError(what, where=str(bundle.path), hint="convert with `target='ref'`")
         if bundle.model_path is None:
             what = "the bundle keeps no cleaned model, which the passes of the gpu target need"
             raise InputError(what, where=str(bundle.path), hint="convert into a folder")

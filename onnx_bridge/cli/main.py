@@ -105,7 +105,8 @@ def _loaded(verb: str) -> Any:
     for part_command in (command, *getattr(command, "commands", {}).values()):
         part_command.rich_markup_mode = None  # the help is plain, and its lines are not broken as the code's are
         paragraphs = [" ".join(part.split()) for part in (part_command.help or "").split("\n\n")]
-        part_command.help, part_command.short_help = "\n\n".join(paragraphs), paragraphs[0]
+        unbroken = [f"\b\n{part}" if part.startswith("Example: ") else part for part in paragraphs]  # to be copied
+        part_command.help, part_command.short_help = "\n\n".join(unbroken), paragraphs[0]
     return command
 
 
@@ -267,16 +268,15 @@ def _fail(error: BridgeError, as_json: bool, code: int | None = None) -> NoRetur
         with contextlib.suppress(OSError, InputError):  # a full disk may be what it is about
             print(json.dumps({"error": fields}, indent=2))
     with contextlib.suppress(OSError):
-        options = getattr(error, "options", ())
-        more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page and not options else ""
+        more = f"; see `onnx-bridge docs {error.page.replace('.md', '')}`" if error.page and not error.options else ""
         text = f"onnx-bridge: {error}{more}"
         if sys.stderr.isatty():  # which would cut words
             width = shutil.get_terminal_size().columns
             wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
             text = "\n".join(map(wrapper.fill, text.splitlines()))
         print(text, file=sys.stderr)
-        command = shlex.join(["onnx-bridge", *sys.argv[1:], *options]) if options else error.details.get("command")
-        if command:
+        repeated = shlex.join(["onnx-bridge", *sys.argv[1:], *error.options]) if error.options else None
+        if command := repeated or error.details.get("command"):
             print(f"type: {command}", file=sys.stderr)
     _leave(code)
 

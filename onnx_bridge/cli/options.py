@@ -87,12 +87,7 @@ def read(request: type[Request], texts: Mapping[str, Any]) -> Any:
         else:
             parse = fields[name].option.parse
             values[name] = text if parse is None else parse(text)
-    try:
-        return request.of(values)
-    except InputError as error:
-        if error.where not in fields:
-            raise
-        raise InputError(error.what, where=fields[error.where].flag, hint=error.hint) from None
+    return request.of(values)
 
 
 def _parameter(field: Field) -> inspect.Parameter:
@@ -168,10 +163,11 @@ def _output_file(path: Path | None) -> Path | None:
 
 OutputFile = functools.partial(typer.Option, callback=_output_file)
 """An option that names a file to write."""
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+_MODEL = "An ONNX file, or the folder of one with its configuration"
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help=f"{_MODEL}.", show_default=False)]
 ModelOrBundle = Annotated[
     Path,
-    typer.Argument(metavar="MODEL|BUNDLE", help="An ONNX file, or a bundle of `convert`.", show_default=False),
+    typer.Argument(metavar="MODEL|BUNDLE", help=f"{_MODEL}, or a bundle of `convert`.", show_default=False),
 ]
 HtmlReport = Annotated[
     Path | None,

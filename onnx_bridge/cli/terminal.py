@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,10 +63,13 @@ def show(
 
 
 @contextlib.contextmanager
-def progress(as_json: bool, beginning: str = "starting") -> Iterator[Callable[[str], None] | None]:
-    """Show a spinner with the present stage if standard error is a terminal, and the result is not JSON."""
+def progress(
+    as_json: bool, beginning: str = "starting", *, lines: bool = False
+) -> Iterator[Callable[[str], None] | None]:
+    """Show a spinner with the present stage if the result is not JSON; without a terminal nothing, or ``lines``."""
     if as_json or volume.quiet or not sys.stderr.isatty():
-        yield None
+        told = lines and not as_json and not volume.quiet
+        yield partial(print, file=sys.stderr, flush=True) if told else None
         return
     from onnx_bridge.views.terminal.tables import console
 

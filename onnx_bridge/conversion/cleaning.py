@@ -17,6 +17,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
+from passes.core.text import counted
 from passes.graphs.scopes import Scope, name_nodes, required_inputs, values_of
 from passes.isolation.limits import limited
 from passes.rewriting.base import Budget, Context, Target
@@ -177,7 +178,7 @@ def _rewrite(model: ir.Model, request: CleanRequest, pipeline: Pipeline | None, 
         notes += closed_branches(cleaned)
     if context.contradictions:
         first, *more = context.contradictions.values()
-        others = f" (and {len(more)} other values)" if more else ""
+        others = f" (and {counted(len(more), 'other value')})" if more else ""
         notes.append(f"the model declares types or shapes that are not so, and inference decides: {first}{others}")
     checked, chosen = verifier.comparisons if verifier else [], {} if sizes is None else sizes.by_input
     return Cleaned(cleaned, before + passes, steps, notes, checked=checked, chosen=chosen)
@@ -205,14 +206,14 @@ def _check_sizes(model: ir.Model, *, is_open: bool) -> None:
     for value in values_of(model):
         if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
             what = f"{value.name} gets the shape {value.shape}, in which a size is negative"
-            larger = "give the inputs larger sizes with --dim NAME=N or --shape NAME:[…]"
+            larger = "give the inputs larger sizes with `dims` or `shapes`"
             raise InputError(what, hint=larger if is_open else None)
 
 
 def _check_outputs(model: ir.Model, request: CleanRequest) -> None:
     """Raise InputError if a size of zero that was given leaves nothing in any output."""
-    zeros = [f"--dim {name}=0" for name, size in request.dims.items() if not size]
-    zeros += [f"--shape {name}:{list(shape)}" for name, shape in request.shapes.items() if 0 in shape]
+    zeros = [f"{name}=0" for name, size in request.dims.items() if not size]
+    zeros += [f"{name}:{list(shape)}" for name, shape in request.shapes.items() if 0 in shape]
     empty = [value.shape is not None and 0 in value.shape.dims for value in model.graph.outputs]
     if zeros and empty and all(empty):
         raise InputError("all outputs are empty", where=" ".join(zeros), hint="give a size of 1 or more")
@@ -222,5 +223,5 @@ def check_ranks(model: ir.Model) -> None:
     """Raise InputError if the rank of an input that MIGraphX takes is unknown."""
     for value in required_inputs(model):
         if value.shape is None and isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING:
-            hint = f"give its shape with --shape {value.name}:[…]"
+            hint = f"give its shape with `shapes={{{value.name!r}: ['…']}}`"
             raise InputError("the number of dimensions is unknown", where=f"input {value.name!r}", hint=hint)

@@ -136,3 +136,7 @@ class ProgramLost(RuntimeFailure):
     """The worker that held the program has exited since; parse or load it again."""
 
     page = "concepts/limits.md"
+
+
+for _error in [value for value in globals().values() if isinstance(value, type) and issubclass(value, BridgeError)]:
+    _error.__module__ = "onnx_bridge"  # where users import it from, and what a traceback says

@@ -44,8 +44,10 @@ def read(topic: str) -> Page:
     matching = [known for known in pages if known == name or known.rpartition("/")[2] == name]
     if not matching:
         short = {known.rpartition("/")[2]: known for known in pages}
-        hint = nearest(name, [*pages, *short]) or "`onnx-bridge docs` lists the pages"
-        raise InputError(f"there is no page {name!r}", hint=hint)
+        counts = {known: path.read_text(encoding="utf-8").lower().count(name.lower()) for known, path in pages.items()}
+        about = sorted(filter(counts.get, counts), key=lambda known: -counts[known])[:3]
+        hint = f"pages about it: {', '.join(about)}" if about else nearest(name, [*pages, *short])
+        raise InputError(f"there is no page {name!r}", hint=hint or "`onnx-bridge docs` lists the pages")
     path = pages[matching[0]]
     text = path.read_text(encoding="utf-8")
     return Page(matching[0], _title(path), _section(text, section) if section else text)

@@ -57,10 +57,5 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun in the singular or the plural."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def silent(_message: str) -> None:
     """Ignore progress."""

@@ -284,7 +284,7 @@ def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailur
     match failure.reason:
         case Reason.TIMEOUT:
             what = f"{doing} exceeded its time limit of {limits.timeout:g} s and was stopped"
-            return WorkerTimeout(what, hint="give it more time with --timeout", output=failure.output)
+            return WorkerTimeout(what, hint="give it more time with `timeout`", output=failure.output)
         case Reason.DIED if not PrintedError.parse(failure.output).out_of_memory:
             assert failure.returncode is not None
             return WorkerCrashed(doing, returncode=failure.returncode, output=failure.output)
@@ -295,5 +295,5 @@ def _failure(doing: str, limits: Limits, failure: ChildFailure) -> RuntimeFailur
 def _out_of_memory(doing: str, limits: Limits, output: str) -> OutOfMemory:
     most = limits.memory_of(0)
     limit = f"its limit of {most / 2**30:.3g} GiB" if most else "what the machine has"
-    hint = "give it more with --memory" if limits.memory else None
+    hint = "give it more with `memory`" if limits.memory else None
     return OutOfMemory(f"{doing} needs more memory than {limit}", hint=hint, output=output)

@@ -20,13 +20,14 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.folder import embedding_file
 from passes.graphs.scopes import Scope, name_nodes, required_inputs
 
-_EMBEDS = "inputs_embeds"
+EMBEDS = "inputs_embeds"
+"""The input of a decoder with embeddings of tokens."""
 
 
 def _takes_embeddings(model: ir.Model) -> bool:
     """Return whether a model takes the embeddings of tokens instead of their ids."""
     names = [str(value.name) for value in required_inputs(model)]
-    return _EMBEDS in names and not any(name.endswith("input_ids") for name in names)
+    return EMBEDS in names and not any(name.endswith("input_ids") for name in names)
 
 
 def embedding_of(decoder: Path, model: ir.Model) -> Path | None:
@@ -35,7 +36,7 @@ def embedding_of(decoder: Path, model: ir.Model) -> Path | None:
         return None
     file = embedding_file(decoder)
     if file is None:
-        what = f"the decoder takes embeddings of tokens, {_EMBEDS}, and no file beside it computes them"
+        what = f"the decoder takes embeddings of tokens, {EMBEDS}, and no file beside it computes them"
         raise InputError(what, where=str(decoder), hint="put embed_tokens.onnx beside it, or export it with input_ids")
     return file
 
@@ -51,10 +52,10 @@ def with_embedding(model: ir.Model, file: Path) -> ir.Model:
     inputs = {str(value.name): value for value in model.graph.inputs}
     results = {str(value.name): value for value in embedding.graph.outputs}
     if not results.keys() & inputs.keys() and len(results) == 1:
-        results = {_EMBEDS: next(iter(results.values()))}
+        results = {EMBEDS: next(iter(results.values()))}
     joined = {inputs[name]: result for name, result in results.items() if name in inputs}
-    if inputs[_EMBEDS] not in joined:
-        raise InputError(f"the embedding returns {', '.join(results)}, and not {_EMBEDS}", where=str(file))
+    if inputs[EMBEDS] not in joined:
+        raise InputError(f"the embedding returns {', '.join(results)}, and not {EMBEDS}", where=str(file))
     _move(embedding, model)
     for taken, result in joined.items():
         result.shape = taken.shape

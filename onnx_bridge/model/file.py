@@ -20,6 +20,8 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.model.classes import keep_scores
+from onnx_bridge.model.folder import decoder_file, is_model_folder
+from onnx_bridge.model.foreign import hint_of_file
 from onnx_bridge.model.message import NotUtf8, parse
 from onnx_bridge.model.sparse import dense
 from onnx_bridge.model.storage import Source, Span, locate, packed_size
@@ -56,13 +58,6 @@ _TYPED_DATA = {
 """The field of the elements of a tensor; for other types it is ``int32_data``."""
 _DATA = ("raw_data", "int32_data", *dict.fromkeys(_TYPED_DATA.values()))
 """All of these fields, of which a tensor has one."""
-_PYTORCH = "the file looks like one of PyTorch: `onnx-bridge export` makes a model of what a Python function returns"
-_OTHER_FILES = {
-    b"version https://git-lfs.": "the file is a pointer of Git LFS: run git lfs pull",
-    b"PK\x03\x04": _PYTORCH,  # a zip archive
-    **{bytes((0x80, protocol)): _PYTORCH for protocol in range(2, 6)},  # a pickle
-}
-"""Hints for files that are not models, by their first bytes."""
 
 
 @dataclass
@@ -87,8 +82,11 @@ class ModelFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read and validate a file; raises InputError if it cannot be read, is not an ONNX model, or is invalid."""
-        self.path = path
+        """Read and validate a file, or that of a model's folder.
+
+        Raises InputError if it cannot be read, is not an ONNX model, or is invalid.
+        """
+        self.path = path = decoder_file(path) if is_model_folder(path) else path
         self.spans: list[Span] = []
         self.unsorted = False
         source = Source(path)
@@ -102,7 +100,7 @@ class ModelFile:
         except NotUtf8 as error:
             raise self._error(str(error), "write this text as UTF-8, or remove it") from error
         except Malformed as error:
-            raise self._error(f"this is not an ONNX model: {error}", self._what_else()) from error
+            raise self._not_a_model(str(error)) from error
         self.token = stripped.token
         self._extents = [Span(source, begin, end - begin) for begin, end in stripped.extents]
         self.carried = tuple(Span(source, begin, end - begin) for begin, end in stripped.carried)
@@ -124,16 +122,16 @@ class ModelFile:
     def _error(self, what: str, hint: str | None = None) -> InputError:
         return InputError(what, where=str(self.path), hint=hint)
 
-    def _what_else(self) -> str:
-        start = next(iter(self.sources.values())).read(0, 24)
-        hints = (hint for beginning, hint in _OTHER_FILES.items() if start.startswith(beginning))
-        return next(hints, "is it a complete ONNX file?")
+    def _not_a_model(self, why: str) -> InputError:
+        hint = hint_of_file(self.path, next(iter(self.sources.values())).read(0, 24))
+        what = "this is not an ONNX model" + (f": {why}" if hint is None else "")
+        return self._error(what, hint or "is it a complete ONNX file?")
 
     def _model(self) -> None:
         proto = self.proto
         if not proto.HasField("graph") or not proto.ir_version or not proto.opset_import:
             missing = "graph" if not proto.HasField("graph") else "opset import" if proto.ir_version else "IR version"
-            raise self._error(f"this is not an ONNX model: it has no {missing}", self._what_else())
+            raise self._not_a_model(f"it has no {missing}")
         if problem := versions_problem(proto) or interface_problem(proto.graph):
             raise self._error(problem)
         keep_scores(proto)

@@ -8,6 +8,7 @@ tokenizer.json  generation_config.json                      in all of them, perh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,8 +18,8 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.schema import Size, parse_json, read_as
 
-TOKENIZER = "tokenizer.json"
-_GENAI, _GENERATION, _CONFIG = "genai_config.json", "generation_config.json", "config.json"
+TOKENIZER, CONFIG = "tokenizer.json", "config.json"
+_GENAI, _GENERATION = "genai_config.json", "generation_config.json"
 _FILES = ("decoder_model_merged", "decoder_with_past_model", "model")
 """The files of a decoder, the preferred one first."""
 _ENDINGS = ("", "_fp16", "_int8", "_uint8", "_quantized", "_q8", "_bnb4", "_q4", "_q4f16")
@@ -78,7 +79,7 @@ class _Config(_Lengths):
 
 def is_model_folder(path: Path) -> bool:
     """Return whether a folder holds one model with its configuration."""
-    if not (path / _GENAI).is_file() and not (path / _CONFIG).is_file():
+    if not os.path.isdir(path) or not ((path / _GENAI).is_file() or (path / CONFIG).is_file()):  # noqa: PTH112
         return False
     return (path / _GENAI).is_file() or any(True for _ in _candidates(path))
 
@@ -147,7 +148,7 @@ def contexts(model: Path) -> Iterator[int]:
 def _contexts(folder: Path) -> Iterator[int]:
     if (genai := folder / _GENAI).is_file():
         yield from filter(None, [read_configuration(_Genai, genai).model.context_length])
-    if (config := folder / _CONFIG).is_file():
+    if (config := folder / CONFIG).is_file():
         values = read_configuration(_Config, config)
         for lengths in (values, values.text_config):
             yield from filter(None, [getattr(lengths, field.name) for field in fields(_Lengths)])
@@ -155,7 +156,7 @@ def _contexts(folder: Path) -> Iterator[int]:
 
 def stop_tokens(model: Path) -> tuple[int, ...]:
     """Return the tokens that end a text, as the first configuration beside a model that names them says."""
-    paths = (folder / name for folder in folders_of(model) for name in (_GENAI, _GENERATION, _CONFIG))
+    paths = (folder / name for folder in folders_of(model) for name in (_GENAI, _GENERATION, CONFIG))
     tokens = next((ends for path in paths if path.is_file() and (ends := _ends(path)) is not None), ())
     return tokens if isinstance(tokens, tuple) else (tokens,)
 

@@ -9,7 +9,6 @@ import os
 import stat
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.core.errors import InputError, nearest
+from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.atomic_write import write_all
+from onnx_bridge.model.foreign import hint_of_folder, hint_of_missing
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -39,15 +39,13 @@ class Source:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe must not block
         except FileNotFoundError:
-            raise InputError("the file does not exist", where=str(path), hint=_nearest_name(path)) from None
+            raise InputError("the file does not exist", where=str(path), hint=hint_of_missing(path)) from None
         except OSError as error:
             raise InputError(f"the file cannot be read: {error.strerror}", where=str(path)) from error
         weakref.finalize(self, os.close, self._file)
         state = os.fstat(self._file)
         if stat.S_ISDIR(state.st_mode):
-            models = sorted(map(str, path.glob("*.onnx")))
-            hint = f"name a file in it: {', '.join(models[:3])}" if models else None
-            raise InputError("this is a folder, not a file", where=str(path), hint=hint)
+            raise InputError("this is a folder, not a file", where=str(path), hint=hint_of_folder(path))
         if not stat.S_ISREG(state.st_mode):
             raise InputError("this is not a regular file", where=str(path))
         self.size = state.st_size
@@ -235,10 +233,3 @@ def locate(location: str, model: Path) -> Path:
     if not any(real.is_relative_to(folder) for folder in folders):
         raise InputError(f"external data must stay in the folder of the model, and {location!r} leads to {real}")
     return real
-
-
-def _nearest_name(path: Path) -> str | None:
-    names: list[str] = []
-    with suppress(OSError):
-        names = [entry.name for entry in path.parent.iterdir()]
-    return nearest(path.name, names)

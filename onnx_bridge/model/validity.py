@@ -13,6 +13,7 @@ from functools import cache
 import onnx
 
 from passes.core.schemas import Option, parameter, schema_of
+from passes.core.text import counted
 from passes.graphs.limits import MAX_ELEMENTS, MAX_RANK, MAX_VERSION
 
 _Attr = onnx.AttributeProto
@@ -124,7 +125,7 @@ def _split_problem(node: onnx.NodeProto) -> str | None:
     """Return how the parts of a Split differ from its outputs: ONNX's inference makes a list of all parts' sizes."""
     for attribute in node.attribute:
         if attribute.name == "num_outputs" and not attribute.ref_attr_name and attribute.i != len(node.output):
-            return f"has {len(node.output)} outputs, and its num_outputs is {attribute.i}"
+            return f"has {counted(len(node.output), 'output')}, and its num_outputs is {attribute.i}"
     return None
 
 
@@ -145,7 +146,7 @@ def _type_name(number: int) -> str:
 def _constant_problem(node: onnx.NodeProto) -> str | None:
     types = _attribute_types("", "Constant", MAX_VERSION)
     values = [attribute.name for attribute in node.attribute if attribute.name in types]
-    return None if len(values) == 1 else f"has {len(values) or 'no'} values, and a constant has one"
+    return None if len(values) == 1 else f"has {counted(len(values), 'value')}, and a constant has one"
 
 
 def _bodies_problem(node: onnx.NodeProto, domain: str, version: int) -> str | None:
@@ -158,9 +159,9 @@ def _bodies_problem(node: onnx.NodeProto, domain: str, version: int) -> str | No
         name, inputs, outputs = attribute.name, len(attribute.g.input), len(attribute.g.output)
         right_inputs, least_outputs = check(node, version)
         if inputs != right_inputs:
-            return f"has a subgraph {name!r} with {inputs} inputs, and it must have {right_inputs}"
+            return f"has a subgraph {name!r} with {counted(inputs, 'input')}, and it must have {right_inputs}"
         if outputs < least_outputs:
-            return f"has a subgraph {name!r} with {outputs} outputs, and it must have {least_outputs}"
+            return f"has a subgraph {name!r} with {counted(outputs, 'output')}, and it must have {least_outputs}"
     return None
 
 

@@ -33,6 +33,7 @@ from onnx_bridge.reference.comparison.scores import Score, Scores
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples.dataset import Dataset
 from onnx_bridge.samples.files import count
+from passes.core.text import counted
 from passes.graphs import lineage
 from passes.graphs.cost import estimate
 from passes.graphs.int8_kernels import PRODUCTS
@@ -181,7 +182,7 @@ class Search(Generic[_M]):
         shares = share_in_8_bits(whole.model)[1]
         if not shares:
             what = "nothing would run in 8 bits: `onnx-bridge convert` says why"
-            raise InputError(what, where="--min", hint="choose another scheme")
+            raise InputError(what, where="least", hint="choose another scheme")
         self.tell("measure the noise of each product")
         noise = self.noise(whole.model)
         first = self._trial(excluded, whole)
@@ -270,7 +271,7 @@ class Search(Generic[_M]):
             return self.points[key]
         if len(self.points) >= self.runs:
             return Point(tuple(excluded), failure="no run is left")
-        self.tell(f"trial {len(self.points) + 1} of at most {self.runs}: {len(key)} nodes in float")
+        self.tell(f"trial {len(self.points) + 1} of at most {self.runs}: {counted(len(key), 'node')} in float")
         try:
             made = made or self.attempt(excluded)
             share = share_in_8_bits(made.model)[0]
@@ -301,8 +302,8 @@ class Search(Generic[_M]):
         nearest = min(self.points.values(), key=lambda point: point.missing)
         reached = ", ".join(f"{score.metric} {score.shown}" for score in nearest.scores)
         asked = ", ".join(f"{name} {value:g}" for name, value in self.least.items())
-        what = f"no quantization in {len(self.points)} runs reaches {asked}"
+        what = f"no quantization in {counted(len(self.points), 'run')} reaches {asked}"
         if reached:
             names = shorten(", ".join(nearest.excluded)) or "nothing"
             what += f"; the nearest has {reached}, {nearest.share:.0%} of the work in 8 bits, with {names} in float"
-        return InputError(what, where="--min", hint="ask for less, give more --runs, or another scheme or algorithm")
+        return InputError(what, where="least", hint="ask for less, give more `runs`, or another scheme or algorithm")

@@ -43,7 +43,7 @@ def calibration_samples(
         return Calibration(tuple(own), "the arguments", count, (note,) if scheme.calibrated else ())
     if scheme.calibrated:
         what = f"calibration data is missing, and {scheme.name} measures the ranges of activations on it"
-        raise InputError(what, where="--calibration", hint="give an .npz, an .npy, a folder of images, or a script")
+        raise InputError(what, where="calibration", hint="give an .npz, an .npy, a folder of images, or a script")
     seeded = tuple(generate(specs, seed=0, samples=2, dims=dims))
     return Calibration(seeded, "seeded samples", files.count(seeded, specs))
 

@@ -80,7 +80,7 @@ def _four_bits(source: Source, algorithm: str | None, reader: CalibrationReader)
         try:
             import torch  # noqa: F401 — it fails late without
         except ImportError:
-            raise InputError("hqq needs PyTorch", where="--algorithm", hint="pip install torch") from None
+            raise InputError("hqq needs PyTorch", where="algorithm", hint="pip install torch") from None
         config = library.HQQWeightOnlyQuantConfig(block_size=BLOCK, bits=4)
     elif algorithm == "gptq":
         samples = list(iter(reader.get_next, None))

@@ -128,7 +128,7 @@ def _excluded(kinds: Mapping[str, str], wanted: Collection[str]) -> frozenset[st
     for name in wanted:
         if name not in kinds.keys() | operators:
             hint = nearest(name, kinds.keys() | operators) or f"its operators are {', '.join(sorted(operators))}"
-            raise InputError(f"the model has no node or operator {name!r}", where="--exclude", hint=hint)
+            raise InputError(f"the model has no node or operator {name!r}", where="exclude", hint=hint)
     return frozenset(name for name, kind in kinds.items() if name in wanted or kind in wanted)
 
 

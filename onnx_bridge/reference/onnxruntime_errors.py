@@ -63,7 +63,7 @@ class UnknownOperator:
     def hint(self) -> str | None:
         """The next thing to do."""
         if self.newest is None:
-            return "give its library, --ops-library PATH, or replace it by operators of ONNX, for example with a pass"
+            return "give its library with `ops_library`, or replace it by operators of ONNX, for example with a pass"
         if self.opset > self.newest:
             return "export it with an older opset, or update onnxruntime"
         return self.meant if self.since is None else f"the operator exists since opset {self.since}"
@@ -164,6 +164,6 @@ _REASONS = {
         "attempting to re-use buffer|OrtValue provided for output",
         "a declared shape of an intermediate value is wrong",
     ),
-    Reason.RUN_FAILED: ("while running", "pass representative inputs with --inputs"),
+    Reason.RUN_FAILED: ("while running", "pass representative inputs with `inputs`"),
 }
 """By reason, the pattern of its messages and a hint; the first that matches holds."""

@@ -13,6 +13,7 @@ from onnx_bridge.migraphx.architectures import ARCHITECTURES, named_architecture
 from onnx_bridge.migraphx.kinds import KINDS, VARIABLE
 from onnx_bridge.requests import texts
 from onnx_bridge.requests.request import Data, Needs, Option, Part, Request
+from onnx_bridge.requests.schemes import SCHEMES
 from passes.isolation.limits import Limits
 
 Dims = Mapping[str, int]
@@ -362,4 +363,6 @@ def check_precision(name: str) -> None:
     """Raise InputError if a precision does not exist."""
     if name not in PRECISIONS:
         hint = nearest(name, PRECISIONS) or f"there are {', '.join(PRECISIONS)}"
+        if scheme := next((scheme for scheme in SCHEMES if scheme.startswith(name)), None):
+            hint = f"`onnx-bridge quantize --scheme {scheme}` makes such a model; convert that"
         raise InputError("the precision does not exist", where=f"precision {name!r}", hint=hint)

@@ -40,7 +40,7 @@ class LowerRequest(Request):
         super().__post_init__()
         if self.in_process and self.convert.application is not None:
             what = "sessions of ONNX Runtime run in a process of their own"
-            raise InputError(what, where="in_process", hint="leave one of in_process and application out")
+            raise InputError(what, where="in_process", hint="leave one of `in_process` and `application` out")
 
     @property
     def cache_folder(self) -> Path | None:

@@ -193,13 +193,13 @@ class DataRequest(CheckRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.data is None and (self.metrics or self.least):
-            raise InputError("metrics are measured on a dataset", where="metrics", hint="name one with data")
+            raise InputError("metrics are measured on a dataset", where="metrics", hint="name one with `data`")
         if self.data is not None:
             kept = {"data", "metrics", "least", "reference", "samples", "rehearse", "conversion", "evidence", "fresh"}
             others = [field for field in fields_of(DataRequest) if not field.path and field.name not in kept]
-            if given := [field.flag for field in others if getattr(self, field.name) != field.default]:
+            if given := [f"`{field.name}`" for field in others if getattr(self, field.name) != field.default]:
                 what = f"on a dataset metrics are measured, for which {' and '.join(given)} mean nothing"
-                raise InputError(what, where="data", hint="least says what a metric must reach")
+                raise InputError(what, where="data", hint="`least` says what a metric must reach")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,7 @@ class QuantizeRequest(Request):
         if (fitting := _LEARNT_FOR[self.observer]) != scheme:
             kind = "powers of two" if self.observer == "tqt" else "any numbers"
             what = f"{self.observer} learns scales that are {kind}, which {scheme} does not have"
-            raise InputError(what, where="observer", hint=f"scheme='{fitting}'")
+            raise InputError(what, where="observer", hint=f"give `scheme='{fitting}'`")
         if self.observer == "tqt" and self.per_channel:
             raise InputError("tqt has one scale for each tensor", where="per_channel", hint="leave it out")
 

@@ -52,11 +52,11 @@ class Needs:
     def problem(self, field: Field, value: Any) -> str | None:
         """Return what is missing from the value of the other option, or is too much; None if nothing is."""
         if self.absent:
-            return None if value == field.default else f"with {field.flag}"
+            return None if value == field.default else f"with `{self.name}`"
         if not self.values:
-            return None if value != field.default else f"without {field.flag}"
+            return None if value != field.default else f"without `{self.name}`"
         given = value if isinstance(value, tuple) else (value,)
-        return None if set(given) & set(self.values) else f"without {field.flag} {' or '.join(map(str, self.values))}"
+        return None if set(given) & set(self.values) else f"without `{self.name}` {' or '.join(map(str, self.values))}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Request:
             other = known[needs.name]
             problem = needs.problem(other, functools.reduce(getattr, (*other.path, other.name), self))
             if problem is not None:
-                what = f"{known[name].flag} has no effect {problem}"
+                what = f"`{name}` has no effect {problem}"
                 raise InputError(what, where=name, hint="leave one of the two out" if needs.absent else "leave it out")
 
     def _with(self, values: Mapping[tuple[str, ...], Any]) -> Self:

@@ -82,14 +82,14 @@ class Scheme:
             raise InputError(f"{_ROUTES[route]} cannot do it: {reason}", where=f"scheme {self.name}", hint=hint)
         if per_channel and not self.channels:
             what = f"there are no scales per channel in {self.name}: {self.text}"
-            raise InputError(what, where="--per-channel", hint="leave it out")
+            raise InputError(what, where="per_channel", hint="leave it out")
         methods = METHODS[route].get(self.name, ())
         if method is not None and method not in methods:
             what = f"{_ROUTES[route]} has no {method} for {self.name}: {self.text}"
             able = next((other for other in _OTHERS if method in METHODS[other].get(self.name, ())), None)
             hints = [f"it has {', '.join(methods)}"] if methods else []
             hints += [] if able is None else [f"{_OTHERS[able]} can"]
-            raise InputError(what, where="--calibrate", hint="; ".join(hints) or "leave it out")
+            raise InputError(what, where="calibrate", hint="; ".join(hints) or "leave it out")
 
     def method(self, route: Route, chosen: Method | None) -> Method | None:
         """Return the method that a route measures ranges by; None if the scheme has no ranges."""

@@ -53,7 +53,7 @@ class BenchRequest(Request):
     engines: Annotated[
         tuple[str, ...],
         Option(
-            "Of migraphx, ort, ort-migraphx, ort-rocm, torch, torch-compile; ratios are to the first.",
+            "Engines to measure: migraphx, ort, ort-migraphx, ort-rocm, torch, torch-compile; ratios are to the first.",
             metavar="E,…",
             parse=texts.names,
             default="migraphx,ort",
@@ -123,9 +123,9 @@ class BenchRequest(Request):
         super().__post_init__()
         if any(size < 1 for size in self.batches) or len(set(self.batches)) < len(self.batches):
             what = f"invalid batch sizes {list(self.batches)}"
-            raise InputError(what, where="batch", hint="as in 1,2,4,8, each once")
+            raise InputError(what, where="batches", hint="as in 1,2,4,8, each once")
         if not 0 <= self.max_slowdown < 10:
-            raise InputError(f"the share cannot be {self.max_slowdown:.0%}", where="max-slowdown", hint="as in 5%")
+            raise InputError(f"the share cannot be {self.max_slowdown:.0%}", where="max_slowdown", hint="as in 5%")
         if not self.precisions:
             raise InputError("nothing can be measured: no precision is named", where="precisions")
         for precision in self.precisions:
@@ -203,7 +203,7 @@ class TuneRequest(Request):
             check_precision(precision)
         if self.conversion.buckets and self.inputs is not None:
             what = "with buckets, inputs are generated for each size"
-            raise InputError(what, where="inputs", hint="omit inputs or buckets")
+            raise InputError(what, where="inputs", hint="omit `inputs` or `buckets`")
 
 
 @dataclass(frozen=True, kw_only=True)

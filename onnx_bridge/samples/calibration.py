@@ -74,4 +74,4 @@ def _check(samples: Sequence[Sample], where: str) -> None:
             arrays.setdefault(name, []).append(array)
     for name, pieces in arrays.items():
         if "float" in pieces[0].dtype.name and not any(array.any() for array in pieces):
-            raise InputError(f"the input {name} is 0 in all of {len(samples)} samples: it has no range", where=where)
+            raise InputError(f"the input {name} is 0 in all samples: it has no range", where=where)

@@ -35,12 +35,12 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError, InputError, nearest
 from onnx_bridge.core.files.regular_file import LARGE, open_regular, read_regular
-from onnx_bridge.core.progress import counted
 from onnx_bridge.core.values import Array, Kind, Value, flat
 from onnx_bridge.samples.fitting import fitting, fitting_command
 from onnx_bridge.samples.images import LABEL, ImageRules, image_batches, images_at
 from onnx_bridge.samples.inputs import Sample, TensorSpec, specs, validate
 from passes.core import scripts
+from passes.core.text import counted
 from passes.isolation import numpy_files
 from passes.shapes.open_sizes import may_be_batch
 
@@ -195,9 +195,10 @@ def _validate_all(unchecked: Unvalidated, source: str, wanted: Sequence[TensorSp
     samples = [validated(sample, wanted, origin) for origin, sample in taken]
     if count is None and len(samples) > _MAX_SAMPLES:
         what = f"there are more than {_MAX_SAMPLES} samples, and the loader may be endless"
-        raise InputError(what, where=source, hint="say how many with --samples")
+        raise InputError(what, where=source, hint="say how many with `samples`")
     if not samples or len(samples) < (count or 0):
-        have = f"there {'is' if len(samples) == 1 else 'are'} {len(samples) or 'no'} sample{'s' * (len(samples) != 1)}"
+        number = counted(len(samples), "sample") if samples else "no samples"
+        have = f"there {'is' if len(samples) == 1 else 'are'} {number}"
         asked = f", and {count} were asked for" if samples else ""
         raise InputError(f"{have}{asked}", where=source, hint="give as many, or ask for fewer" if samples else None)
     return samples
@@ -333,7 +334,7 @@ def _from_protobuf(folder: Path, wanted: Sequence[TensorSpec]) -> Sample:
         raise InputError(
             f"has {len(files)} input files ({', '.join(file.name for file in files) or 'none'})",
             where=str(folder),
-            hint=f"the model takes {len(wanted)} inputs: input_0.pb … in the order of the model",
+            hint=f"the model takes {counted(len(wanted), 'input')}: input_0.pb … in the order of the model",
         )
     return {spec.name: _read_value(file, spec.kind) for spec, file in zip(wanted, files, strict=True)}
 

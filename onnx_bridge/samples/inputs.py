@@ -287,7 +287,7 @@ def _check_shape(shape: tuple[int, ...], spec: TensorSpec, symbols: dict[str, tu
         others = [sorted((dim, size)) for dim, size in pairs if isinstance(dim, int) and dim != size]
         hint = f"the model takes {_described(spec)}"
         if len(shape) == len(spec.shape) and len(others) == 1:
-            hint += f"; if the size is open, `convert --bucket NAME={','.join(map(str, others[0]))}` takes both"
+            hint += f"; if the size is open, a bundle with `buckets={{'NAME': {(*others[0],)}}}` takes both"
         raise _unfit(shape, spec, "", hint)
     for dim, size in zip(spec.shape, shape, strict=True):
         if not isinstance(dim, str):

@@ -37,6 +37,7 @@ from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.search import MixedPrecisionRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.text import counted
 from passes.graphs.scopes import required_names
 from passes.isolation.limits import limited
 from passes.probing.partition import extract
@@ -138,7 +139,7 @@ class _Trials:
     def agrees(self, nodes: Sequence[str]) -> bool:
         """Return whether the model agrees with these nodes in float32."""
         self.done += 1
-        self.tell(f"trial {self.done}: {len(nodes)} of {self.candidates} nodes in float32")
+        self.tell(f"trial {self.done}: {len(nodes)} of {counted(self.candidates, 'node')} in float32")
         request, conversion = self.request, self.request.conversion
         if conversion.precision in BY_CALIBRATION and len(nodes) == self.candidates:  # nothing is quantized
             conversion = replace(conversion, precision="fp32", calibration=None)

@@ -24,6 +24,7 @@ from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.conditioning import SEEDS, explains_all, nudged
 from onnx_bridge.verdicts.node_tolerances import node_tolerance
 from onnx_bridge.verdicts.probe_request import ProbeRequest, migraphx_type, unordered_axis, widened
+from passes.core.text import counted
 from passes.graphs.traversal import has_subgraphs, with_nested
 from passes.isolation.failure import NativeFailure
 from passes.isolation.messages import Array
@@ -96,7 +97,7 @@ def _verdict(
 def _wrong_description(probe: Probe, shapes: Sequence[Shape]) -> str | None:
     """Return how the outputs differ from what the model declares; None if they do not."""
     if len(shapes) != len(probe.outputs):
-        return f"accepted, but with {len(shapes)} of {len(probe.outputs)} outputs"
+        return f"accepted, but with {len(shapes)} of {counted(len(probe.outputs), 'output')}"
     for index, (value, given) in enumerate(zip(probe.outputs, shapes, strict=True)):
         dtype, shape = probe.dtype(value), probe.shape(value)
         if dtype is not None and given.type != migraphx_type(dtype):

@@ -26,6 +26,7 @@ from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds, unrolling_seconds
 from passes.core.doubts import Doubts
+from passes.core.text import counted
 from passes.probing.instructions import instructions
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
@@ -118,7 +119,7 @@ class ProbedRuntime:
         seconds = compile_seconds(probe.nodes, self.runtime)
         unrolling = unrolling_seconds(probe, self.runtime)
         if unrolling > self._longest or (not unrolling and seconds > self._timeout):
-            count = f"{instructions(probe.nodes):,} instructions"
+            count = counted(instructions(probe.nodes), "instruction")
             return Verdict(Status.HANGS, f"it becomes {count}, which would take about {duration(seconds)} to compile")
         race = race_condition(probe, self.runtime, self._compile_for)
         return None if race is None else Verdict(Status.WRONG, race)

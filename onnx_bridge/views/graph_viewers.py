@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
+from onnx_bridge.bundle.bundle import Bundle, is_bundle
 from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, PlannedAction
+from onnx_bridge.conversion.diagnosis.doctor import doctor
 from onnx_bridge.core.files.atomic_write import write_bytes, write_text
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Kind
+from onnx_bridge.parity.checking.check import run
 from onnx_bridge.parity.layers.report import LayerReport
+from onnx_bridge.requests.parity import CheckRequest
 
 _GOOD, _CHANGED, _HOST, _BAD = "#b7e1c0", "#bcd6f5", "#f5dfa6", "#f5b5ba"
 _ACTIONS = {PlannedAction.REWRITTEN: _CHANGED, PlannedAction.REMOVED: _CHANGED, PlannedAction.HOST: _HOST}
@@ -26,19 +33,43 @@ _MOST = 1e30
 """The error, as a multiple of the tolerance, of what differs by more, or by no number."""
 
 
-def write_diagnosis(folder: Path, diagnosis: Diagnosis) -> list[Path]:
-    """Write overlays of a model: the verdict on each node, and the planned action; raises InputError if that fails."""
+def model_explorer(
+    model: str | os.PathLike[str] | ir.Model, folder: str | os.PathLike[str], *, progress: Progress | None = None
+) -> list[Path]:
+    """Write overlays for Model Explorer, and a bundle's partitions for Netron.
+
+    MIGraphX is asked about every node of a model, as by `doctor`, or for the error of every node of a bundle, as by
+    `check` with ``layers``.
+
+    Args:
+        model: an ONNX file, a bundle, or a model in memory.
+        folder: the folder of the files.
+        progress: is called with each stage.
+
+    Returns:
+        The files.
+
+    Raises:
+        InputError: the model cannot be read, or a file cannot be written.
+        RuntimeFailure: as for `doctor` and `check`.
+    """
+    if isinstance(model, ir.Model) or not is_bundle(model):
+        return _write_diagnosis(Path(folder), doctor(model, progress=progress))
+    bundle = Bundle(model)
+    single = not bundle.manifest.dims and bundle.manifest.decoder is None
+    layers = run(bundle, CheckRequest(layers=True), progress).layers if single else None
+    return _write_bundle(Path(folder), bundle.manifest, layers)
+
+
+def _write_diagnosis(folder: Path, diagnosis: Diagnosis) -> list[Path]:
+    """Write overlays of a model: the verdict on each node, and the planned action."""
     verdicts = {node.name: (node.verdict, _GOOD if node.passed else _BAD) for node in diagnosis.nodes}
     actions = {node.name: (str(node.action), _ACTIONS.get(node.action, _GOOD)) for node in diagnosis.nodes}
     return [_overlay(folder, "verdict", verdicts), _overlay(folder, "planned action", actions)]
 
 
-def write_bundle(folder: Path, manifest: Manifest, layers: LayerReport | None) -> list[Path]:
-    """Write the partitions of a bundle, and overlays of its ONNX file: the side and the errors of each node.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+def _write_bundle(folder: Path, manifest: Manifest, layers: LayerReport | None) -> list[Path]:
+    """Write the partitions of a bundle, and overlays of its ONNX file: the side and the errors of each node."""
     partitions = folder / "partitions.onnx"
     folder.mkdir(exist_ok=True)
     write_bytes(partitions, _partitions(manifest).SerializeToString())

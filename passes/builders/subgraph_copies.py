@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from passes.core.text import counted
 from passes.evaluation.constant_session import EvaluationError
 from passes.evaluation.evaluation import evaluate
 from passes.graphs.matching import is_op, is_plain
@@ -212,7 +213,9 @@ class Body:
 def require_copyable(graph: ir.Graph, inputs: int, outputs: int) -> None:
     """Check that a subgraph can be copied, and has the required numbers of inputs and outputs."""
     if len(graph.inputs) != inputs or len(graph.outputs) != outputs:
-        raise NotApplicable(f"the subgraph is not valid: it needs {inputs} inputs and {outputs} outputs")
+        raise NotApplicable(
+            f"the subgraph is not valid: it needs {counted(inputs, 'input')} and {counted(outputs, 'output')}"
+        )
     for nested in graphs_within(graph):
         own = {*nested.inputs, *nested.initializers.values()}
         for value in nested.outputs:

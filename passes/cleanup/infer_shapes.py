@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from passes.core.text import counted
 from passes.graphs.scopes import Scope
 from passes.rewriting.base import Context, Pass, Result, Rewrite, Skip
 from passes.shapes.declarations import settle_foreign
@@ -37,5 +38,7 @@ class InferShapes(Pass):
             result.skips.append(Skip(f"ONNX's inference failed: {inferred.error}"))
         if inferred.learned:
             nodes = {node.name: None for value in inferred.learned if (node := value.producer()) and node.name}
-            result.rewrites.append(Rewrite(tuple(nodes), note=f"{len(inferred.learned)} values known better"))
+            result.rewrites.append(
+                Rewrite(tuple(nodes), note=f"{counted(len(inferred.learned), 'value')} known better")
+            )
         return result

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from passes.core.errors import InputError
 from passes.core.schemas import schema_of
+from passes.core.text import counted
 from passes.graphs.limits import called_functions, check_limits
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.graphs.traversal import subgraphs, with_nested
@@ -72,9 +73,9 @@ class InlineFunctions(Pass):
 def _obstacle(call: ir.Node, function: ir.Function, scope: Scope) -> str | None:
     """Return why a call cannot be replaced by the function's body."""
     if len(call.inputs) > len(function.inputs):
-        return f"it is given {len(call.inputs)} inputs, and its function takes {len(function.inputs)}"
+        return f"it is given {counted(len(call.inputs), 'input')}, and its function takes {len(function.inputs)}"
     if len(call.outputs) > len(function.outputs):
-        return f"it has {len(call.outputs)} outputs, and its function {len(function.outputs)}"
+        return f"it has {counted(len(call.outputs), 'output')}, and its function {len(function.outputs)}"
     if call.domain in ("", "ai.onnx.ml") and onnx.defs.has(call.op_type, scope.opset(call.domain), call.domain):
         return "ONNX leaves it to runtimes whether they run the standard operator of this name, as ONNX Runtime does"
     inner = Scope(scope.model, function.graph, function)

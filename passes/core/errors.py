@@ -26,6 +26,8 @@ class BridgeError(Exception):
     exit_code: ClassVar[int] = 2
     page: ClassVar[str | None] = None
     """The page of ``docs/`` that explains it; None where its line says all."""
+    options: tuple[str, ...] = ()
+    """The options of the command line with which the same command succeeds; empty if they are unknown."""
 
     def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(what)

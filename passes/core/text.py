@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun in the singular or the plural."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message."""
     return str(error).strip().partition("\n")[0]

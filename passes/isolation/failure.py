@@ -57,10 +57,10 @@ class NativeFailure(BridgeError):
         match self.reason:
             case Reason.TIMEOUT:
                 what = f"{library} exceeded its time limit of {limits.timeout:g} s and was stopped"
-                hint = "give it more with --timeout"
+                hint = "give it more with `timeout`"
             case Reason.MEMORY:
                 what = f"{library} needs more memory than its limit of {(limits.memory_of(0) or 0) / 2**30:.3g} GiB"
-                hint = "give it more with --memory"
+                hint = "give it more with `memory`"
             case Reason.START:
                 what = (
                     f"{library}'s process cannot be started or reached: {failure.output.strip().rpartition(chr(10))[2]}"

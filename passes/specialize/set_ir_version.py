@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from passes.core.errors import InputError
+from passes.core.text import counted
 from passes.graphs.scopes import ANNOTATION, Scope, scopes
 from passes.rewriting.base import Context, Pass, Result, Rewrite
 
@@ -78,7 +79,7 @@ class SetIrVersion(Pass):
         if before < 4 <= after:
             inputs = model.graph.inputs
             kept = [value for value in inputs if not value.is_initializer()]
-            note += f", {len(inputs) - len(kept)} initializers removed from the inputs"
+            note += f", {counted(len(inputs) - len(kept), 'initializer')} removed from the inputs"
             inputs[:] = kept
         model.ir_version = after
         result.rewrites.append(Rewrite((), note=note))

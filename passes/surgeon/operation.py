@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 import onnx_ir as ir
 
 from passes.core.errors import InputError
+from passes.core.text import counted
 from passes.graphs.scopes import Scope, name_nodes, scopes
 from passes.rewriting.base import Context, Result, Rewrite, Skip
 from passes.surgeon.changes import Changes, invalidate, stamp
@@ -57,7 +58,7 @@ def operate(
     elif disputed:
         result.skips.append(Skip(f"the types or shapes of {disputed} values cannot be confirmed by inference"))
     old = {*removed, *(node for node in changes.new.values() if node is not None), *changes.rewired.values()}
-    note = where + (f"; {len(changes.other)} other changes" if changes.other else "")
+    note = where + (f"; {counted(len(changes.other), 'other change')}" if changes.other else "")
     before = tuple(node.name or "" for node in nodes if node in old)
     result.rewrites.append(Rewrite(before, tuple(node.name or "" for node in (*changes.new, *changes.rewired)), note))
     return result

@@ -168,7 +168,7 @@ class TestGather:
             ("[[jobs]]\nmodel = 'a.onnx'\nname = 'x'\n[[jobs]]\nmodel = 'b.onnx'\nname = 'x'", "both write"),
             ("[[jobs]]\nmodel = 'a.onnx'\n[[jobs]]\nmodel = 'a.onnx'\nhost = false", "both write"),
             ("[jobs", "not well formed"),
-            ("[[jobs]]\nmodel = 'a.onnx'\npad = {x = '0'}", "no effect without --bucket"),
+            ("[[jobs]]\nmodel = 'a.onnx'\npad = {x = '0'}", "no effect without `buckets`"),
             ("[[jobs]]\nmodel = 'a.onnx'\nsamples = 3", "no effect without a comparison"),
             ("[defaults]\ncheck = true\n[[jobs]]\nmodel = 'a.onnx'\ncheck = false\nrtol = 0.1", "no effect without"),
         ],

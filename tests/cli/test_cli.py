@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, parser
 
-from onnx_bridge.cli import main
+import onnx_bridge
+from fixtures.models import decoder
+from onnx_bridge.cli import main, terminal
 from onnx_bridge.cli.main import VERBS
 from onnx_bridge.conversion.staging import staging_folder
 from onnx_bridge.migraphx.kinds import VARIABLE
 from onnx_bridge.migraphx.runtime import Runtime
+from passes.core.errors import InputError
 
 PROGRAM = Path(sys.executable).with_name("onnx-bridge")
 RELU = '<ir_version: 8, opset_import: ["": 17]> g (float[batch,3] x) => (float[batch,3] y) { y = Relu(x) }'
@@ -660,3 +663,140 @@ class TestHowMuchIsSaid:
         assert "remove-identity" in short
         assert "fuse-gelu" not in short
         assert "fuse-gelu" in long
+
+
+@pytest.fixture
+def found(tmp_path: Path, relu: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what a new user may name: models, the folder of one, a checkpoint without a model, a script."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(decoder.decoder(), "decoder.onnx")
+    for name, config in (
+        ("optimum", {"max_position_embeddings": 32}),
+        ("weights", {"architectures": ["XForCausalLM"]}),
+    ):
+        Path(name).mkdir()
+        Path(name, "config.json").write_text(json.dumps(config))
+    shutil.copy("decoder.onnx", "optimum/model.onnx")
+    Path("weights/model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    Path("make.py").write_text("def net(): ...")
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", [("convert",), ("doctor",), ("inspect",), ("check",), ("clean", "--dry-run")])
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("make.py", "onnx-bridge export make.py:FUNCTION -o OUT.onnx"),
+        ("weights", "--task text-generation-with-past weights-onnx"),
+        ("weights/model.safetensors", "optimum-cli export onnx --model weights --task"),
+        ("nothing.onnx", "the folder has decoder.onnx, relu.onnx"),
+    ],
+)
+def test_what_is_no_model_says_what_leads_to_one(
+    bridge: Callable[..., Outcome], found: Path, verb: tuple[str, ...], given: str, line: str
+) -> None:
+    outcome = bridge(verb[0], given, *verb[1:])
+    assert outcome.code == 2
+    assert line in outcome.err.replace(f"{found}/", "")
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("line", "verbs"),
+    [
+        ("convert decoder.onnx --as decoder --max-length 64", ("convert", "doctor", "run", "check", "bench")),
+        ("convert optimum", ("doctor", "bench", "reduce")),
+    ],
+)
+def test_a_decoder_is_answered_with_the_line_that_converts_it(
+    bridge: Callable[..., Outcome], found: Path, line: str, verbs: Sequence[str]
+) -> None:
+    for verb in verbs:
+        outcome = bridge(verb, line.split()[1])
+        assert outcome.code == 2
+        assert outcome.err.splitlines()[-1] == f"type: onnx-bridge {line}"
+    assert bridge(*line.split(), "--prove", "never").code == 0
+    assert (found / {"optimum": "optimum-bundle"}.get(line.split()[1], "decoder") / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "call"),
+    [
+        (
+            ("convert", "decoder.onnx", "--as", "decoder"),
+            ("--max-length", "`max_length`"),
+            lambda: onnx_bridge.convert("decoder.onnx", "out", decoder=True),
+        ),
+        (
+            ("convert", "relu.onnx", "-o", "out", "--max-length", 4, "--shape", "x:[1,3]"),
+            ("--prefill", "`prefill`"),
+            lambda: onnx_bridge.convert("relu.onnx", "out", max_length=4, shapes={"x": (1, 3)}),
+        ),
+        (
+            ("generate", "relu.onnx", "--max-new-tokens", 0),
+            ("--max-new-tokens", "max_new_tokens"),
+            lambda: onnx_bridge.generate("relu.onnx", [1], 0),
+        ),
+        (
+            ("convert", "relu.onnx", "-o", "out", "--prove-budget", 3, "--prove", "never"),
+            ("--prove ", "`prove`"),
+            lambda: onnx_bridge.convert("relu.onnx", "out", prove="never", prove_budget=3),
+        ),
+        (
+            ("check", "relu.onnx", "--metric", "top1"),
+            ("--data", "`data`"),
+            lambda: onnx_bridge.check("relu.onnx", metrics=["top1"]),
+        ),
+        (
+            ("bench", "relu.onnx", "--batch", 0),
+            ("--batch: ", "batches: "),
+            lambda: onnx_bridge.bench("relu.onnx", batches=[0]),
+        ),
+        (
+            ("convert", "sequence.onnx", "-o", "out"),
+            ("--dim length=", "`dims={'length': "),
+            lambda: onnx_bridge.convert("sequence.onnx", "out"),
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_an_option_is_spelled_as_it_is_given(
+    bridge: Callable[..., Outcome],
+    found: Path,
+    command: tuple[object, ...],
+    option: tuple[str, str],
+    call: Callable[[], object],
+) -> None:
+    """As an option on the command line, in Python as a parameter."""
+    onnx.save(parser.parse_model(RELU.replace("batch,3", "batch,length")), "sequence.onnx")
+    typed, named = option
+    error = bridge(*command).err
+    assert typed in error
+    assert named not in error
+    with pytest.raises(InputError) as caught:
+        call()
+    assert named in str(caught.value)
+    assert typed not in str(caught.value)
+
+
+def test_lines_in_a_file_end_with_their_text(bridge: Callable[..., Outcome], relu: Path) -> None:
+    for command in (("inspect", relu), ("passes", "list"), ("docs",), ("cache", "dir")):
+        outcome = bridge(*command)
+        assert outcome.out
+        assert not [line for line in outcome.out.splitlines() if line != line.rstrip()]
+
+
+def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress(False, lines=True) as tell:
+        assert tell is not None
+        tell("unpacking")
+    assert capsys.readouterr().err == "unpacking\n"
+    with terminal.progress(False) as tell:
+        assert tell is None
+
+
+def test_guesses(bridge: Callable[..., Outcome], relu: Path) -> None:
+    assert "--scheme int4-weights" in bridge("convert", relu, "--precision", "int4").err
+    assert "did you mean fp16?" in bridge("convert", relu, "--precision", "fp61").err
+    assert "guides/onnxruntime" in bridge("docs", "triton").err
+    assert "did you mean relu.onnx?" in bridge("run", relu.with_name("rely")).err

@@ -371,7 +371,7 @@ DEFECTS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
     ),
     "parts": (
         lambda m: m.graph.node.append(helper.make_node("Split", ["x"], ["z"], num_outputs=2**28)),
-        "has 1 outputs, and its num_outputs is 268435456",
+        "has 1 output, and its num_outputs is 268435456",
     ),
     "two attributes": (
         lambda m: m.graph.node[0].attribute.extend(

@@ -95,7 +95,7 @@ DEFECTS: dict[str, tuple[onnx.ModelProto, Change, str]] = {
         without_attribute(0, "equation"),
         "'equation'",
     ),
-    "Constant without a value": (text("y = Constant<value_int = 1>()"), without_attribute(0, "value_int"), "no values"),
+    "Constant without a value": (text("y = Constant<value_int = 1>()"), without_attribute(0, "value_int"), "0 values"),
     "Constant of another type": (text("y = Constant<value_int = 1>()"), attribute(0, "value", 1), "TENSOR"),
     "If without a branch": (text(IF), without_attribute(1, "else_branch"), "else_branch"),
     "If with an empty branch": (text(IF), attribute(1, "else_branch", onnx.GraphProto(name="e")), "0 outputs"),

@@ -383,7 +383,7 @@ class TestBundles:
         with pytest.raises(InputError, match="was changed since"):
             bisect(bundle)
         source.unlink()
-        with pytest.raises(InputError, match="is gone.*--pipeline none"):
+        with pytest.raises(InputError, match="is gone.*`pipeline='none'`"):
             bisect(bundle)
 
 

@@ -129,7 +129,7 @@ def broken():
 
     def test_an_endless_loader(self, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "_MAX_SAMPLES", 20)
-        with pytest.raises(InputError, match=r"more than 20 samples.*--samples"):
+        with pytest.raises(InputError, match=r"more than 20 samples.*`samples`"):
             files.load(Path(f"{script}:endless"), WANTED)
 
     def test_the_line_that_raised_is_named(self, script: Path) -> None:

@@ -22,7 +22,7 @@ def folder(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.save(detector(np.random.default_rng(0)), folder / "detector.onnx")
     onnx_bridge.convert(folder / "detector.onnx", folder / "detector", target="ref")
     inspect(folder / "detector", model_explorer=folder / "of-bundle")
-    inspect(folder / "detector.onnx", model_explorer=folder / "of-model")
+    onnx_bridge.model_explorer(folder / "detector.onnx", folder / "of-model")
     return folder
 
 

@@ -67,7 +67,7 @@ class Ray(Engine):
             import ray
         except ImportError:
             what, hint = "Ray is not installed", "pip install 'onnx-bridge[ray]'"
-            raise InputError(what, where="--engine ray", hint=hint) from None
+            raise InputError(what, where="engine", hint=hint) from None
         self._ray: Any = ray
         self._limit = jobs
         self._connected = _connect(address or os.environ.get("RAY_ADDRESS") or "auto")
@@ -105,7 +105,7 @@ class Ray(Engine):
         if not groups:
             reasons = sorted(f"{_name(nodes[name])}: {self._excluded.get(name, _GONE)}" for name in wanted)
             what = f"no node of the cluster can convert: {'; '.join(reasons) or 'there is none'}"
-            raise RuntimeNotFound(what, where="--engine ray", hint="on each node: onnx-bridge runtime install")
+            raise RuntimeNotFound(what, where="engine", hint="on each node: onnx-bridge runtime install")
         chosen = max(groups.values(), key=len)
         for name in {member for names in groups.values() for member in names}.difference(chosen):
             self._excluded[name] = "its MIGraphX, GPU or environment is different from most nodes'"
@@ -247,11 +247,11 @@ def _connect(address: str) -> bool:
 
     if ray.is_initialized():
         return False
-    where = f"--address {address}"
+    where = f"address {address}"
     if "://" in address:
         hint = "run the command on one of its nodes, for example with `ray job submit`"
         raise InputError("a batch must be started on a node of the cluster", where=where, hint=hint)
-    hint = "start one with `ray start --head`, or name another: --address HOST:6379, or RAY_ADDRESS"
+    hint = "start one with `ray start --head`, or name another: `address='HOST:6379'`, or RAY_ADDRESS"
     if address not in ("auto", "local") and not _responds(address):
         raise Unreachable(f"no Ray cluster responds within {_CONNECT_SECONDS:g} s", where=where, hint=hint)
     before = signal.getsignal(signal.SIGTERM)

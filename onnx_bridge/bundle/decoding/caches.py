@@ -15,6 +15,7 @@ import numpy as np
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Value, as_array
+from passes.core.text import counted
 
 Program = Callable[[Mapping[str, Value]], Mapping[str, Value]]
 
@@ -59,8 +60,8 @@ class Cache(ABC):
             what = f"the token ids are {ids.dtype.name}{list(ids.shape)}"
             raise InputError(what, hint=f"give integers of shape [{self.layout.batch}, COUNT]")
         if ids.shape[1] > self.room:
-            what = f"there is room for {self.room} tokens, and {ids.shape[1]} are given"
-            raise InputError(what, hint="convert with a larger --max-length")
+            what = f"there is room for {counted(int(self.room), 'token')}, and {ids.shape[1]} are given"
+            raise InputError(what, hint="convert with a larger `max_length`")
         mask = np.ones(ids.shape, np.int64) if mask is None else np.asarray(mask).astype(np.int64)
         if mask.shape != ids.shape:
             raise InputError(f"the mask is {list(mask.shape)}, and the token ids are {list(ids.shape)}")

@@ -30,6 +30,9 @@ from onnx_bridge.core.files.user_cache import cache_dir
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord
 
+SUFFIX = ".onnxbridge"
+"""The suffix of a packed bundle."""
+
 
 @dataclass(frozen=True)
 class Packed(JsonRecord):
@@ -51,16 +54,17 @@ def pack(bundle: str | os.PathLike[str], out: str | os.PathLike[str], *, progres
 
     Args:
         bundle: its folder, or its program (``.mxr``).
-        out: the file; by convention its name ends in ``.onnxbridge``.
+        out: the file; its name ends in ``.onnxbridge``, or in ``.tar``.
         progress: is called with a line now and then.
 
     Raises:
         InputError: there is no bundle, it is damaged, or the file cannot be written.
     """
     bundle, out = Path(bundle), Path(out)
-    if out.suffix == ".mxr" or out.is_dir() or (out.exists() and not is_packed(out)):
-        what = "a name ending in .mxr means a program" if out.suffix == ".mxr" else "this exists already"
-        raise InputError(what, where=str(out), hint="give another name, for example NAME.onnxbridge")
+    is_named = out.suffix in (SUFFIX, ".tar")
+    if not is_named or out.is_dir() or (out.exists() and not is_packed(out)):
+        what = "this exists already" if is_named else "a packed bundle is an uncompressed tar archive"
+        raise InputError(what, where=str(out), hint=f"give another name, for example {bundle.stem}{SUFFIX}")
     verification = verify(bundle, here=False, progress=progress)
     if verification.problems:
         name, what = next(iter(verification.problems.items()))

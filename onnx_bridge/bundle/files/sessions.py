@@ -28,6 +28,7 @@ from onnx_bridge.migraphx.architectures import ARCHITECTURES
 from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.provider import provider as providers
 from onnx_bridge.provider.provider import CACHE_OPTION, CACHE_VARIABLE, Provider, SessionOptions
+from passes.core.text import counted
 
 SESSION_FILES = frozenset(("session.json", "run.py", "session.cpp"))
 SESSION_FOLDERS = ("cache/", "triton/")
@@ -124,7 +125,8 @@ def check_sessions(folder: Path, manifest: Manifest, changed: Collection[str]) -
     names_for_it = architecture in ARCHITECTURES  # without the GPU nothing is compiled for it
     wanted = _names(folder, manifest, Provider(architecture=architecture) if names_for_it else provider)
     missing = wanted - set(there)
-    check.notes.append(f"the cache has {len(wanted) - len(missing)} of the {len(wanted)} programs of all sessions")
+    programs = counted(len(wanted), "program")
+    check.notes.append(f"the cache has {len(wanted) - len(missing)} of the {programs} of all sessions")
     if not there:
         check.notes.append(
             f"the cache is empty or missing: the first session would compile for minutes; {FILL_COMMAND}"
@@ -140,9 +142,8 @@ def check_sessions(folder: Path, manifest: Manifest, changed: Collection[str]) -
         check.unfit = f"{what} {settings.provider}: they would be run all the same; {FILL_COMMAND} anew"
     if check.unfit is None and missing:
         causes = dict.fromkeys(_cause(name, set(there) - wanted) for name in sorted(missing))
-        check.unfit = (
-            f"{len(missing)} programs would be compiled at the first request: {'; '.join(causes)}; {FILL_COMMAND}"
-        )
+        programs = counted(len(missing), "program")
+        check.unfit = f"{programs} would be compiled at the first request: {'; '.join(causes)}; {FILL_COMMAND}"
     if check.unfit is None:
         check.unfit = _unreadable(folder, manifest, provider, record)
     if record is not None:
@@ -209,5 +210,5 @@ def _unreadable(folder: Path, manifest: Manifest, provider: Provider, record: Ca
         replaced = [path.name for path in copy.iterdir() if before.get(path.name) != file_digest(path)]
     if not replaced:
         return None
-    what = f"MIGraphX {provider.runtime.version} cannot load {len(replaced)} programs, and compiles them again"
+    what = f"MIGraphX {provider.runtime.version} cannot load {counted(len(replaced), 'program')}, and compiles again"
     return f"{what}: they were made by another version, or are damaged; {FILL_COMMAND}"

@@ -29,6 +29,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.targets import gpu_architecture
+from passes.core.text import counted
 
 _CHUNK = 1 << 20
 
@@ -65,7 +66,7 @@ class Verification(JsonRecord):
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        count = f"{len(self.files)} files, {self.bytes / 2**20:.3g} MiB"
+        count = f"{counted(len(self.files), 'file')}, {self.bytes / 2**20:.3g} MiB"
         if self.problems:
             return f"damaged: {len(self.problems)} of {count} were changed"
         if self.unfit:

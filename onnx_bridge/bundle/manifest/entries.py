@@ -85,7 +85,8 @@ class TensorInfo(JsonRecord):
                 continue
             for extreme in (int(part.min()), int(part.max())):
                 if not low <= extreme <= (extreme if high is None else high):
-                    known = f"{low} or more" if high is None else f"{low} to {high}"
+                    known = f"{low} or more" if high is None else f"{max(low, 0)} to {high}"
+                    known += f" (or, from the end, {low} to -1)" if low < 0 else ""
                     what = f"{extreme} is out of bounds: as indices or lengths, the model takes {known}"
                     raise InputError(what, where=f"input {self.name!r}")
 

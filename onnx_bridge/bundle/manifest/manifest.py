@@ -19,6 +19,7 @@ from onnx_bridge.core.schema import Count, JsonRecord, parse_json, read_as
 from onnx_bridge.core.values import Kind
 from onnx_bridge.migraphx.compile_options import unknown_variable
 from onnx_bridge.requests.conversion import ConvertRequest
+from passes.core.text import counted
 
 FORMAT = 4
 """The format that this version writes, and the only one that it reads."""
@@ -186,7 +187,7 @@ class Manifest(JsonRecord):
             return f"buckets: {'; '.join(program.folder or program.label for program in self.programs)}"
         if self.wholly_on_migraphx:
             return ""
-        parts = " → ".join(f"{part.runs_on} ({part.nodes} node{'s' * (part.nodes != 1)})" for part in self.partitions)
+        parts = " → ".join(f"{part.runs_on} ({counted(part.nodes, 'node')})" for part in self.partitions)
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"
 
     def host_reasons(self) -> str:

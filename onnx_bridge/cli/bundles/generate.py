@@ -15,7 +15,7 @@ from onnx_bridge.cli.options import takes
 from onnx_bridge.cli.terminal import Json, progress, show, volume
 from onnx_bridge.requests.conversion import RuntimeRequest
 from onnx_bridge.requests.texts import is_size, names, numbers_of
-from passes.core.text import printable
+from passes.core.text import counted, printable
 
 _LINES = re.compile(r"[^\n\t]+")
 """Text that a terminal shows in one line."""
@@ -95,6 +95,6 @@ def generate(
     elif not volume.quiet:
         print(flush=True)
         full = f": the cache of --max-length {result.max_length} is full" if result.ended == "cache" else ""
-        print(f"{len(result.tokens)} tokens in {result.seconds:.3g} s{full}", file=sys.stderr)
+        print(f"{counted(len(result.tokens), 'token')} in {result.seconds:.3g} s{full}", file=sys.stderr)
     if result.ended == "interrupted":
         raise typer.Exit(130)

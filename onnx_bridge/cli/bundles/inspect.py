@@ -35,18 +35,9 @@ def inspect(
             raise InputError("only a bundle has a page", where=str(model), hint="name a bundle")
         files: list[Path] = []
         if model_explorer is not None:
-            from onnx_bridge.conversion.diagnosis.doctor import doctor
-            from onnx_bridge.parity.checking.check import run
-            from onnx_bridge.requests.parity import CheckRequest
-            from onnx_bridge.views.graph_viewers import write_bundle, write_diagnosis
+            from onnx_bridge.views import graph_viewers
 
-            if isinstance(view, inspection.BundleView):
-                single = not view.bundle.manifest.dims and view.bundle.manifest.decoder is None
-                request = CheckRequest(layers=True)
-                layers = run(view.bundle, request, tell).layers if single else None
-                files = write_bundle(model_explorer, view.bundle.manifest, layers)
-            else:
-                files = write_diagnosis(model_explorer, doctor(model, progress=tell))
+            files = graph_viewers.model_explorer(model, model_explorer, progress=tell)
     if isinstance(view, inspection.BundleView) and html is not None:
         page_of(view.bundle.manifest).write(html)
     show(view, as_json, written=[html, *files])

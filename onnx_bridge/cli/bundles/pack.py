@@ -26,5 +26,7 @@ def pack(
     from onnx_bridge.bundle.files import pack as packing
 
     with progress(as_json, "pack") as tell:
-        packed = packing.pack(bundle, out or bundle.with_name(f"{bundle.resolve().name}.onnxbridge"), progress=tell)
+        packed = packing.pack(
+            bundle, out or bundle.with_name(f"{bundle.resolve().name}{packing.SUFFIX}"), progress=tell
+        )
     show(packed, as_json)

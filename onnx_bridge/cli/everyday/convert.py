@@ -92,13 +92,15 @@ def convert(
 
 
 def _beside(sources: Sequence[Location]) -> Path:
-    """Return the folder of a model's name beside it; raises InputError if there are many, or if it is not here."""
-    from onnx_bridge.batch.jobs import is_batch
+    """Return a folder beside a model; raises InputError if there are many, or if it is not here."""
+    from onnx_bridge.batch.jobs import gather, is_batch
 
     source = sources[0]
-    if is_batch(sources) or not isinstance(source, Path) or source.suffix != ".onnx":
-        raise InputError("the place of the bundles is missing", where="-o", hint="give -o a folder")
-    return source.with_suffix("")
+    if not is_batch(sources) and isinstance(source, Path):
+        has_suffix = source.suffix and not source.is_dir()
+        return source.with_suffix("") if has_suffix else source.absolute().with_name(f"{source.absolute().name}-bundle")
+    gather(sources, Path())  # raises what is wrong with them
+    raise InputError("the place of the bundles is missing", where="-o", hint="give -o a folder")
 
 
 def _check_engine(engine: str, address: str | None) -> None:

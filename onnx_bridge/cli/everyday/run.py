@@ -32,13 +32,14 @@ def run(
     """
     from onnx_bridge.bundle.bundle import is_bundle
     from onnx_bridge.bundle.run import run_files
+    from onnx_bridge.model.folder import is_model_folder
 
     if sample is not None and inputs is not None:
         raise InputError("there are two files of inputs", where=f"--inputs {inputs}", hint=f"leave out {sample}")
     given = sample or inputs
     with progress(as_json) as tell:
         bundle = model
-        if model.suffix == ".onnx" and not is_bundle(model):
+        if not is_bundle(model) and (model.suffix == ".onnx" or model.is_file() or is_model_folder(model)):
             from onnx_bridge.cli.everyday.convert_one import into_cache
 
             bundle = into_cache(model, given, request, tell)

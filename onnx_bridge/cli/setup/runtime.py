@@ -21,7 +21,7 @@ GpuCompiler = Annotated[
     bool,
     typer.Option("--gpu-compiler", help="Install the compiler of GPU kernels, for --target gpu:ARCHITECTURE."),
 ]
-Suite = Annotated[str, typer.Option(help="Debian suite to take the packages from.")]
+Suite = Annotated[str, typer.Option(metavar="SUITE", help="Debian suite to take the packages from.")]
 
 
 def _target(gpu: bool, gpu_compiler: bool) -> InstallTarget:
@@ -42,7 +42,7 @@ def runtime_install(
     onnxruntime: Annotated[
         bool, typer.Option("--onnxruntime", help="Install ONNX Runtime's MIGraphX provider instead, from PyPI.")
     ] = False,
-    version: Annotated[str, typer.Option(help="Version of onnxruntime-migraphx.")] = providers.VERSION,
+    version: Annotated[str, typer.Option(metavar="V", help="Version of onnxruntime-migraphx.")] = providers.VERSION,
     as_json: Json = False,
 ) -> None:
     """Unpack Debian's MIGraphX into a private folder, or make an environment with ONNX Runtime's provider; no root.
@@ -53,7 +53,7 @@ def runtime_install(
     from onnx_bridge.migraphx.install.results import RuntimeList
     from onnx_bridge.migraphx.runtime import choices
 
-    with progress(as_json) as tell:
+    with progress(as_json, lines=True) as tell:
         if onnxruntime:
             providers.install(version, progress=tell)
         else:
@@ -76,7 +76,7 @@ def runtime_download(
     from onnx_bridge.migraphx.install.install import download
     from onnx_bridge.migraphx.install.results import Paths
 
-    with progress(as_json) as tell:
+    with progress(as_json, lines=True) as tell:
         paths = download(folder, target=_target(gpu, gpu_compiler), suite=suite, progress=tell)
     show(Paths("downloaded", paths), as_json)
 
@@ -107,7 +107,7 @@ def runtime_remove(
     from onnx_bridge.migraphx.install.install import remove
     from onnx_bridge.migraphx.install.results import Paths
 
-    with progress(as_json) as tell:
+    with progress(as_json, lines=True) as tell:
         paths = remove(name, progress=tell)
     show(Paths("removed", paths), as_json)
 

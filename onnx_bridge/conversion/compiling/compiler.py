@@ -31,6 +31,7 @@ from onnx_bridge.core.progress import QUIET_SECONDS, Stage, TimedProgress
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
+from passes.core.text import counted
 from passes.graphs.traversal import ancestors_of_last
 from passes.probing.partition import Partition, Side, boundary, can_cross
 
@@ -180,7 +181,9 @@ class Compiler:
         shapes = program.get_output_shapes()
         if len(shapes) != len(outputs):
             listed = ", ".join(names[1])
-            raise RuntimeFailure(f"MIGraphX returns {len(shapes)} outputs instead of {len(outputs)} ({listed})")
+            raise RuntimeFailure(
+                f"MIGraphX returns {counted(len(shapes), 'output')} instead of {len(outputs)} ({listed})"
+            )
         for value, shape in zip(outputs, shapes, strict=True):
             declared = _sizes(value)
             if shape.dynamic:

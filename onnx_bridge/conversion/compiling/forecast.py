@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx_bridge.core.progress import duration
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.verdicts.run_time import growth
+from passes.core.text import counted
 from passes.graphs import lineage
 from passes.graphs.traversal import with_nested
 from passes.probing.instructions import instructions, of_node
@@ -52,4 +53,4 @@ class CompileForecast:
         about = duration(self.seconds) if self.seconds >= 1 else "a second or less"
         several = f" in {self.programs} programs" if self.programs > 1 else ""
         costs = ", ".join(f"{count:,} of {name}" for name, count in self.costs.items())
-        return f"about {about} for {self.instructions:,} instructions{several}{f' ({costs})' * bool(costs)}"
+        return f"about {about} for {counted(self.instructions, 'instruction')}{several}{f' ({costs})' * bool(costs)}"

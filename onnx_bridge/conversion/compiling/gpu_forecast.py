@@ -20,7 +20,6 @@ import onnx_ir as ir
 from onnx_bridge.bundle.device import to_tensors
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.progress import counted
 from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.core.values import Array
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
@@ -30,6 +29,7 @@ from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.likeness import likenesses
 from onnx_bridge.samples import inputs as samples
+from passes.core.text import counted
 from passes.graphs import lineage
 from passes.graphs.cost import work
 from passes.graphs.traversal import leading_to

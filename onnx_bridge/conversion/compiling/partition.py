@@ -31,6 +31,7 @@ from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from onnx_bridge.verdicts.run_time import growth
 from passes.cleanup.infer_shapes import InferShapes
+from passes.core.text import counted
 from passes.graphs.cost import has_known_work
 from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.structural_inputs import structural_inputs
@@ -301,7 +302,9 @@ def _host_forbidden(partitioning: Partitioning, hint: str | None) -> RuntimeFail
     if not listed:
         what = "outputs that are constants or inputs cannot go through MIGraphX"
     else:
-        what = f"{len(partitioning.reasons)} of {len(partitioning.work)} nodes cannot run on MIGraphX: {listed}"
+        what = (
+            f"{len(partitioning.reasons)} of {counted(len(partitioning.work), 'node')} cannot run on MIGraphX: {listed}"
+        )
     return RuntimeFailure(what, hint=hint)
 
 
@@ -313,7 +316,7 @@ def _summary(partitioned: Partitioned) -> str:
     if len(reasons) == len(partitioned.plan.work):
         return f"the whole model runs on ONNX Runtime, and nothing on MIGraphX: {listed}"
     share = f"{partitioned.share.rest:.2%} of the estimated work"
-    return f"{len(reasons)} of {len(partitioned.plan.work)} nodes, {share}, run on ONNX Runtime: {listed}"
+    return f"{len(reasons)} of {counted(len(partitioned.plan.work), 'node')}, {share}, run on ONNX Runtime: {listed}"
 
 
 def listed_reasons(reasons: Mapping[ir.Node, str], causes: Collection[ir.Node]) -> str:

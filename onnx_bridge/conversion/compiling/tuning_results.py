@@ -22,6 +22,7 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.text import manifest_path
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.files.regular_file import open_regular
+from passes.core.text import counted
 from passes.isolation.numpy_files import BROKEN_ARCHIVE
 
 ENDING = ".tuning.zip"
@@ -139,4 +140,4 @@ class _Earlier:
                 archive.extractall(folder, infos)
         except BROKEN_ARCHIVE as error:
             raise InputError(f"the tuning results cannot be read: {error}", where=str(self.archive)) from None
-        return f"tuning started from the results of {self.path} ({len(infos)} files)"
+        return f"tuning started from the results of {self.path} ({counted(len(infos), 'file')})"

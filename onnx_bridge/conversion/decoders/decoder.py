@@ -26,8 +26,6 @@ from onnx_bridge.conversion.decoders.generating import GeneratingConversion
 from onnx_bridge.conversion.decoders.layout import (
     BRANCH,
     has_encoder,
-    is_decoder,
-    known_positions,
     recognize,
     tokens_at_once,
 )
@@ -46,11 +44,12 @@ from onnx_bridge.model import io as models
 from onnx_bridge.model.embedding import embedding_of, with_embedding
 from onnx_bridge.model.folder import contexts, stop_tokens
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
+from onnx_bridge.samples.decoders import is_decoder, usual_length
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
 
-_LONGEST, _PREFILL = 1024, 64
-"""The default of ``max_length``, if the model's context is longer, and that of ``prefill``."""
+_PREFILL = 64
+"""The default of ``prefill``."""
 _ASSUMED = {BRANCH: "[true]", "num_logits_to_keep": "0", "logits_to_keep": "0"}
 """The values of inputs that nobody gives: the branch with a cache, and the logits of all tokens (transformers.js)."""
 
@@ -62,7 +61,7 @@ def run_decoder(source: Source, out: Path, request: ConvertRequest, progress: Pr
     for name in ("buckets", "ties", "pad", "pad_before", "shapes", "calibration"):
         if getattr(request, name):
             what = "a decoder chooses its own shapes, and is not calibrated"
-            raise InputError(what, where=name, hint="give max_length and prefill alone")
+            raise InputError(what, where=name, hint="give `max_length` and `prefill` alone")
     if has_encoder(source.view(), request.freeze):
         return run_encoder_decoder(Files.beside(Path(source.given)), out, request, progress)
     return DecoderConversion.of(source, out, request).run(progress)
@@ -87,8 +86,11 @@ def with_defaults(source: Source, request: ConvertRequest) -> ConvertRequest:
     if length is None:
         known = [*contexts(Path(str(source.given)))]
         if not known and request.decoder:
-            raise InputError("a decoder needs the size of its cache", where="decoder", hint="give max_length as well")
-        length = max(2, min(*known, known_positions(inputs) or _LONGEST, _LONGEST))
+            what, hint = "a decoder needs the size of its cache", "give `max_length` as well"
+            error = InputError(what, where="decoder", hint=hint)
+            error.options = ("--max-length", str(usual_length(inputs))) if is_decoder(model) else ()
+            raise error
+        length = max(2, min([*known, usual_length(inputs)]))
     if not prefill and tokens_at_once(inputs, request) is None and not has_encoder(model, request.freeze):
         prefill = (min(_PREFILL, length // 2),)
     return replace(request, decoder=True, max_length=length, prefill=prefill)

@@ -22,6 +22,7 @@ from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.core.files.regular_file import read_regular
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.model.folder import TOKENIZER, tokenizer_of
+from passes.core.text import counted
 from passes.rewriting.base import Proof
 
 
@@ -84,7 +85,8 @@ class GeneratingConversion(Several):
             return manifest
         for trial in self.trials(self._decoder(manifest, padded, converted.folder), converted, shorter=True):
             if trial.reason is not None:
-                note = f"{self.shorter} are not padded, since behind {trial.prompt} tokens the output would differ"
+                after = counted(trial.prompt, "token")
+                note = f"{self.shorter} are not padded, since behind {after} the output would differ"
                 return replace(manifest, notes=[*manifest.notes, f"{note}: {trial.reason}"])
         return replace(manifest, decoder=padded)
 
@@ -107,8 +109,9 @@ class GeneratingConversion(Several):
 
     def _refuse_difference(self, trial: Trial, layout: Layout, cleaned: ir.Model) -> None:
         if trial.reason is not None:
+            after = counted(trial.prompt, "token")
             raise ParityError(
-                f"behind {trial.prompt} tokens the decoder's logits differ from ONNX Runtime's: {trial.reason}",
+                f"behind {after} the decoder's logits differ from ONNX Runtime's: {trial.reason}",
                 output=layout.logits,
                 error=trial.error,
                 tolerance=None,

@@ -9,7 +9,6 @@ They are recognized by the names that optimum, onnxruntime-genai and most script
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
@@ -17,14 +16,12 @@ import onnx_ir as ir
 from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
-from onnx_bridge.samples.roles import Positions, dims_of, roles
+from onnx_bridge.samples.decoders import PAST, PRESENT, if_single, is_ids, known_positions, matching, returned_as
+from onnx_bridge.samples.roles import dims_of
+from passes.core.text import counted
 from passes.graphs.scopes import required_inputs
 from passes.shapes.open_sizes import OpenDims
 
-PAST = re.compile(r"past(?:_key_values?)?[._]?(.+)")
-PRESENT = re.compile(r"present(?:_key_values?)?[._]?(.+)")
-_RETURNED = ("output.{}", "{}_out", "{}_next", "out_{}", "new_{}", "next_{}", "updated_{}")
-"""The names of outputs that are the next value of an input."""
 BRANCH = "use_cache_branch"
 """The input of a merged decoder (optimum) that chooses the branch with a cache."""
 _WHERE = "decoder"
@@ -35,7 +32,7 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     inputs = {str(value.name): value for value in required_inputs(model) if value.name not in request.freeze}
     outputs = [str(output.name) for output in model.graph.outputs]
     pasts, presents = matching(PAST, inputs), matching(PRESENT, outputs)
-    returned = {name: output for name in inputs if (output := _returned(name, outputs)) is not None}
+    returned = {name: output for name in inputs if (output := returned_as(name, outputs)) is not None}
     pasts, presents = {**{name: name for name in returned}, **pasts}, {**returned, **presents}
     if not pasts or pasts.keys() != presents.keys():
         what = f"the inputs are {listed(inputs)}, and the outputs {listed(outputs)}"
@@ -48,8 +45,8 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
     if most is not None and {most, *sizes.prefill} != {1}:
         hint = "leave it out" if most == 1 else "export it with a symbol for the tokens, or for one token"
         raise InputError(f"the model takes {most} of a text's tokens at a time", where="prefill", hint=hint)
-    mask = _if_single([name for name in others if "mask" in name])
-    positions = _if_single([name for name in others if "position" in name])
+    mask = if_single([name for name in others if "mask" in name])
+    positions = if_single([name for name in others if "position" in name])
     refuse_unknown([name for name in others if name not in (ids, mask, positions)])
     logits = only("logits", ["logits"] if "logits" in outputs else results, outputs)
     rank = None if mask is None else len(dims_of(inputs[mask]) or ())
@@ -67,18 +64,13 @@ def recognize(model: ir.Model, request: ConvertRequest, sizes: DecoderSizes) -> 
         raise InputError(f"the cache cannot be of fixed size: {what}", where=_WHERE, hint=hint)
     positions_known = known_positions(inputs)
     if positions_known is not None and positions_known < sizes.max_length:
-        what, hint = f"the model knows {positions_known} positions", f"give {positions_known} or less"
-        raise InputError(what, where=f"max_length {sizes.max_length}", hint=hint)
+        what = (
+            f"the cache cannot have {counted(sizes.max_length, 'token')}: the model knows {positions_known} positions"
+        )
+        raise InputError(what, where="max_length", hint=f"give {positions_known} or less")
     in_place = all(any(True for _ in _attentions(past)) for past in tokens)
     sections = None if positions is None else _sections(inputs[positions])
     return Layout(batch, sizes.max_length, ids, logits, cache, mask, positions, in_place, sections=sections)
-
-
-def is_decoder(model: ir.Model) -> bool:
-    """Return whether a model has token ids, and a cache or a state."""
-    inputs, outputs = ([str(value.name) for value in values] for values in (model.graph.inputs, model.graph.outputs))
-    has_state = matching(PAST, inputs) or any(_returned(name, outputs) is not None for name in inputs)
-    return bool(has_state) and any(map(is_ids, inputs))
 
 
 def tokens_at_once(inputs: Mapping[str, ir.Value], request: ConvertRequest) -> int | None:
@@ -94,11 +86,6 @@ def tokens_at_once(inputs: Mapping[str, ir.Value], request: ConvertRequest) -> i
         return dims[1]
     is_grouped = any(True for value in inputs.values() for _ in _attentions(value))
     return 1 if is_grouped and _batch(ids, request) > 1 else None
-
-
-def is_ids(name: str) -> bool:
-    """Return whether an input of this name has token ids."""
-    return name.endswith("input_ids") or name in ("tokens", "ids")
 
 
 def has_encoder(model: ir.Model, frozen: Collection[str]) -> bool:
@@ -120,11 +107,6 @@ def is_integer(value: ir.Value) -> bool:
     return value.dtype is not None and (value.dtype.is_integer() or value.dtype == ir.DataType.BOOL)
 
 
-def matching(pattern: re.Pattern[str], names: Iterable[str]) -> dict[str, str]:
-    """Return names by what follows the prefix."""
-    return {match[1]: name for name in names if (match := pattern.fullmatch(name))}
-
-
 def listed(names: Iterable[str]) -> str:
     """Return the first names, for messages."""
     shown = list(names)
@@ -142,7 +124,7 @@ def only(what: str, matches: Sequence[str], among: Iterable[str]) -> str:
 def refuse_unknown(inputs: Sequence[str]) -> None:
     """Raise InputError if there are inputs without a role."""
     if inputs:
-        hint = f"give them values: {' '.join(f'--freeze {name}=…' for name in inputs)}"
+        hint = f"give them values: `freeze={dict.fromkeys(inputs, '…')}`"
         raise InputError(f"the role of its inputs {listed(inputs)} is not known", where=_WHERE, hint=hint)
 
 
@@ -154,15 +136,12 @@ def cache_shape(
     open_axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis > 0]
     if len(open_axes) > 1:
         what = f"which axis of {past.name} has the tokens is not known: its shape is {dims}"
-        options = " ".join(f"--dim {dims[axis]}=N" for axis in open_axes if dims[axis] is not None)
-        raise InputError(what, where=_WHERE, hint=f"give the sizes of the others, of {options or past.name}")
+        names = [dims[axis] for axis in open_axes if dims[axis] is not None]
+        options = f"`dims={dict.fromkeys(names, 'N')}`" if names else past.name
+        raise InputError(what, where=_WHERE, hint=f"give the sizes of the others, of {options}")
     sizes = dict.fromkeys(open_axes, length)
     shape = tuple(dim if isinstance(dim, int) else sizes.get(axis, batch) for axis, dim in enumerate(dims))
     return shape, next(iter(open_axes), None)
-
-
-def _if_single(matches: Sequence[str]) -> str | None:
-    return matches[0] if len(matches) == 1 else None
 
 
 def _cache_tensor(past: ir.Value, present: ir.Value, batch: int, length: int, known: Mapping[str, int]) -> CacheTensor:
@@ -183,12 +162,6 @@ def _known(model: ir.Model, request: ConvertRequest) -> dict[str, int]:
         hint = nearest(min(unknown), dims.symbols) or f"the inputs have {', '.join(sorted(dims.symbols))}"
         raise InputError("inputs have no such dimension", where=f"dimension {min(unknown)!r}", hint=hint)
     return {**dims.determined(), **request.dims}
-
-
-def _returned(state: str, outputs: Collection[str]) -> str | None:
-    """Return the output that is the next value of an input, by the names that scripts give; None without one."""
-    names = (pattern.format(state) for pattern in _RETURNED)
-    return next((name for name in names if name in outputs and PRESENT.fullmatch(name) is None), None)
 
 
 def _attentions(past: ir.Value) -> Iterator[ir.Node]:
@@ -218,16 +191,3 @@ def _batch(ids: ir.Value, request: ConvertRequest) -> int:
         what = f"the token ids {ids.name} have {len(dims)} dimensions"
         raise InputError(what, where=_WHERE, hint="they should have the shape [batch, tokens]")
     return dims[0] if isinstance(dims[0], int) else request.dims.get(dims[0] or "", 1)
-
-
-def known_positions(inputs: Mapping[str, ir.Value]) -> int | None:
-    """Return the rows of the smallest table that positions are looked up in; None if there is no table."""
-    positions = _if_single([name for name in inputs if "position" in name])
-    typed = {name: value for name, value in inputs.items() if value.dtype is not None}
-    role = dict(zip(typed, roles(list(typed.values())), strict=True)).get(positions or "")
-    rows = [dim + more for dim, more in role.highs if isinstance(dim, int)] if isinstance(role, Positions) else []
-    for node in {use.node for value in inputs.values() for use in value.uses()}:
-        table = node.inputs[7] if node.op_type == "GroupQueryAttention" and len(node.inputs) > 7 else None
-        dims = () if table is None else dims_of(table) or ()
-        rows += [dim for dim in dims[:1] if isinstance(dim, int)]
-    return min(rows, default=None)

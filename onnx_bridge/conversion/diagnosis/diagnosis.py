@@ -150,7 +150,7 @@ class Diagnosis(JsonRecord):
         return {action.value: counts[action] for action in PlannedAction}
 
 
-def counted(counts: Counter[Any]) -> str:
+def tallied(counts: Counter[Any]) -> str:
     """Return names with their numbers; a single name alone."""
     if len(counts) == 1:
         return str(next(iter(counts)))

@@ -22,7 +22,7 @@ from onnx_bridge.conversion.diagnosis.diagnosis import (
     Diagnosis,
     NodeDiagnosis,
     PlannedAction,
-    counted,
+    tallied,
 )
 from onnx_bridge.conversion.diagnosis.raw_session import raw_session
 from onnx_bridge.core.errors import InputError, RuntimeNotFound
@@ -303,7 +303,7 @@ def _facts(model: ir.Model) -> dict[str, Any]:
         "open sizes": ", ".join(sizes),
         "subgraphs": sum(1 for _ in scope.graphs()) - 1,
         "functions": len(model.functions),
-        "other domains": counted(foreign),
+        "other domains": tallied(foreign),
         "shadowed names": sum(1 for count in names.values() if count > 1),
     }
     return {name: value for name, value in facts.items() if value}

@@ -15,6 +15,7 @@ from onnx_bridge.core.schema import JsonRecord
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
+from passes.core.text import counted
 from passes.probing.partition import is_constant
 
 
@@ -36,7 +37,8 @@ class RawSession(JsonRecord):
 
     def __str__(self) -> str:
         if self.problem is None:
-            return f"as it is, the provider claims {self.claimed} of {self.nodes} nodes, and is right ({self.by})"
+            nodes = counted(self.nodes, "node")
+            return f"as it is, the provider claims {self.claimed} of {nodes}, and is right ({self.by})"
         at = f" by {self.node}" if self.node else ""
         what = "it computes something else" if self.claimed else "no session can be created"
         return f"as it is, {what}{at}: {self.problem} ({self.by})"

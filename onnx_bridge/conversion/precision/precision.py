@@ -45,7 +45,7 @@ __all__ = ["BY_CALIBRATION", "BY_PASS", "TOLERANCES", "Precision", "precision_no
 
 BY_PASS = ("fp16", "bf16")
 """The precisions that a pass converts the model to."""
-_SKIP = "`--prove never` skips this check, and `onnx-bridge check` takes tolerances of your own (--rtol, --atol)"
+_SKIP = "`prove='never'` skips this check, and `onnx-bridge check` takes tolerances of your own (--rtol, --atol)"
 """The way past a proof whose tolerances, which are those of the precision, do not suit the model."""
 TOLERANCES = {"fp32": "float32", **{name: name for name in PRECISIONS[1:]}}
 """The preset of `onnx_bridge.reference.comparison.tolerances` for each."""
@@ -173,5 +173,5 @@ def _refuse_quantized(model: ir.Model, precision: str) -> None:
     raise InputError(
         f"the model is quantized already: {names}{more}",
         where=f"precision {precision!r}",
-        hint="convert it with --precision fp32, which keeps its own quantization, or start from the float model",
+        hint="convert it with `precision='fp32'`, which keeps its own quantization, or start from the float model",
     )

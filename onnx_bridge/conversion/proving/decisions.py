@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnx_bridge.conversion.compiling.partition import Partitioned
+from passes.core.text import counted
 from passes.graphs import lineage
 from passes.graphs.scopes import scopes
 from passes.probing.partition import Side
@@ -28,7 +29,7 @@ def different_decision(original: Conversion, witness: Conversion) -> str | None:
         if node != witness_node:
             return f"the witness has {_shown(witness_node)}, the model {_shown(node)}"
     if len(nodes) != len(witness_nodes):
-        return f"the witness has {len(witness_nodes)} nodes after cleaning, the model {len(nodes)}"
+        return f"the witness has {counted(len(witness_nodes), 'node')} after cleaning, the model {len(nodes)}"
     if _sides(original[1]) != _sides(witness[1]):
         return "other nodes of the witness run on the host"
     if original[1].environment != witness[1].environment:

@@ -21,6 +21,7 @@ from onnx_bridge.migraphx.gpu.stub import has_all_kernels
 from onnx_bridge.migraphx.targets import gpu_architecture
 from onnx_bridge.provider.provider import CACHE_OPTION, Provider, ProviderError, SessionOptions
 from onnx_bridge.requests.conversion import ConvertRequest
+from passes.core.text import counted
 from passes.isolation.failure import NativeFailure
 
 
@@ -30,7 +31,7 @@ def add_gpu_programs(bundle: Bundle, request: ConvertRequest) -> Bundle:
     if isinstance(compiler, GpuCompiler):
         note = _filled(bundle, compiler)
     elif count := len([*(bundle.path / CACHE).glob("*.mxr")]):
-        note = f"cache: {count} programs are kept, as the model is the one of before"
+        note = f"cache: kept {counted(count, 'program')}, as the model is the one of before"
     elif gpu_architecture() is None:
         note = f"without a GPU there are no programs for it here: {FILL_COMMAND}"
     else:
@@ -61,4 +62,4 @@ def _filled(bundle: Bundle, compiler: GpuCompiler) -> str:
             shutil.move(program_file, cache / program_file.name)
     record = CacheRecord(PROVIDER_OPTIONS, f"compiled for {name} by {compiler.made_by}, not run on a GPU", name)
     write_record(bundle.path, record)
-    return f"cache: {len(programs)} programs, {record.by}"
+    return f"cache: {counted(len(programs), 'program')}, {record.by}"

@@ -53,7 +53,7 @@ def run(inputs):
 
 
 if __name__ == "__main__":
-    print(f"{len(sessions)} sessions, {len(list(cache.glob('*.mxr')))} programs in cache/")
+    print(f"sessions: {len(sessions)}, programs in cache/: {len(list(cache.glob('*.mxr')))}")
 '''
 _CPP = """\
 // Opens the model for one size, in this folder; compile with -std=c++17, -I and -L of ONNX Runtime, -lonnxruntime.

@@ -231,7 +231,7 @@ class _Combinations:
                 text = fitted(points, values)
             if not isinstance(text, str):
                 what = f"the size does not follow from {', '.join(buckets[0])} in a simple way"
-                hint = f"tie it to them, as --bucket '{name}={next(iter(buckets[0]))} + 1'"
+                hint = f"tie it to them, as `buckets={{{name!r}: '{next(iter(buckets[0]))} + 1'}}`"
                 raise InputError(what, where=f"dimension {name}", hint=hint)
             follows[name] = text
         for _ in follows:  # a dimension may follow from another one that follows

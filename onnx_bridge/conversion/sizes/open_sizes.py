@@ -25,7 +25,9 @@ from onnx_bridge.conversion.sizes.typical_sizes import nobody_chose, typical_siz
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest
+from onnx_bridge.requests.spelling import as_typed
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.decoders import is_decoder, usual_length
 from onnx_bridge.samples.roles import Choice, dims_of
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
@@ -45,7 +47,6 @@ class OpenSizesError(InputError):
         advised: sizes of these dimensions with which the reference runs the model; empty if they are unknown.
         enough: the one size of all these; None if they differ, or are unknown.
         shapes: the shapes, with these sizes, of the inputs whose dimensions have no names.
-        options: the options that give these sizes; empty if they are unknown.
     """
 
     page = "start/first-model.md#several-sizes"
@@ -63,7 +64,7 @@ class OpenSizesError(InputError):
         super().__init__(what, hint=hint)
         self.sizes, self.too_small, self.node = dict(sizes), tuple(changed), node
         self.advised, self.shapes = dict(changed), dict(shapes)
-        self.options = _options(changed, shapes).split()
+        self.options = (*as_typed(_options(changed, shapes)).split(),)
         different = {*changed.values()}
         self.enough = different.pop() if len(different) == 1 else None
         self.details = {"sizes": self.sizes, "too_small": self.too_small, "node": node, "enough": self.enough}
@@ -81,8 +82,15 @@ class ChosenSizes:
 
     @classmethod
     def of(cls, model: ir.Model, request: CleanRequest) -> ChosenSizes:
-        """Choose the sizes that a request leaves open; raises OpenSizesError if inference finds them too small."""
+        """Choose the sizes that a request leaves open; raises OpenSizesError if inference finds them too small.
+
+        Raises InputError for a decoder of which no size but that of a batch is given: all follow from its cache.
+        """
         dims = OpenDims(model, request.dims, request.shapes, request.freeze)
+        if request.asks and is_decoder(model) and dims.unchosen(dims.sizes(1).default):
+            batch = OpenDims(model, {}, {}, request.freeze).batch_names()
+            if not request.shapes and request.dims.keys() <= batch:
+                raise _of_decoder(model)
         is_open = not all(value.shape is not None and value.shape.is_static() for value in model.graph.inputs)
         chosen = cls(model.clone() if is_open else model, request, dims, dims.sizes(request.dim_default or 1))
         if dims.names and (too_small := dims.too_small(chosen.sizes.all)) is not None:
@@ -108,7 +116,7 @@ class ChosenSizes:
         """Sentences for the user."""
         notes = []
         if default := self.sizes.default:
-            how = f"choose others with {_options(dict.fromkeys(default, 'N'), {})}"
+            how = as_typed(f"choose others with {_options(dict.fromkeys(default, 'N'), {})}")
             notes.append(f"sizes chosen for you: {_text(default)}; {how}")
         if self.sizes.derived:
             notes.append(f"sizes that follow from the model: {_text(self.sizes.derived)}")
@@ -156,7 +164,7 @@ class ChosenSizes:
             sizes, tried = running or self._search() or {}, ", with which the reference runs it"
         shapes = self._free.shapes_of_unnamed(self._resized(sizes).all) if sizes else {}
         how = f"{_options(sizes, shapes)}{tried}" if sizes else _options(dict.fromkeys(names, "N"), {})
-        hint = f"choose {how}; or take 1 with --dim-default 1"
+        hint = f"choose {how}; or take 1 with `dim_default=1`"
         known = {**self._given, **self.sizes.all}
         return OpenSizesError(nobody_chose(names), known, sizes, shapes, node=None, hint=hint)
 
@@ -247,12 +255,21 @@ class ChosenSizes:
         return model
 
 
+def _of_decoder(model: ir.Model) -> InputError:
+    """Return the error for a decoder that is converted as another model."""
+    length = usual_length({str(value.name): value for value in model.graph.inputs})
+    hint = f"convert it with `decoder=True` and `max_length={length}`, for a cache of {length} tokens"
+    error = InputError("this is a language model with a cache, from which its open sizes follow", hint=hint)
+    error.options = ("--as", "decoder", "--max-length", str(length))
+    return error
+
+
 def _options(sizes: Mapping[str, int | str], shapes: Mapping[str, Sequence[int]]) -> str:
     """Return the options that give sizes to open dimensions; those without a name by the whole ``shapes`` of inputs."""
-    named = [f"--dim {name}={size}" for name, size in sizes.items() if "[" not in name]
+    named = {name: size for name, size in sizes.items() if "[" not in name}
     inputs = dict.fromkeys(name.split("[")[0] for name in sizes if "[" in name)
-    texts = {name: ",".join(map(str, shapes[name])) if name in shapes else "…" for name in inputs}
-    return " ".join((*named, *(f"--shape {name}:[{text}]" for name, text in texts.items())))
+    unnamed = {name: list(shapes.get(name, "…")) for name in inputs}
+    return " ".join(f"`{option}={values}`" for option, values in (("dims", named), ("shapes", unnamed)) if values)
 
 
 def _text(sizes: Mapping[str, int]) -> str:

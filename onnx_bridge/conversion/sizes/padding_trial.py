@@ -215,7 +215,7 @@ class _Trial:
             error=wrong.max_abs,
             tolerance=None,
             where=self._where,
-            hint=f"{self._advice(run, runs)}; use `--prove never` to skip this check",
+            hint=f"{self._advice(run, runs)}; use `prove='never'` to skip this check",
         )
 
     def changed(self, run: _Run, runs: Sequence[_Run]) -> OutputComparison | None:
@@ -232,9 +232,9 @@ class _Trial:
             except BridgeError:
                 continue
             if self._changed(run, padded, runs, before) is None:
-                how = f"omit --pad-before {name}" if name in given else f"give --pad-before {name}"
+                how = f"omit {name} from `pad_before`" if name in given else f"give `pad_before={[name]}`"
                 return f"{how}, with which it does not"
-        return "the model needs a mask for what is not real, or another value in it: --pad NAME=VALUE"
+        return "the model needs a mask for what is not real, or another value in it: `pad={'NAME': 'VALUE'}`"
 
     def _changed(
         self, run: _Run, padded: Mapping[str, Value], runs: Sequence[_Run], before: Collection[str]

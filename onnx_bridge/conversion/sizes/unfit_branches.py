@@ -78,7 +78,7 @@ def closed_branches(model: ir.Model) -> list[str]:
         if (why := node.metadata_props.get(CLOSED)) is None:
             continue
         if node.graph is model.graph:
-            hint = "give other sizes with --dim NAME=N or --shape NAME:[…], or freeze other values"
+            hint = "give other sizes with `dims` or `shapes`, or freeze other values"
             raise InputError(f"the sizes of the inputs do not fit: {why}", hint=hint)
         notes.append(f"a run that takes the {node.name} fails: {why}")
     return notes

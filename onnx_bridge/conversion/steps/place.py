@@ -26,6 +26,7 @@ from onnx_bridge.provider.hidden import HIDDEN
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import suitable
+from passes.core.text import counted
 from passes.graphs.cost import estimate
 from passes.graphs.scopes import required_inputs
 from passes.graphs.traversal import with_nested
@@ -81,7 +82,7 @@ def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:
     work = {node: estimate(node) for node in nodes}
     partitioned = Partitioned(Partitioning((whole,), hidden, work), [None], verdicts=placed.verdicts)
     infos = tuple(conversion.background.submit(FileInfo.of, file) for file in files)
-    notes = [f"{session.by}: {session.nodes} nodes by the provider, {session.rest} by ONNX Runtime's CPU"]
+    notes = [f"{session.by}: {counted(session.nodes, 'node')} by the provider, {session.rest} by ONNX Runtime's CPU"]
     if told := {node: why for node, why in hidden.items() if why != _CROSSING}:
         causes = [node for node, why in told.items() if why != _LEFT]
         notes.append(f"on ONNX Runtime's CPU: {listed_reasons(told, causes)}")

@@ -33,6 +33,7 @@ from onnx_bridge.migraphx.install.apt import ORIGIN, Archive
 from onnx_bridge.migraphx.install.debian_packages import ROOTS, Deb, needed, unpack
 from onnx_bridge.migraphx.install_record import InstallRecord, InstallTarget, Package, identity_of, libraries
 from onnx_bridge.migraphx.runtime import Runtime, find
+from passes.core.text import counted
 
 Progress = Callable[[str], None]
 
@@ -85,14 +86,14 @@ def install(
                     report(f"already installed, and the newest: {existing.name}")
                     return _made_current(existing)
                 space_needed(runtimes, size)
-                report(f"downloading {len(versions)} packages")
+                report(f"downloading {counted(len(versions), 'package')}")
                 archive.download()
             debs = needed(folder, target)
             if existing := _with(runtimes, label, _identity(debs)):
                 report(f"already installed: {existing.name}")
                 return _made_current(existing)
             space_needed(runtimes, sum(deb.installed_size for deb in debs))
-            report(f"unpacking {len(debs)} packages")
+            report(f"unpacking {counted(len(debs), 'package')}")
             unpacked = new / "runtime"
             unpacked.mkdir()
             unpack(debs, unpacked, target)
@@ -122,7 +123,7 @@ def download(
             archive = Archive(new / "apt", new / "debs", suite, target)
             versions, size = archive.plan()
             space_needed(folder, size)
-            report(f"downloading {len(versions)} packages")
+            report(f"downloading {counted(len(versions), 'package')}")
             archive.download()
             return sorted(deb.path.rename(folder / deb.path.name) for deb in needed(new / "debs", target))
 

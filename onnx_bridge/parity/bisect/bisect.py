@@ -72,7 +72,7 @@ def _run(model: ModelSource, request: BisectRequest, progress: Progress | None) 
     if factories.is_factory(model):
         if request.reference is not None or request.outputs is not None or request.inputs is not None:
             what = "a module brings its inputs, and its outputs are the expected ones"
-            raise InputError(what, where=str(model), hint="leave --inputs, --outputs and --reference out")
+            raise InputError(what, where=str(model), hint="leave `inputs`, `outputs` and `reference` out")
         name = str(model)
         module, arguments = factories.load_with_arguments(name)
         try:

@@ -30,7 +30,7 @@ def source_request(bundle: Bundle, request: BisectRequest) -> tuple[Path, Bisect
     """
     if request.reference is not None or request.precision is not None:
         what = "a bundle records what it was made of, and in which precision it computes"
-        raise InputError(what, where=str(bundle.path), hint="leave --reference and --precision out")
+        raise InputError(what, where=str(bundle.path), hint="leave `reference` and `precision` out")
     given = None if request.conversion.pipeline == ConvertRequest().pipeline else request.conversion.pipeline
     recorded = Pipeline.parse(bundle.manifest.program.pipeline).passes
     scripts = [str(step) for step in recorded if isinstance(step, Surgeon)]
@@ -90,7 +90,7 @@ def _source(bundle: Bundle) -> Path:
     path, digest = bundle.manifest.source["path"], bundle.manifest.source["sha256"]
     hint = "name the ONNX file"
     if bundle.model_path is not None:
-        hint += f"; or bisect MIGraphX alone: {bundle.model_path} with --pipeline none"
+        hint += f"; or bisect MIGraphX alone: {bundle.model_path} with `pipeline='none'`"
     if path is None:
         raise InputError("the bundle was converted from a model in memory", where=str(bundle.path), hint=hint)
     if not Path(path).exists():

@@ -13,6 +13,7 @@ from pathlib import Path
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.core.values import Array, Value, flat
+from passes.core.text import counted
 from passes.isolation.numpy_files import read_npz
 
 
@@ -40,7 +41,7 @@ def read_expected_outputs(
     else:
         outputs = _unstacked(_load(Path(source), sizes), len(model), where)
     if len(outputs) != len(model):
-        what = f"outputs are given for {len(outputs)} samples, and {len(model)} samples"
+        what = f"outputs are given for {counted(len(outputs), 'sample')}, and {counted(len(model), 'sample')}"
         raise InputError(what, where=where, hint="give outputs for each sample")
     return [_named(given, flat(right), where) for given, right in zip(outputs, model, strict=True)]
 
@@ -71,6 +72,6 @@ def _load(path: Path, sizes: Counter[str]) -> dict[str, Array]:
 def _unstacked(arrays: Mapping[str, Array], count: int, where: str) -> list[Mapping[str, Value]]:
     for name, array in arrays.items():
         if array.shape[:1] != (count,):
-            what = f"the shape is {list(array.shape)}, for {count} samples"
+            what = f"the shape is {list(array.shape)}, for {counted(count, 'sample')}"
             raise InputError(what, where=f"{where}, output {name!r}", hint="stack the samples along a first axis")
     return [{name: array[number] for name, array in arrays.items()} for number in range(count)]

@@ -26,6 +26,7 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.likeness import likenesses
+from passes.core.text import counted
 
 _MOVING = ("convert_kernel", "contiguous_kernel")
 """Kernels that only move numbers, or narrow them."""
@@ -68,8 +69,8 @@ class KernelFault(JsonRecord):
         before = f", or {' or '.join(self.operands)} before it," if self.operands else ""
         return (
             f"the kernel {self.symbol} ({len(self.instructions)} instructions){before} computes {element} as "
-            f"{self.actual:.9g} instead of {self.expected:.9g}{ref}, {self.mismatched} of {self.elements} elements: "
-            "differs, confirm on hardware"
+            f"{self.actual:.9g} instead of {self.expected:.9g}{ref}, "
+            f"{self.mismatched} of {counted(self.elements, 'element')}: differs, confirm on hardware"
         )
 
 

@@ -47,6 +47,7 @@ from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values, suitable
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.core.text import counted
 from passes.graphs.quantization import is_quantized
 from passes.graphs.scopes import Scope, name_nodes
 from passes.isolation.failure import NativeFailure
@@ -140,7 +141,9 @@ class FaultLocalizer:
         if whole is None or not count:
             return None
         symptoms = {count: whole}
-        countdown = Countdown(self.tell, f"{count} applications of passes", (count - 1).bit_length(), step_name="run")
+        countdown = Countdown(
+            self.tell, counted(count, "application") + " of passes", (count - 1).bit_length(), step_name="run"
+        )
 
         def fails(prefix: int) -> bool:
             symptom = self._run_on_reference(self.applications.model(prefix), runs)

@@ -330,11 +330,11 @@ def original_of(bundle: Bundle, reference: Path | None) -> tuple[Path, list[str]
     if path is not None and path.exists():
         if models.digest(path) != source["sha256"]:
             what = "the model was changed since it was converted"
-            raise InputError(what, where=str(path), hint="convert again, or name the original with --reference")
+            raise InputError(what, where=str(path), hint="convert again, or name the original with `reference`")
         return path, []
     what = "the model that it was converted from is gone"
     if bundle.model_path is None:
-        raise InputError(what, where=str(path or bundle.path), hint="name the original with --reference")
+        raise InputError(what, where=str(path or bundle.path), hint="name the original with `reference`")
     return bundle.model_path, [f"{what}: the reference is the cleaned model; --reference names another"]
 
 

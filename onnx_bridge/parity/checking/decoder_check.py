@@ -26,6 +26,7 @@ from onnx_bridge.reference.comparison.compare import Comparison
 from onnx_bridge.reference.comparison.dependence import unchanged
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.parity import CheckRequest
+from passes.core.text import counted
 
 STEPS = 8
 """The number of tokens that are generated behind each prompt."""
@@ -68,7 +69,7 @@ def check_decoder(bundle: Bundle, request: CheckRequest, tell: Progress = silent
                     logits.extend(trial.expected)
                     yield from trial.comparisons
 
-            tell(f"{name}prompt of {length} tokens")
+            tell(f"{name}prompt of {counted(length, 'token')}")
             leg = Leg.of_bundle(f"{name}prompt of {length}, then {STEPS} more", comparisons(bundle, tolerances))
             if not leg.comparisons and leg.failure is None:
                 continue
@@ -112,7 +113,7 @@ def _require_unchanged(manifest: Manifest, path: Path, digests: Mapping[str, str
     """Require that the files beside the original are those that were converted, unless the user named another one."""
     changed = [name for name, digest in digests.items() if digest != manifest.source.get(f"sha256 of {name}")]
     if changed and path == Path(str(manifest.source["path"])):
-        hint = "convert again, or name the original with --reference"
+        hint = "convert again, or name the original with `reference`"
         raise InputError("the model was changed since it was converted", where=changed[0], hint=hint)
 
 

@@ -9,7 +9,7 @@ from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.gpu_preview import GpuPreview
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, LoadedPartition
 from onnx_bridge.core.errors import BridgeError, NotEmulated, RuntimeFailure
-from onnx_bridge.core.progress import Progress, counted
+from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
@@ -23,6 +23,7 @@ from onnx_bridge.parity.failure import Failure
 from onnx_bridge.reference.comparison.compare import Comparison
 from onnx_bridge.reference.comparison.inside import InsideModel
 from onnx_bridge.reference.comparison.tolerances import Tolerances
+from passes.core.text import counted
 
 
 class GpuLegs:

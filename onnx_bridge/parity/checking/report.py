@@ -15,6 +15,7 @@ from onnx_bridge.parity.failure import Failure
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING
+from passes.core.text import counted
 
 REFERENCE = "ONNX Runtime"
 """The name of the reference in evidence."""
@@ -174,12 +175,12 @@ class CheckReport(JsonRecord):
         if self.passed:
             same = f"{', '.join(self.unproven)}: {SAYS_NOTHING}; give inputs of its real use with --inputs"
             unproven = f"; unproven: {same}" if self.unproven else ""
-            return f"{self.model}: parity holds in all {len(outputs)} comparisons{largest}{unproven}"
+            return f"{self.model}: parity holds in all {counted(len(outputs), 'comparison')}{largest}{unproven}"
         open_ones = [output for output in outputs if output.undetermined is not None]
         if self.not_determined:
-            counted = f"{len(open_ones)} of {len(outputs)} comparisons"
-            return f"{self.model}: parity is not determined in {counted}{largest}: {open_ones[0].undetermined}"
-        causes = [f"{differing} of {len(outputs)} comparisons differ"] if differing else []
+            share = f"{len(open_ones)} of {counted(len(outputs), 'comparison')}"
+            return f"{self.model}: parity is not determined in {share}{largest}: {open_ones[0].undetermined}"
+        causes = [f"{differing} of {counted(len(outputs), 'comparison')} differ"] if differing else []
         causes += [self._failure_of(leg, leg.failure) for leg in self.legs if leg.failure is not None]
         causes += [f"{leg.name}: nothing was compared" for leg in self.legs if leg.differs and not leg.compared]
         return f"{self.model}: parity fails: {', '.join(causes) or 'nothing was compared'}{largest}"
@@ -189,7 +190,7 @@ class CheckReport(JsonRecord):
         done = "of which nothing was compared"
         if leg.compared:
             error = "" if leg.largest_error is None else f" with a largest error of {leg.largest_error:.3g}"
-            done = f"after {len(leg.comparisons)} of {len(self.samples)} samples{error}"
+            done = f"after {len(leg.comparisons)} of {counted(len(self.samples), 'sample')}{error}"
         return f"{leg.name} {failure.summary}, {done}"
 
     def outputs(self) -> Iterator[tuple[Leg, int, OutputComparison]]:

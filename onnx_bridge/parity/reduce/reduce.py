@@ -30,6 +30,7 @@ from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.parity.symptoms.symptom_detector import MigraphxDetector, first_group
 from onnx_bridge.requests.parity import ReduceRequest
 from onnx_bridge.requests.request import ModelSource
+from passes.core.text import counted
 from passes.isolation.limits import limited
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Reduction(JsonRecord):
         message = " ".join(self.reproduction.symptom.message.split())
         how = f"rehearsed as gpu, after {self.group}, " if self.group else ""
         what = title(self.reproduction, self.runtime)
-        return f"{self.model}: {how}{what}: {self.nodes_before} → {after} nodes; {message}"
+        return f"{self.model}: {how}{what}: {self.nodes_before} → {counted(after, 'node')}; {message}"
 
     def to_json(self) -> dict[str, Any]:
         symptom = self.reproduction and self.reproduction.symptom
@@ -174,7 +175,7 @@ def _fewest_nodes(localizer: NodeLocalizer, tell: Progress) -> Reproduction:
         return _reproduction(localizer.whole, localizer.symptom)
 
     def shows(fewer: list[ir.Node]) -> bool:
-        tell(f"{len(fewer)} of {len(nodes)} nodes")
+        tell(f"{len(fewer)} of {counted(len(nodes), 'node')}")
         return isinstance(localizer.shows(fewer), Symptom)
 
     kept = ddmin(nodes, shows)

@@ -19,6 +19,7 @@ from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.requests.parity import LowPrecision
 from onnx_bridge.samples.inputs import Sample
+from passes.core.text import counted
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class MigraphxDetector(SymptomDetector):
                 program = self.device.parse(submodel.model, submodel.inputs[0])
                 count, wanted = len(program.get_output_shapes()), len(submodel.model.graph.outputs)
                 if count != wanted:
-                    message = f"MIGraphX gives {count} outputs instead of {wanted}"
+                    message = f"MIGraphX gives {counted(count, 'output')} instead of {wanted}"
                     return Symptom(SymptomKind.WRONG, step, message)
                 step = Step.QUANTIZE
                 self._quantize(program, submodel)

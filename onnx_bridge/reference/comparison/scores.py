@@ -65,7 +65,7 @@ class Scores:
     def __init__(self, names: Sequence[str], least: Mapping[str, float], reference: str) -> None:
         self._kinds = {name: metric_of(name) for name in dict.fromkeys((*names, *least))}
         if not self._kinds:
-            raise InputError("no metric was asked for", where="metric", hint="for example --metric top1,cosine")
+            raise InputError("no metric was asked for", where="metrics", hint="as `metrics=('top1', 'cosine')`")
         self._least, self._reference = least, reference
         self._scores: dict[tuple[str, str, str], Metric] = {}
 

@@ -27,6 +27,7 @@ from onnx_bridge.torch.export.naming import name_dimensions, name_graph
 from onnx_bridge.torch.modules.calls import FlatModule
 from onnx_bridge.torch.modules.modules import restored_buffers
 from onnx_bridge.torch.modules.tensors import to_array
+from passes.core.text import counted
 
 Exporter = Literal["dynamo", "torchscript"]
 Dims = Mapping[str, Mapping[int, str]]
@@ -81,7 +82,7 @@ def run_exporter(
         raise ExporterError(reason(error), data_dependent=data_dependent) from error
     graph = model.graph
     if (len(graph.inputs), len(graph.outputs)) != (len(tensors), len(outputs)):
-        counts = f"{len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
+        counts = f"{counted(len(graph.inputs), 'input')} and {counted(len(graph.outputs), 'output')}"
         raise ExporterError(f"the graph has {counts}, the module {len(tensors)} and {len(outputs)}")
     if opset is not None and model.opset_imports.get("") != opset:
         raise ExporterError(f"the exporter gives opset {model.opset_imports.get('')} instead of {opset}")

@@ -6,6 +6,7 @@ from onnx_bridge.bundle.manifest.entries import PartitionInfo, TensorInfo
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.views.html.colours import BAD, GOOD, PLAIN, WARN
 from onnx_bridge.views.html.html import Column, Page, Row, Share, Table, cell, facts_of
+from passes.core.text import counted
 from passes.rewriting.base import Proof
 
 _HEADLINES = {
@@ -48,7 +49,7 @@ def _facts(manifest: Manifest) -> dict[str, str]:
 
 
 def _share(partition: PartitionInfo) -> Share:
-    name = f"node{'s' * (partition.nodes != 1)} on {partition.runs_on}"
+    name = f"{counted(partition.nodes, 'node').split()[1]} on {partition.runs_on}"
     return Share(name, partition.nodes, GOOD if partition.program else WARN)
 
 

@@ -14,6 +14,7 @@ from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, SECOND, THIRD, WARN
 from onnx_bridge.views.html.error_profile import ErrorProfile, NodeError
 from onnx_bridge.views.html.graphs import fault_graphs
 from onnx_bridge.views.html.html import Cell, Column, Page, Row, Table, cell, facts_of, unfolding
+from passes.core.text import counted
 
 if TYPE_CHECKING:
     from onnx_bridge.parity.bisect.bisection import Bisection
@@ -250,7 +251,10 @@ def _passes(passes: Sequence[Mapping[str, Any]]) -> Table:
         seconds = round(step["seconds"], 3) if "seconds" in step else None
         fewer, applied = (Cell(str(count or ""), count) for count in (before - after, rewrites))
         values = (index, step["name"], Cell(f"{before} → {after}", after), fewer, applied, step.get("exactness"))
-        details = (unfolding(trace[:_LISTED], f"{len(trace)} rewrites"), unfolding(skips[:_LISTED], f"{left} skipped"))
+        details = (
+            unfolding(trace[:_LISTED], counted(len(trace), "rewrite")),
+            unfolding(skips[:_LISTED], f"{left} skipped"),
+        )
         choice, colour = f"changed {'the model' if rewrites else 'nothing'}", BAD if verified.colour == BAD else ""
         rows.append(Row.of(*values, seconds, verified, options, *details, choice=choice, colour=colour))
     return Table("passes", "Passes", columns, rows, "The passes of the pipeline, in order.", place="last")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction
 from onnx_bridge.views.html.colours import BAD, FIRST, GOOD, PLAIN, WARN
 from onnx_bridge.views.html.html import Column, Page, Row, Share, Table, cell, facts_of
+from passes.core.text import counted
 from passes.rewriting.base import Proof
 
 _COLOURS = {
@@ -54,8 +55,8 @@ def page_of(diagnosis: Diagnosis) -> Page:
         shares=[Share(action, count, _COLOURS[PlannedAction(action)]) for action, count in diagnosis.totals.items()],
         partitions=[
             Share(
-                f"{'ONNX Runtime' if partition['side'] == 'host' else 'MIGraphX'}: {partition['nodes']} "
-                f"node{'s' * (partition['nodes'] != 1)}",
+                f"{'ONNX Runtime' if partition['side'] == 'host' else 'MIGraphX'}: "
+                f"{counted(partition['nodes'], 'node')}",
                 partition["nodes"],
                 WARN if partition["side"] == "host" else GOOD,
             )

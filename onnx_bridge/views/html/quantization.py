@@ -9,6 +9,7 @@ from onnx_bridge.quantization.quantized import Quantized
 from onnx_bridge.views.html.charts import Chart, scatter
 from onnx_bridge.views.html.colours import BAD
 from onnx_bridge.views.html.html import Column, Page, Row, Table, cell, facts_of, unfolding
+from passes.core.text import counted
 
 
 def page_of(quantized: Quantized, assignment: Assignment) -> Page:
@@ -19,7 +20,7 @@ def page_of(quantized: Quantized, assignment: Assignment) -> Page:
     rows = []
     for number, point in enumerate(assignment.points, 1):
         values = [cell(score.value, "" if score.passed else BAD) for score in point.scores]
-        kept = unfolding(point.excluded, f"{len(point.excluded)} nodes")
+        kept = unfolding(point.excluded, counted(len(point.excluded), "node"))
         rows.append(Row.of(number, 100 * point.share, kept, *(values or [cell(point.failure)])))
     noise = sorted(assignment.noise.items(), key=lambda item: -item[1])
     tables = [

@@ -7,9 +7,9 @@ from collections import Counter
 from rich.console import Group, RenderableType
 
 from onnx_bridge.batch.outcome import Outcome
-from onnx_bridge.core.progress import counted
 from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table, sizes_text
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 _MOST = 4
 """The most kinds of sizes that nobody chose in a summary."""

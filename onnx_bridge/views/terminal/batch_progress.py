@@ -17,7 +17,7 @@ from rich.text import Text
 from onnx_bridge.batch.outcome import Observer, Result
 from onnx_bridge.core.progress import Stage, clock
 from onnx_bridge.views.terminal.tables import console
-from passes.core.text import printable
+from passes.core.text import counted, printable
 
 _INSTANT = ("kept", "skipped", "reused", "planned")
 """Statuses of jobs that take no time, and are left out of the estimate of the remaining time."""
@@ -95,5 +95,5 @@ class LiveTable(Observer):
         left = self.remaining
         eta = "" if left is None else f", about {clock(left)} to go"
         failed = f", {self._failed} failed" if self._failed else ""
-        line = f"{self._done} of {self._total} jobs{failed}, {clock(now - self._begun)}{eta}"
+        line = f"{self._done} of {counted(self._total, 'job')}{failed}, {clock(now - self._begun)}{eta}"
         return Group(grid, ProgressBar(max(1, self._total), self._done, width=60), line)

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from onnx_bridge.benchmark.outcome import BenchResult, Row
 from onnx_bridge.views.terminal.tables import plain_table
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 _NUMBERS = ("p50 ms", "p90", "p99", "min", "mean ± std", "samples/s", "× first [98 %]", "load s", "first s", "MiB")
 _IN_FULL = ("p90", "min", "mean ± std")
@@ -41,7 +42,9 @@ def _bench(bench: BenchResult, verbose: bool) -> RenderableType:
 def _operators(row: Row) -> RenderableType:
     """Return a table of the slowest operators of a row."""
     shown, count = row.operators[:_SLOWEST], len(row.operators)
-    title = f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {count} operators"
+    title = (
+        f"{row.name}: {'all' if count == len(shown) else f'the slowest {len(shown)} of'} {counted(count, 'operator')}"
+    )
     numbers = ("times", "ms", "share", "slowest")
     table = plain_table("MIGraphX's operator", "of ONNX", *numbers, numbers=numbers, title=title, title_justify="left")
     for time in shown:

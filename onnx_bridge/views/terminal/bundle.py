@@ -18,7 +18,6 @@ from onnx_bridge.bundle.inspect import BundleView, ModelView
 from onnx_bridge.bundle.manifest.entries import TensorInfo
 from onnx_bridge.bundle.manifest.layout import Layout
 from onnx_bridge.bundle.run import RunResult
-from onnx_bridge.core.progress import counted
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.core.values import Kind, dtype_name
 from onnx_bridge.views.terminal.tables import (
@@ -31,6 +30,7 @@ from onnx_bridge.views.terminal.tables import (
     unbroken,
 )
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 from passes.rewriting.base import Proof
 
 
@@ -75,7 +75,7 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
         "model": str(bundle.model_path or "not kept"),
         "source": manifest.source["path"] or "(in memory)",
         "target": f"{manifest.target}{architecture}{also}, MIGraphX {manifest.versions['migraphx']}",
-        "passes": f"{len(passes)}, with {rewrites} rewrites",
+        "passes": f"{len(passes)}, with {counted(rewrites, 'rewrite')}",
         "seconds": ", ".join(f"{stage} {seconds:.3g}" for stage, seconds in manifest.timings.items()),
         manifest.proof.label: judged(manifest.proof.line, proven),
         "made": f"{manifest.created} by onnx-bridge {manifest.versions['onnx_bridge']}{kept}",
@@ -95,7 +95,7 @@ def _bundle(summary: BundleView, verbose: bool) -> RenderableType:
 def _decoder(layout: Layout) -> list[str]:
     """Return the caches of a decoder, and the source of its encoder."""
     kind = "written in place" if layout.in_place else "appended to"
-    caches = f"{len(layout.cache)} caches for {layout.max_length} tokens, {kind}; batch {layout.batch}"
+    caches = f"{counted(len(layout.cache), 'cache')} for {layout.max_length} tokens, {kind}; batch {layout.batch}"
     encoder = layout.encoder
     return [caches] if encoder is None else [caches, f"encoder: {encoder.source} {list(encoder.shape)}"]
 
@@ -162,7 +162,7 @@ def _run(result: RunResult, verbose: bool) -> RenderableType:
 
 @view.register
 def _packed(packed: Packed, verbose: bool) -> RenderableType:
-    return f"{packed.path}: {packed.files} files, {packed.bytes / 2**20:.3g} MiB"
+    return f"{packed.path}: {counted(packed.files, 'file')}, {packed.bytes / 2**20:.3g} MiB"
 
 
 @view.register

@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from onnx_bridge.conversion.compiling.gpu_forecast import GpuForecast
-from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction, counted
+from onnx_bridge.conversion.diagnosis.diagnosis import Diagnosis, NodeDiagnosis, PlannedAction, tallied
 from onnx_bridge.conversion.diagnosis.explain import Catalogue, Explanation
 from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 _SHOWN, _NAMED = 24, 6
 """The most kernels that are listed, and the most nodes of one."""
@@ -22,7 +23,9 @@ _SHOWN, _NAMED = 24, 6
 def _diagnosis(diagnosis: Diagnosis, verbose: bool) -> RenderableType:
     """Return tables: by operator, or by node if ``verbose``."""
     totals = ", ".join(f"{count} {action}" for action, count in diagnosis.totals.items())
-    partitions = " → ".join(f"{part['side']} ({part['nodes']} nodes)" for part in diagnosis.partitions) or "none"
+    partitions = (
+        " → ".join(f"{part['side']} ({counted(part['nodes'], 'node')})" for part in diagnosis.partitions) or "none"
+    )
     products = ", ".join(f"{count} in {kernel}" for kernel, count in diagnosis.kernels.items()) or "none"
     return Group(
         _by_node(diagnosis.nodes) if verbose else _by_operator(diagnosis.nodes),
@@ -61,7 +64,7 @@ def _conclusion(diagnosis: Diagnosis) -> Text:
     on_host = any(partition["side"] == "host" for partition in diagnosis.partitions)
     host = ", with ONNX Runtime on the host" if on_host else ""
     count = sum(diagnosis.proofs.unproven.values())
-    unproven = Text(f", {count} node{'s'[: count > 1]} unproven" if count else "", style="yellow")
+    unproven = Text(f", {counted(count, 'node')} unproven" if count else "", style="yellow")
     parsed = f": {diagnosis.runtime} has parsed the whole of it"
     if (named := diagnosis.target.partition(":")[2]) and not diagnosis.gpu:
         parsed += f", and compiled each node on the device for {named}"
@@ -81,8 +84,8 @@ def _by_operator(nodes: Sequence[NodeDiagnosis]) -> RenderableType:
         actions = Counter(_action(node, node.action is PlannedAction.REWRITTEN) for node in group)
         proofs = Counter(node.proof.value for node in group)
         message = next((node.reason for node in group if node.message), "")
-        verdict = judged(counted(verdicts), all(node.passed for node in group))
-        table.add_row(operator, str(len(group)), verdict, counted(proofs), counted(actions), message)
+        verdict = judged(tallied(verdicts), all(node.passed for node in group))
+        table.add_row(operator, str(len(group)), verdict, tallied(proofs), tallied(actions), message)
     return table
 
 

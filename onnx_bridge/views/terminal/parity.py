@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from onnx_bridge.core.progress import counted
 from onnx_bridge.core.values import dtype_name
 from onnx_bridge.parity.bisect.bisection import Bisection, Fault, listed
 from onnx_bridge.parity.checking.accuracy import AccuracyReport
@@ -19,6 +18,7 @@ from onnx_bridge.parity.submodels.submodels import RunCounts
 from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.views.terminal.tables import judged, notes_of, plain_table, versions_line
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 _MOST_DIFFERENCES = 20
 _DIGITS = (3, 2, 6, 4)

@@ -10,6 +10,7 @@ from onnx_bridge.search.pareto import explain, pareto_front
 from onnx_bridge.search.tuning import Tuning
 from onnx_bridge.views.terminal.tables import plain_table
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 
 @view.register
@@ -26,7 +27,7 @@ def _tuning(tuning: Tuning, verbose: bool) -> RenderableType:
         sizes = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in tuning.sizes.items())
         lines.append(f"latencies are those of one input of each size ({sizes})")
     if tuning.resumed:
-        lines.append(f"{tuning.resumed} of {len(tuning.trials)} trials are from the journal")
+        lines.append(f"{tuning.resumed} of {counted(len(tuning.trials), 'trial')} are from the journal")
     if tuning.left:
         lines.append(f"not tried within the budget: {'; '.join(candidate.name for candidate in tuning.left)}")
     if tuning.job is not None:
@@ -42,5 +43,5 @@ def _mixed_precision(mixed: MixedPrecision, verbose: bool) -> RenderableType:
     ]
     if not mixed.nodes:
         return Group(*lines, f"{mixed.precision} agrees with the reference; no node has to stay in float32")
-    count = f"{len(mixed.nodes)} of {mixed.candidates} nodes"
-    return Group(*lines, f"{count} must stay in float32 ({mixed.trials} trials): {mixed.option}")
+    count = f"{len(mixed.nodes)} of {counted(mixed.candidates, 'node')}"
+    return Group(*lines, f"{count} must stay in float32 ({counted(mixed.trials, 'trial')}): {mixed.option}")

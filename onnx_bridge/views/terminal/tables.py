@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from onnx_bridge.requests.spelling import as_typed
 from passes.core.text import printable
 
 _PARTS = re.compile(r"\s*(?:[^\s/._:,;=]|(?<=\d)[.,](?=\d))+[/._:,;=]*|\s*[/._:,;=]+|\s+")
@@ -23,14 +24,29 @@ _PARTS = re.compile(r"\s*(?:[^\s/._:,;=]|(?<=\d)[.,](?=\d))+[/._:,;=]*|\s*[/._:,
 
 
 class _EscapingConsole(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a line of a file ends with its text, and not with the spaces that align columns."""
+        if self.is_terminal or self.record:
+            super().print(*objects, **options)
+            return
+        with self.capture() as printed:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", printed.get(), flags=re.MULTILINE))
+        self.file.flush()
+
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(printable(text), **options)
+        return super().render_str(_shown(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        if isinstance(renderable, Text) and (plain := printable(renderable.plain)) != renderable.plain:
+        if isinstance(renderable, Text) and (plain := _shown(renderable.plain)) != renderable.plain:
             style, no_wrap, overflow = renderable.style, renderable.no_wrap, renderable.overflow
             renderable = Text(plain, style=style, no_wrap=no_wrap, overflow=overflow)
         return super().render(renderable, options)
+
+
+def _shown(text: str) -> str:
+    """Return a text without control characters, with options as they are typed."""
+    return printable(as_typed(text))
 
 
 def console(**options: Any) -> Console:
@@ -54,7 +70,7 @@ class _Breakable:
 
     def __init__(self, text: str | Text) -> None:
         given = text if isinstance(text, Text) else Text(text)
-        self.text = Text(printable(given.plain), style=given.style)
+        self.text = Text(_shown(given.plain), style=given.style)
         self._parts = _PARTS.findall(self.text.plain)
 
     @property

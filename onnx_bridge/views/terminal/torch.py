@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from onnx_bridge.core.progress import counted
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.views.terminal.tables import notes_of, written_line
 from onnx_bridge.views.terminal.view import view
+from passes.core.text import counted
 
 
 @view.register
@@ -21,7 +21,7 @@ def _exported(exported: Exported, verbose: bool) -> RenderableType:
             table.add_row(kind, port["name"], f"{port['dtype']}[{shape}]")
     return Group(
         table,
-        f"{exported.nodes} nodes, opset {exported.opset}, by {exported.exporter}",
+        f"{counted(exported.nodes, 'node')}, opset {exported.opset}, by {exported.exporter}",
         *(f"not by {name}: {reason}" for name, reason in exported.refusals.items()),
         *notes_of(exported.notes),
         f"ONNX Runtime agrees with PyTorch on {counted(len(exported.comparisons), 'sample')}, "

@@ -22,6 +22,7 @@ from passes.builders.subgraph_copies import (
     speculation_hazard,
     to_scalar,
 )
+from passes.core.text import counted
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import with_nested
 from passes.legalize.control_flow.loops import shape_mismatch
@@ -73,7 +74,7 @@ class JoinBranches(NodeRewrite):
         operators = [node.op_type for node in with_nested(branch)]
         expensive = next((operator for operator in operators if operator in _EXPENSIVE), None)
         if expensive is not None or len(operators) > self.max_nodes:
-            raise NotApplicable(f"a branch is expensive: it has {expensive or f'{len(operators)} nodes'}")
+            raise NotApplicable(f"a branch is expensive: it has {expensive or counted(len(operators), 'node')}")
 
 
 join_branches = JoinBranches()

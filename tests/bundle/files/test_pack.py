@@ -162,14 +162,19 @@ def test_what_pack_does_not_write(name: str, tmp_path: Path) -> None:
 
 
 def test_places_that_are_taken(bundles: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("mine")
-    for out in (tmp_path / "mine", tmp_path, tmp_path / "m.mxr"):
-        with pytest.raises(InputError, match="exists already|means a program"):
-            onnx_bridge.pack(bundles["folder"], out)
+    (tmp_path / "mine.tar").write_text("mine")
+    (tmp_path / "a.onnxbridge").mkdir()
+    for out in ("mine.tar", "a.onnxbridge"):
+        with pytest.raises(InputError, match="exists already"):
+            onnx_bridge.pack(bundles["folder"], tmp_path / out)
+    for out in ("m.mxr", "m.zip", "m.tar.gz", "m"):
+        with pytest.raises(InputError, match=r"tar archive.*\.onnxbridge"):
+            onnx_bridge.pack(bundles["folder"], tmp_path / out)
+        assert not (tmp_path / out).exists()
     onnx_bridge.pack(bundles["folder"], tmp_path / "m.onnxbridge")
     with pytest.raises(InputError, match="exists already"):
         onnx_bridge.unpack(tmp_path / "m.onnxbridge", tmp_path)
-    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "mine.tar").read_text() == "mine"
 
 
 def test_one_bucket_is_no_whole(bundles: dict[str, Path], tmp_path: Path) -> None:

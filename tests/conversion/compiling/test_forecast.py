@@ -53,11 +53,11 @@ def test_a_node_that_a_limit_forbids_is_on_the_host(long: Path) -> None:
 
 def test_a_limit_is_met_with_the_forecast(long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **_options: object) -> None:
-        raise WorkerTimeout("compile exceeded its time limit", hint="give it more time with --timeout")
+        raise WorkerTimeout("compile exceeded its time limit", hint="give it more time with `timeout`")
 
     monkeypatch.setattr(RemoteProgram, "compile", late)
     said: list[str] = []
     with pytest.raises(WorkerTimeout) as failed:
         onnx_bridge.convert(long, tmp_path / "out", target="ref", progress=said.append)
-    assert "the_lstm" in str(failed.value.hint) and "--timeout" in str(failed.value.hint)
+    assert "the_lstm" in str(failed.value.hint) and "`timeout`" in str(failed.value.hint)
     assert any(isinstance(line, TimedProgress) and "instructions" in line.what for line in said)

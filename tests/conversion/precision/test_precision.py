@@ -288,7 +288,7 @@ def test_npy_is_for_one_input(tmp_path: Path) -> None:
     ("samples", "message"),
     [
         ([], "no samples"),
-        ([{"x": np.zeros((1, 3, 6, 6), np.float32)}], "0 in all of 1 samples"),
+        ([{"x": np.zeros((1, 3, 6, 6), np.float32)}], "0 in all samples"),
         ([{"x": np.full((1, 3, 6, 6), np.nan, np.float32)}], "the samples have no range.*NaN"),
         ([{"x": np.zeros((1, 3, 5, 6), np.float32)}], "the shape is"),
         ([{"y": np.zeros((1, 3, 6, 6), np.float32)}], "none of its arrays"),

@@ -96,7 +96,7 @@ def test_combinations_that_the_reference_refuses_are_left_out() -> None:
 
 def test_a_sequence_is_asked_for_and_a_batch_is_one() -> None:
     model = ir.from_proto(decoder())
-    with pytest.raises(InputError, match="--dim sequence_length=128"):
+    with pytest.raises(InputError, match="`dims={'sequence_length': 128}`"):
         sizes(model, {PAST: (4, 8)}, dim_default=None)
     found = sizes(model, {PAST: (4, 8)}, dims={NEW: 2}, dim_default=None)
     assert {name for dims in found.chosen.values() for name in dims} == {"batch_size"}

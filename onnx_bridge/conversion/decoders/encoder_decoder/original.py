@@ -14,11 +14,11 @@ import onnx_ir as ir
 from onnx_bridge.bundle.decoding.caches import GrowingCache
 from onnx_bridge.bundle.manifest.layout import Encoder, Layout
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
-from onnx_bridge.conversion.decoders.layout import PAST, PRESENT, matching
 from onnx_bridge.core.values import Array, Value, as_array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.decoders import PAST, PRESENT, matching
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values, suitable
 

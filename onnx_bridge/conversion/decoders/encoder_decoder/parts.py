@@ -18,18 +18,16 @@ import onnx_ir as ir
 from onnx_bridge.conversion.cleaning import rewrite
 from onnx_bridge.conversion.decoders.encoder_decoder.files import Files
 from onnx_bridge.conversion.decoders.layout import (
-    PAST,
-    PRESENT,
     is_integer,
     is_states,
     listed,
-    matching,
     only,
     refuse_unknown,
 )
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
 from onnx_bridge.requests.conversion import CleanRequest
+from onnx_bridge.samples.decoders import PAST, PRESENT, matching
 from passes.graphs.traversal import is_used, operands_of
 
 _WHERE = "decoder"

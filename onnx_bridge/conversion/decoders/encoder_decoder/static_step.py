@@ -190,7 +190,7 @@ def _tables(step: ir.Model, fixed: ir.Model, shapes: Callable[[int], Shapes], le
             rows[value].append(tensor if same else row)
             if not same and tensor.nbytes * length > _MOST:
                 what = f"{value.name} depends on the number of tokens, and takes {tensor.nbytes:,} bytes for each"
-                raise InputError(what, where="decoder", hint="give a smaller --max-length")
+                raise InputError(what, where="decoder", hint="give a smaller `max_length`")
     changing = [value for value, tensor in candidates.items() if any(row is not tensor for row in rows[value])]
     return {value: np.stack(rows[value]) for value in changing}
 
