@@ -419,7 +419,7 @@ def test_a_sample_that_fits_comes_back_in_the_order_of_the_model() -> None:
         ({"x": np.zeros((1, 3), "i4")}, "input 'x': is int32, the model takes float32"),
         (
             {"x": np.zeros((1, 4), "f4")},
-            r"'x': the shape is \[1, 4\] \(the model takes float32\[N, 3\].*--bucket NAME=3,4",
+            r"'x': the shape is \[1, 4\] \(the model takes float32\[N, 3\].*`buckets=",
         ),
         ({"x": np.zeros(3, "f4")}, r"input 'x': the shape is \[3\] \(the model takes"),
         (
