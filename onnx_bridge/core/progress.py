@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 
+from passes.core.text import counted as counted  # with the words of progress
+
 
 class Stage(StrEnum):
     """A phase of a conversion; a progress callback gets the member as the phase begins."""
