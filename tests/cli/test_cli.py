@@ -393,7 +393,7 @@ class TestBadModels:
         cases: list[tuple[dict[str, Any], list[str]]] = [
             ({"X": np.zeros((1, 3), np.float32)}, ["X", "x"]),
             ({}, ["x"]),
-            ({"x": np.zeros((2, 3), np.float32)}, ["x", "2"]),
+            ({"x": np.zeros((1, 4), np.float32)}, ["x", "4"]),
             ({"x": np.zeros((1, 3), np.float64)}, ["x", "float64", "float32"]),
         ]
         for arrays, words in cases:
