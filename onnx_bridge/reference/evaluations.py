@@ -72,7 +72,7 @@ def run_file(
 
     Args:
         samples: inputs by name.
-        shapes: the shapes of inputs, if they differ from the declared ones (`onnx_bridge.model.resized`).
+        shapes: the shapes of inputs, if they differ from the declared ones (`onnx_bridge.reference.resized`).
         by_onnx: use ONNX's own evaluator instead of ONNX Runtime.
 
     Raises:

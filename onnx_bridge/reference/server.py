@@ -17,10 +17,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
-from onnx_bridge.model.resized import resize
 from onnx_bridge.reference.evaluations import Values
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError
 from onnx_bridge.reference.quark import library as quark_library
+from onnx_bridge.reference.resized import resize
 from onnx_bridge.reference.session import Session
 from passes.graphs.byte_strings import from_proto
 from passes.isolation import value_messages

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from onnx_bridge.requests.batch import BatchRequest
+from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.request import fields_of
 
 _OPTION = re.compile(r"`(\w+)(?:=([^`]+))?`")
@@ -32,7 +32,7 @@ def convert_flags() -> Mapping[str, str]:
     """Return the options of the verb `convert` by name."""
     return {
         field.name: "--as decoder" if field.name == "decoder" else field.flag.partition("/")[0]
-        for field in fields_of(BatchRequest)
+        for field in fields_of(ConvertRequest)
         if field.option.cli
     }
 

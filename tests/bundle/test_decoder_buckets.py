@@ -58,7 +58,7 @@ def test_the_cache_of_grouped_attention_is_padded_at_its_end(runtime: Runtime, t
     path = write(tmp_path / "m.onnx", total=TOTAL, present=TOTAL, grouped=True)
     bundle = onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7]}, target="ref", dim_default=1)
     assert all(agrees(bundle, path, step(past)) for past in (2, 6, 7))
-    with pytest.raises(ParityError, match=f"omit --pad-before {PAST}"):
+    with pytest.raises(ParityError, match=f"omit {PAST} from `pad_before`"):
         onnx_bridge.convert(
             path, tmp_path / "other", buckets={PAST: [7]}, pad_before=[PAST], target="ref", dim_default=1
         )
@@ -66,7 +66,7 @@ def test_the_cache_of_grouped_attention_is_padded_at_its_end(runtime: Runtime, t
 
 def test_padding_that_changes_outputs_is_refused(runtime: Runtime, tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx")
-    with pytest.raises(ParityError, match=f"{PAST}=7.*give --pad-before {PAST}") as caught:
+    with pytest.raises(ParityError, match=f"{PAST}=7.*give `pad_before=.*{PAST}") as caught:
         onnx_bridge.convert(path, tmp_path / "out", buckets={PAST: [7, 15]}, target="ref", dim_default=1)
     assert caught.value.error
     assert caught.value.error > 0.1

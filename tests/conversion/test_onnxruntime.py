@@ -288,7 +288,7 @@ def test_the_lines_of_python_run_and_a_filled_cache_outlives_another_conversion(
     bundle = converted(2, 4)
     lines = RUN + "for n in (2, 4): print(run({'x': np.arange(3. * n, dtype='f').reshape(n, 3)})['y'].tolist())\n"
     lines += "try: run({'x': np.zeros([3, 3], 'f')})\nexcept KeyError: print('refused')"
-    said = ["2 sessions, 2 programs in cache/", "[[1.5, 2.5, 3.5]]", "[[4.5, 5.5, 6.5]]", "refused"]
+    said = ["sessions: 2, programs in cache/: 2", "[[1.5, 2.5, 3.5]]", "[[4.5, 5.5, 6.5]]", "refused"]
     assert (ran := with_wheel(lines, bundle.path)).stdout.splitlines() == said, ran.stderr
     with pytest.raises(InputError):
         bundle({"x": np.zeros([3, 3], np.float32)})
@@ -313,7 +313,7 @@ def test_an_input_chooses_a_session_by_its_value(
     lines = (
         RUN + "for k in (True, False): print(run({'k': np.array(k), 'x': np.ones([2, 3], 'f')})['y'][:, 0].tolist())"
     )
-    said = ["2 sessions, 2 programs in cache/", "[-1.0, -1.0]", "[1.0, 1.0, 1.0, 1.0]"]
+    said = ["sessions: 2, programs in cache/: 2", "[-1.0, -1.0]", "[1.0, 1.0, 1.0, 1.0]"]
     assert (ran := with_wheel(lines, bundle.path)).stdout.splitlines() == said, ran.stderr
 
 

@@ -323,7 +323,7 @@ def bare():
         assert "bad: the export is at fault: the module cannot be exported: " in sentence(found)
 
     def test_it_brings_inputs_and_outputs(self, file: Path) -> None:
-        with pytest.raises(InputError, match="leave --inputs"):
+        with pytest.raises(InputError, match="leave `inputs`"):
             bisect(f"{file}:good", inputs=[{}])
         with pytest.raises(InputError, match="without arguments"):
             bisect(f"{file}:bare")

@@ -268,7 +268,7 @@ def test_replacements_by_graph_mode_are_noted() -> None:
 
     made = onnx_bridge.quantize(Gate(), args=torch.randn(2, 8))
     assert any("replaced 1 Sigmoid by HardSigmoid" in note for note in made.notes)
-    assert any("calibrated on the arguments alone (1 sample)" in note for note in made.notes)
+    assert any("calibrated on the arguments alone (2 samples in 1 batch)" in note for note in made.notes)
     assert operators(made.model)["HardSigmoid"] == 1
 
 

@@ -57,8 +57,8 @@ def test_every_scheme_runs_and_stays_near_float(
     assert output.sqnr_db is not None
     assert LEAST[scheme] < output.sqnr_db < 90
     assert output.max_abs < output.largest
-    assert made.samples == 8
-    assert f"quantize to {scheme}{' on 8 samples' * SCHEMES[scheme].calibrated}" in stages
+    assert made.samples == 16
+    assert f"quantize to {scheme}{' on 16 samples in 8 batches' * SCHEMES[scheme].calibrated}" in stages
     written = models.load(out)
     assert operators(written)["BatchNormalization"] == 0  # folded before, or it would run in float
     x = data[0]["x"]

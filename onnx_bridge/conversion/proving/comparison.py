@@ -19,7 +19,6 @@ from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
-from onnx_bridge.model.resized import resize
 from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
@@ -28,6 +27,7 @@ from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.reference.reference import kept_runs
+from onnx_bridge.reference.resized import resize
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure

@@ -22,7 +22,7 @@ from onnx_bridge.conversion.steps.compile import Compiled
 from onnx_bridge.conversion.steps.place import compile_or_place
 from onnx_bridge.conversion.steps.resolve import resolve
 from onnx_bridge.core.errors import BridgeError, ParityError
-from onnx_bridge.model.resized import resize
+from onnx_bridge.reference.resized import resize
 from onnx_bridge.requests.conversion import ConvertRequest
 from passes.isolation.limits import Limits
 

@@ -26,7 +26,7 @@ _PARTS = re.compile(r"\s*(?:[^\s/._:,;=]|(?<=\d)[.,](?=\d))+[/._:,;=]*|\s*[/._:,
 class _EscapingConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; a line of a file ends with its text, and not with the spaces that align columns."""
-        if self.is_terminal or self.record:
+        if self.is_terminal or self.record or self._buffer_index:  # the last: what is printed is captured
             super().print(*objects, **options)
             return
         with self.capture() as printed:

@@ -44,7 +44,7 @@ def test_initializers_stay_constant_when_raising_from_below_4() -> None:
     scope = Scope(model, model.graph)
     assert scope.is_parameter(model.graph.initializers["w"])
     result = SetIrVersion(8).run(model, Context())
-    assert result.rewrites[0].note == "IR version 3 → 8, 1 initializers removed from the inputs"
+    assert result.rewrites[0].note == "IR version 3 → 8, 1 initializer removed from the inputs"
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert scope.is_parameter(model.graph.initializers["w"])
     onnx.checker.check_model(ir.to_proto(model), full_check=True)

@@ -145,7 +145,7 @@ def test_without_graphsurgeon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         monkeypatch.delitem(sys.modules, name)
     fresh = importlib.import_module("passes.surgeon.surgeon")
     for name in ("plain", "imports"):
-        with pytest.raises(InputError, match=r"graphsurgeon is not installed \(pip install onnx-bridge\[surgeon\]\)"):
+        with pytest.raises(InputError, match=r"graphsurgeon is not installed \(pip install 'onnx-bridge\[surgeon\]'\)"):
             fresh.Surgeon(f"{tmp_path}/{name}.py:f").run(build(SMALL, w=W), Context())
 
 
