@@ -41,6 +41,8 @@ _TURNS = 3
 """Of one job at a time and two, of which the medians are told."""
 _SMALL = 4
 """The number of small models for each network."""
+_SETTLED = 0.5
+"""The seconds after which no process ends any more that a batch has left."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -50,17 +52,22 @@ def _timed(source: Path, out: Path, jobs: int, **options: Any) -> float:
 
 def _measured(source: Path, out: Path, jobs: int, **options: Any) -> tuple[float, float]:
     """Return the seconds of a batch, and those that processors worked for it."""
-    started, worked = time.perf_counter(), _processor_seconds()
+    before, started = _processor_seconds(), time.perf_counter()
     outcome = convert_all([source], out, jobs=jobs, **options)
+    taken = time.perf_counter() - started
     assert outcome.passed, outcome.to_json()
-    return time.perf_counter() - started, _processor_seconds() - worked
+    return taken, _processor_seconds() - before
 
 
 def _processor_seconds() -> float:
-    """Return what this process has used, and all that it started, which have ended."""
+    """Return what this process has used, and all that it started, once those have ended whose parents were killed."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:  # those whose parents were killed
-            pass
+        ended = time.perf_counter()
+        while time.perf_counter() - ended < _SETTLED:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                ended = time.perf_counter()
+            else:
+                time.sleep(_SETTLED / 10)
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 

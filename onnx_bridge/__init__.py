@@ -88,7 +88,7 @@ _ERRORS = (
     *("BridgeError", "InputError", "MigraphxError", "NotEmulated", "OutOfMemory", "ParityError", "PassError"),
     *("ProgramLost", "RuntimeFailure", "RuntimeNotFound", "Unreachable", "WorkerCrashed", "WorkerTimeout"),
 )
-"""Those of `onnx_bridge.core.errors`."""
+"""The errors, whose module is `onnx_bridge.core.errors`."""
 
 __all__ = ["__version__", *_MODULES]
 

@@ -1,4 +1,4 @@
-"""What AMD's libraries compute for a program, by numpy: products, convolutions, pooling and normalization.
+"""The calls of AMD's libraries, carried out by numpy: products, convolutions, pooling and normalization.
 
 Each is computed in the type that the call names, also if that is the wrong one.
 """

@@ -131,9 +131,11 @@ def _recorded(module: nn.Module, called: list[str]) -> Iterator[None]:
         for name, layer in module.named_modules()
         if isinstance(layer, kinds)
     ]
-    yield
-    for hook in hooks:
-        hook.remove()
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _call(module: nn.Module, request: ExportRequest) -> tuple[Call, dict[str, torch.Tensor]]:
