@@ -130,6 +130,20 @@ def test_the_weekly_workflow_runs_the_suite_with_options_that_it_has() -> None:
     assert exit.value.code == 0
 
 
+def test_what_takes_pytorch_names_the_build_that_is_tested() -> None:
+    exporters = Path(run.__file__).parent / "exporters"
+    for family, needs in newest.NEEDS.items():
+        text = (exporters / f"{family.replace('.', '/')}.py").read_text()
+        takes_it = re.search('import torch|import seeded|newest.schemes|"torch"', text) is not None
+        assert takes_it == ({"torch==2.13.0", "onnxscript"} <= {*needs}), family
+
+
+def test_packages_are_named_however_they_spell_themselves() -> None:
+    versions = ["tensorflow_cpu==2.21.0", "tf2onnx==1.17.0", "onnx==1.23.2", "six==1.17.0"]
+    assert newest.named("tensorflow_models", versions) == versions[:-1]
+    assert newest.named("newest.modelopt", ["nvidia-modelopt==0.47.0"]) == ["nvidia-modelopt==0.47.0"]
+
+
 REFUSED = [run.Model("newest.quark/int8", None, "KeyError: 'scale'")]
 
 
@@ -179,6 +193,17 @@ def test_a_process_that_a_signal_ends_before_the_first_model_is_not_started_agai
     assert error.value.stderr == "Fatal\n"
 
 
+def test_exporters_run_where_no_project_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    python = tmp_path / "python"  # some exporters build extensions by the project file of the current folder
+    python.write_text("#!/bin/sh\nls pyproject.toml && echo there; ls $PYTHONPATH/pyproject.toml; exit 1")
+    python.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run.made("newest.modelopt", python)
+    assert "there" not in error.value.stderr
+    assert str(ROOT / "pyproject.toml") in error.value.stderr
+
+
 def test_advice_is_followed_though_a_dimension_has_no_name(runtime: Runtime, tmp_path: Path) -> None:
     path = saved(TOO_SMALL.replace("float[1,1,size,size]", "float[?,1,?,?]"), tmp_path)
     assert judge(path).verdict == "wholly"
@@ -209,9 +234,13 @@ def test_an_exporter_that_fails_is_listed_and_what_is_made_is_kept(
     def bad(folder: Path) -> None:
         raise ValueError("it cannot")
 
-    monkeypatch.setattr(packaged, "MODELS", {"good": good, "bad": bad, "empty": lambda _: None})
+    def ended(folder: Path) -> None:
+        raise SystemExit("it ends the process")
+
+    monkeypatch.setattr(packaged, "MODELS", {"ended": ended, "good": good, "bad": bad, "empty": lambda _: None})
     for _ in range(2):
         make("packaged", tmp_path)
+        assert (tmp_path / "ended.refused").read_text() == "SystemExit: it ends the process"
         assert (tmp_path / "bad.refused").read_text() == "ValueError: it cannot"
         assert (tmp_path / "empty.refused").exists()
         assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == ["good"]
