@@ -66,6 +66,7 @@ _BUILT_IN = {
     "saturate-before-quantize": "passes.quantization.to_int8.saturate_before_quantize:saturate_before_quantize",
     "set-ir-version": "passes.specialize.set_ir_version:SetIrVersion",
     "share-constants": "passes.cleanup.share_constants:ShareConstants",
+    "split-gemm": "passes.quantization.split_gemm:split_gemm",
     "surgeon": "passes.surgeon.surgeon:Surgeon",
     "uint8-to-int8": "passes.quantization.to_int8.uint8_to_int8:Uint8ToInt8",
     "unblock-scales": "passes.quantization.to_int8.unblock_scales:unblock_scales",

@@ -1,8 +1,9 @@
 """ONNX models as files for a quantizer, and its result.
 
 Quantizers quantize every operator that they support. Operators that are folded before cost neither a quantization step
-nor a kernel: BatchNormalization is folded into its convolution, and constants are folded. Nodes get names, and
-functions are inlined, so that nodes can be excluded by name. While a quantizer has the model, names are neutral.
+nor a kernel: BatchNormalization is folded into its convolution, and constants are folded. For weights of 4 bits, which
+quantizers store for MatMul alone, Gemm becomes one. Nodes get names, and functions are inlined, so that nodes can be
+excluded by name. While a quantizer has the model, names are neutral.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def prepared(model: ir.Model, request: QuantizeRequest) -> Iterator[Prepared]:
     half = any(value.dtype == ir.DataType.FLOAT16 for value in values_of(model))
     lowest = max(request.format.opset, _HALF if half else 0)
     raised = f"convert-opset{{to={lowest}}}," if opset < lowest else ""
-    ready = clean(model, pipeline=f"{raised}{_FOLD},infer-shapes").model
+    split = ",split-gemm" if request.scheme == "int4-weights" else ""
+    ready = clean(model, pipeline=f"{raised}{_FOLD}{split},infer-shapes").model
     products = [node for node in ready.graph if node.op_type in PRODUCTS] if request.float_ends else []
     kept = [*products[:1], *products[1:][-1:]] + [
         node for node in ready.graph.all_nodes() if node.name in names or not names.isdisjoint(lineage.origin(node))

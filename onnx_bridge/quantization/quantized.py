@@ -153,7 +153,7 @@ def require_quantized(model: ir.Model, scheme: Scheme) -> None:
     if is_quantized(model):
         return
     if scheme.name == "int4-weights":
-        what, hint = "the model has no MatMul with a constant matrix, the only weights that are stored in 4 bits", None
+        what, hint = "the model has no product with a constant matrix, the only weights that are stored in 4 bits", None
     else:
         what = "nothing in the model was quantized"
         hint = "the model has no operator that the quantizer supports, or all are excluded"

@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import onnx
+
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
@@ -30,9 +32,8 @@ _SPECS = {
     "bf16": ("BFloat16Spec", "BFloat16Spec"),
     "bfp16": ("BFP16Spec", "BFP16Spec"),
     "mxfp4": ("MXFP4E2M1Spec", "MXFP4E2M1Spec"),
-    "int4-weights": ("Int8Spec", "Int8Spec"),
 }
-"""Quark's classes for activations and weights, by scheme; 4-bit weights are a separate option."""
+"""Quark's classes for activations and weights, by scheme; 4-bit weights have a quantizer of their own."""
 _METHODS = {
     "minmax": "MinMax",
     "mse": "MinMSE",
@@ -51,7 +52,6 @@ _ALGORITHMS = {
 }
 """Quark's classes of algorithms, and what they call our options."""
 _PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, "ForceQuantizeNoInputCheck": True}
-_FOUR_BITS = {"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": BLOCK, "Symmetric": True, "Bits": 4}}
 
 
 def load(module: str) -> Any:
@@ -112,13 +112,25 @@ def _without_collector() -> Iterator[None]:
 def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple[str, ...]:
     """Quantize as `onnx_bridge.quantization.onnxruntime_quantizer.quantize`; raises InputError without Quark, too."""
     library = load("quark.onnx")
-    config = _config(recipe, source)
     try:
         with suppressed_output(), contextlib.chdir(source.path.parent):  # some methods write their times there
-            library.ModelQuantizer(config).quantize_model(str(source.path), str(source.target), reader)
+            if recipe.scheme == "int4-weights":
+                _four_bits(source)
+            else:
+                quantizer = library.ModelQuantizer(_config(recipe, source))
+                quantizer.quantize_model(str(source.path), str(source.target), reader)
     except Exception as error:  # of any type
         raise InputError(f"Quark cannot do it: {describe(error)}", where=recipe.scheme) from error
     return ()
+
+
+def _four_bits(source: Source) -> None:
+    """Store weights in 4 bits, by the part of ModelQuantizer that does, to which it does not say what is excluded."""
+    library = load("quark.onnx.quantizers.matmul_nbits_quantizer")
+    model = onnx.load(source.path)
+    quantizer = library.MatMulNBitsQuantizer(model, BLOCK, True, 4, nodes_to_exclude=list(source.excluded))
+    quantizer.quantize_model()
+    quantizer.model.save_model_to_file(str(source.target), source.large)
 
 
 def _config(recipe: Recipe, source: Source) -> Any:
@@ -135,7 +147,7 @@ def _config(recipe: Recipe, source: Source) -> Any:
         exclude=list(source.excluded),
         algo_config=[_algorithm(name, options) for name, options in recipe.algorithms],
         use_external_data_format=source.large,
-        extra_options={**_PLAIN, **(_FOUR_BITS if recipe.scheme == "int4-weights" else {})},
+        extra_options=_PLAIN,
     )
 
 

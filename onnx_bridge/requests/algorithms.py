@@ -29,11 +29,12 @@ class Algorithm:
     options: Mapping[str, float] = field(default_factory=dict)
 
 
-# Quark's GPTQ of an ONNX model in int8 takes the quantizers of activations away: nothing would run in int8.
+# Quark's GPTQ of an ONNX model in int8 takes the quantizers of activations away: nothing would run in int8. A corrected
+# bias in powers of two gets a scale of its own, of which Quark stores the numbers and not the scale; in int16 it fails.
 ALGORITHMS: Mapping[str, Algorithm] = {
     "cle": Algorithm("quark", options={"steps": 1}),
     "smoothquant": Algorithm("quark", options={"alpha": 0.5}),
-    "bias-correction": Algorithm("quark"),
+    "bias-correction": Algorithm("quark", ("int8", "uint8")),
     "adaround": Algorithm("quark", options={"iterations": 1000, "rate": 0.1}),
     "adaquant": Algorithm("quark", options={"iterations": 3000, "rate": 1e-5}),
     "gptq": Algorithm("ort", ("int4-weights",)),
@@ -42,7 +43,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 _ALONE = (("adaround", "adaquant"), ("gptq", "hqq", "k-quant"))
 """Algorithms of which a quantizer runs one, and silently leaves the others out."""
-_CORRECTED: tuple[Method, ...] = ("minmax", "percentile", "mse")
+_CORRECTED: tuple[Method, ...] = ("minmax", "percentile")
 """The methods with which Quark corrects biases; with others it silently does not."""
 
 

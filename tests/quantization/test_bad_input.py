@@ -61,7 +61,7 @@ def test_nothing_to_quantize(data: Data) -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,3,8,8] x) => (float[2,3,8,8] y) { y = Cos (x) }"""
     model = ir.from_onnx_text(text)
     assert "nothing in the model was quantized" in refused(model, with_="ort", calibration=data)
-    assert "no MatMul with a constant matrix" in refused(model, with_="ort", scheme="int4-weights")
+    assert "with a constant matrix" in refused(model, with_="ort", scheme="int4-weights")
 
 
 def test_places_that_cannot_be_written(source: Path, data: Data, tmp_path: Path) -> None:

@@ -111,10 +111,13 @@ def test_scales_that_are_powers_of_two(source: Path, data: Data) -> None:
     assert all((np.exp2(np.round(np.log2(each))) == each).all() for each in found)
 
 
-@pytest.mark.parametrize("quantizer", QUANTIZERS)
-def test_nodes_and_operators_stay_in_float(source: Path, data: Data, quantizer: str) -> None:
-    made = onnx_bridge.quantize(source, with_=quantizer, calibration=data, exclude=["first", "MatMul"])
-    assert len(made.excluded) == 3  # the convolution goes by a new name, since its normalization was folded into it
+@pytest.mark.parametrize(("quantizer", "scheme"), POSSIBLE)
+def test_nodes_and_operators_stay_in_float(source: Path, data: Data, quantizer: str, scheme: str) -> None:
+    conv = ["first"] if scheme != "int4-weights" else []  # there it would stay anyway
+    excluded = [*conv, "MatMul"] if conv else [next(n.name for n in models.load(source).graph if n.op_type == "MatMul")]
+    made = onnx_bridge.quantize(source, with_=quantizer, scheme=scheme, calibration=data, exclude=excluded)
+    assert len(made.excluded) == (3 if conv else 1)  # with its normalization the convolution goes by a new name
+    assert set(made.excluded) - {node.name for node in made.model.graph} == set()
     for node in made.model.graph:
         if node.op_type == "MatMul" or (node.op_type == "Conv" and node.name in made.excluded):
             weight = node.inputs[1]
@@ -135,6 +138,26 @@ def test_weights_of_four_bits_are_stored_in_four_bits(source: Path) -> None:
         made = onnx_bridge.quantize(source, with_=quantizer, scheme="int4-weights")  # which needs no data
         assert operators(made.model)["com.microsoft::MatMulNBits"] == 2
         assert made.calibration == "seeded samples"
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+@pytest.mark.parametrize("exclude", [[], ["last"]])
+def test_weights_of_gemm_are_stored_in_four_bits(quantizer: str, exclude: list[str]) -> None:
+    random = np.random.default_rng(0)
+    model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,64] x) => (float[2,32] y) {
+            [first] h = Gemm <transB = 1> (x, w, b)
+            [last] y = Gemm (h, v)
+        }""")
+    for name, shape in {"w": (64, 64), "b": (64,), "v": (64, 32)}.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        value = next(given for node in model.graph for given in node.inputs if given and given.name == name)
+        value.const_value = ir.Tensor(array, name=name)
+        model.graph.register_initializer(value)
+    made = onnx_bridge.quantize(model, with_=quantizer, scheme="int4-weights", exclude=exclude)
+    assert operators(made.model)["com.microsoft::MatMulNBits"] == 2 - len(exclude)
+    assert operators(made.model)["MatMul"] == len(made.excluded) == len(exclude)
+    assert 15 < min(deviation.sqnr_db or 0 for deviation in made.deviations) < 90
 
 
 def test_a_model_in_memory_is_left_as_it_is(source: Path, data: Data) -> None:
@@ -240,6 +263,7 @@ def test_methods_that_a_scheme_does_not_have(
         ("quark", "int8", "cle", -0.5),
         ("quark", "uint8", "cle", -0.5),
         ("quark", "int8", "bias-correction", -0.5),
+        ("quark", "uint8", "bias-correction", -0.5),
         ("quark", "int8", "adaround{iterations=20}", 0.1),
         ("quark", "int8-pow2", "cle{steps=2},adaquant{iterations=20}", 0.1),
         ("ort", "int4-weights", "hqq", 0.1),
@@ -273,6 +297,8 @@ def test_what_algorithms_bring_stands_in_the_result(
         ({"algorithm": "gptq"}, "does not exist"),
         ({"algorithm": "smoothquant", "with_": "ort"}, "does not exist for int8 with ort"),
         ({"algorithm": "bias-correction", "calibrate": "entropy"}, "not corrected"),
+        ({"algorithm": "bias-correction", "scheme": "int8-pow2"}, "does not exist for int8-pow2"),
+        ({"algorithm": "bias-correction", "scheme": "int16"}, "does not exist for int16"),
         ({"algorithm": "cle", "scheme": "bf16"}, "does not exist for bf16"),
     ],
 )
