@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from onnx_bridge.model.wire_format import LIMIT
-from passes.isolation.memory import available_bytes
+from passes.isolation.limits import available_bytes
 
 _COPIES = 4
 """The copies of all elements that are in memory while a tensor becomes dense."""

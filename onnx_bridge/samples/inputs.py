@@ -20,7 +20,7 @@ from onnx_bridge.samples.fitting import fitting
 from onnx_bridge.samples.generated import Array, generate_array
 from onnx_bridge.samples.roles import Choice, Data, Dim, Role, dims_of, roles
 from passes.cleanup.inline_functions import inlined
-from passes.isolation.memory import available_bytes
+from passes.isolation.limits import available_bytes
 from passes.shapes import size_expressions
 
 __all__ = ["Array", "Sample", "TensorSpec", "Value", "generate", "specs", "validate"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from passes.core.errors import InputError
-from passes.isolation.memory import available_bytes
 
 _SHARE = 0.8
 """The share of the free memory that a child process may take if no limit is given."""
@@ -99,3 +100,27 @@ def at_most(timeout: float, growth: int) -> Limits:
     limits = current(timeout).growing_at_most(growth)
     assert limits.timeout is not None
     return replace(limits, timeout=min(limits.timeout, timeout))
+
+
+_CONTROL = Path("/sys/fs/cgroup")
+_CONTROL_GROUPS = (
+    ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+)
+"""Of version 2 and version 1: the folder, its files with the limit and what is used, and what of this is given back as
+soon as it is needed: copies of files, by their names in ``memory.stat``."""
+
+
+def available_bytes() -> int:
+    """Free memory in bytes: the least of what the machine and this process's control group allow."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    for folder, limit, used, cached in _CONTROL_GROUPS:
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            group = _CONTROL / folder
+            most, taken = (int((group / name).read_text()) for name in (limit, used))
+            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            sizes.append(most - taken + sum(int(counts[name]) for name in cached))
+    return max(0, min(sizes))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from passes.core.errors import InputError
-from passes.isolation.memory import available_bytes
+from passes.isolation.limits import available_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Expected = Callable[[str], int | None]

@@ -27,11 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passes.isolation import messages
-from passes.isolation.child import OUT_OF_MEMORY
+from passes.isolation.child import OUT_OF_MEMORY, Waiting
 from passes.isolation.limits import Limits
 from passes.isolation.messages import Array, FileRange, Message
 from passes.isolation.reused_memory import AnswerMemories, ReusedMemory
-from passes.isolation.waiting import Waiting
 
 _MEMORY_CHECK_SECONDS = 0.1
 _OUTPUT_BYTES = 64 << 10

@@ -25,8 +25,7 @@ _BY_SUBPACKAGE = (
     "types.bit_cast",
     "types.casts",
     "types.integer_casts",
-    "types.quantized_operators",  # before math.integer_products: compilers have 8-bit kernels for its form
-    "types.quantize_linear",
+    "types.quantize_linear",  # before math.integer_products: compilers have 8-bit kernels for its form
     "types.channel_scales",
     "types.float_weights",
     "math.bitwise",
@@ -35,14 +34,12 @@ _BY_SUBPACKAGE = (
     "math.elementwise",
     "math.fourier",
     "math.integer_products",
-    "math.integers",
     "math.linear_algebra",
     "math.losses",
     "math.reductions",
     "nn.convolution",  # before tensor.pad: explicit attributes cost nothing, separating a Pad does
     "tensor.gathering",
     "tensor.generators",
-    "tensor.indices",
     "tensor.pad",  # before nn.pooling: separating a Pad is cheaper than decomposing the pooling
     "tensor.random",
     "tensor.rearranging",
@@ -72,7 +69,6 @@ _BY_SUBPACKAGE = (
     "contrib.dynamic_quantize_lstm",
     "contrib.elementary",
     "contrib.fused",
-    "contrib.group_norm",
     "contrib.grouped_query_attention",
     "contrib.mixture_of_experts",
     "contrib.normalization",

@@ -24,11 +24,10 @@ from passes.graphs.limits import MAX_ELEMENTS
 from passes.graphs.scopes import CLAIMED, DISPUTED, Scope, scopes, values_of
 from passes.graphs.traversal import has_subgraphs, subgraphs, with_nested
 from passes.operators import operators
-from passes.shapes import inference, loops
-from passes.shapes.loops import Parameter
+from passes.shapes import inference, skeleton
 from passes.shapes.runtime_inference import ask
 from passes.shapes.settled import Settled
-from passes.shapes.skeleton import DOMAINS, Known
+from passes.shapes.skeleton import DOMAINS, Known, Parameter
 from passes.shapes.steered_sizes import may_be_steered, steered_outputs
 
 _ROUNDS = 20
@@ -47,9 +46,9 @@ def settle(model: ir.Model, context: Settled) -> int:
     """
     for scope in scopes(model):
         if scope.function is not None:  # its calls may differ
-            for parameter in loops.parameters(scope):
+            for parameter in skeleton.parameters(scope):
                 parameter.value.shape = None
-    parameters = list(loops.parameters(Scope(model, model.graph)))
+    parameters = list(skeleton.parameters(Scope(model, model.graph)))
     undeclared = not any(map(_has_declarations, model.graph))
     declared = {
         value: value.shape
@@ -69,7 +68,7 @@ def settle(model: ir.Model, context: Settled) -> int:
         for value, known in inferred.items()
         if DISPUTED not in value.meta and (reason := contradiction(value, known))
     }
-    bodies = [loops.body_of(node) for node in Scope(model, model.graph).nodes() if node.op_type == "Scan"]
+    bodies = [skeleton.body_of(node) for node in Scope(model, model.graph).nodes() if node.op_type == "Scan"]
     scans = [body for body in bodies if body is not None]
     results = {value: value.shape for body in scans for value in body.outputs if value.shape is not None}
     for body in scans:

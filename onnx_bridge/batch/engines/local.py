@@ -22,7 +22,7 @@ from onnx_bridge.migraphx import runtime as runtimes
 from onnx_bridge.migraphx.machine import Machine
 from onnx_bridge.migraphx.targets import resolve_target
 from passes.isolation import messages
-from passes.isolation.memory import available_bytes
+from passes.isolation.limits import available_bytes
 from passes.isolation.process import Child
 
 _MEMORY_SHARE = 0.9

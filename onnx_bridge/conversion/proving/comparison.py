@@ -31,8 +31,7 @@ from onnx_bridge.reference.resized import resize
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure
-from passes.isolation.limits import Limits, limited
-from passes.isolation.memory import available_bytes
+from passes.isolation.limits import Limits, available_bytes, limited
 from passes.isolation.process import Reason
 
 SAMPLES = 1

@@ -6,11 +6,14 @@
       without fmod             r + b if r ≠ 0 and the signs of r and b differ, else r
     IsNaN(x)                →  ¬(x < 1 ∨ x > 0)
     IsInf(x)                →  (x > 0 ∧ ¬(x / 2 < x)) ∨ (x < 0 ∧ ¬(x / 2 > x)), or the side that it detects
+    Abs(x), unsigned        →  x
+    Pow(x, y), x of type T  →  Cast<T>(Pow(Cast<double>(x), Cast<double>(y)))    for integers, as in ONNX Runtime
 
 These comparisons need no constant that another precision could not hold, and hold for every number.
 Integer division and multiplication are exact; a remainder computed in floats loses the low bits of int64.
+Float32 holds integers up to 2²⁴ only.
 
-Skips: Clip with a dynamic shape before opset 8, which has no broadcasting for Max and Min.
+Skips: unknown dtypes; Clip with a dynamic shape before opset 8, which has no broadcasting for Max and Min.
 """
 
 from __future__ import annotations
@@ -91,3 +94,22 @@ def decompose_is_inf(node: ir.Node, edit: Edit) -> Replacement:
 def _comparing(edit: Edit, dtype: ir.DataType) -> Arithmetic:
     """Return a builder of comparisons of floats, which those of 8 bits do not have."""
     return Arithmetic(edit, ir.DataType.FLOAT if dtype.bitwidth < 16 else dtype)
+
+
+@rewrite("Abs", needs_dtype=(0,))
+def unsigned_abs(node: ir.Node, edit: Edit) -> Replacement:
+    """Remove Abs of unsigned integers."""
+    dtype = edit.dtype(node)
+    if not dtype.is_integer() or dtype.is_signed():
+        return None
+    return edit.op("Identity", node.inputs)
+
+
+@rewrite("Pow", needs_dtype=(0, 1))
+def integer_power(node: ir.Node, edit: Edit) -> Replacement:
+    """Compute powers of integers in float64."""
+    dtype = edit.dtype(node)
+    if not dtype.is_integer():
+        return None
+    x, y = (edit.cast(edit.input(node, index), ir.DataType.DOUBLE) for index in (0, 1))
+    return edit.cast(edit.op("Pow", [x, y]), dtype)

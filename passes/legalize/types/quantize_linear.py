@@ -2,6 +2,7 @@
 
     com.microsoft.QuantizeLinear, com.microsoft.DequantizeLinear  →  the standard's operators
     QuantizeLinear, DequantizeLinear                              →  arithmetic (`passes.builders.quantize_linear`)
+    other operators on 8-bit integers with scales                 →  see `passes.builders.quantized_operators`
 
 The com.microsoft operators had 16-bit integers before the standard did.
 
@@ -14,10 +15,24 @@ import onnx_ir as ir
 
 from passes.builders.operands import given
 from passes.builders.quantize_linear import arithmetic_dtype, dequantize, quantize
+from passes.builders.quantized_operators import OPERATORS, PRODUCTS, quantized_operator, quantized_product
 from passes.builders.small_dtypes import SMALL, as_carrier
-from passes.rewriting.base import OpsetTooOld, Skip
+from passes.rewriting.base import Exactness, OpsetTooOld, Skip
 from passes.rewriting.edit import Edit
 from passes.rewriting.rewrite import Replacement, rewrite
+
+
+@rewrite(*OPERATORS, exactness=Exactness.QUANTIZATION_STEP)
+def dequantize_compute_quantize(node: ir.Node, edit: Edit) -> Replacement:
+    """Dequantize, compute in float, and quantize."""
+    return quantized_operator(node, edit)
+
+
+@rewrite(*PRODUCTS, exactness=Exactness.ROUNDING)
+def quantized_product_to_float(node: ir.Node, edit: Edit) -> Replacement:
+    """Rewrite com.microsoft's integer products with float results as standard operators."""
+    return quantized_product(node, edit)
+
 
 _SINCE_OPSET_21 = {ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4}
 

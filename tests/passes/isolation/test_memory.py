@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from passes.isolation import limits, memory
+from passes.isolation import limits
 from passes.isolation.limits import Limits, at_most, current, limited
 
 
@@ -18,22 +18,22 @@ def test_copies_of_files_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, limit: str, used: str, prefix: str
 ) -> None:
     """A group that has read and written many files is at its limit all the time."""
-    monkeypatch.setattr(memory, "_CONTROL", tmp_path)
+    monkeypatch.setattr(limits, "_CONTROL", tmp_path)
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / limit).write_text("1000000\n")
     (tmp_path / folder / used).write_text("990000\n")
     stat = f"anon 190000\nfile 800000\n{prefix}inactive_file 500000\n{prefix}active_file 200000\n"
     (tmp_path / folder / "memory.stat").write_text(stat)
-    assert memory.available_bytes() == 710_000
+    assert limits.available_bytes() == 710_000
 
 
 def test_a_group_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = memory.available_bytes()
-    monkeypatch.setattr(memory, "_CONTROL", tmp_path)
+    without = limits.available_bytes()
+    monkeypatch.setattr(limits, "_CONTROL", tmp_path)
     files = {"memory.max": "max\n", "memory.current": "0\n", "memory.stat": "active_file 0\ninactive_file 0\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert memory.available_bytes() > 0.5 * without
+    assert limits.available_bytes() > 0.5 * without
 
 
 def test_limits_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:

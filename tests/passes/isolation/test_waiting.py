@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from passes.isolation.waiting import Waiting
+from passes.isolation.child import Waiting
 
 Pair = tuple[socket.socket, Waiting, socket.socket]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.contrib.group_norm import decompose_group_norm
+from passes.legalize.contrib.normalization import decompose_group_norm
 from tests.passes.device import Device
 from tests.passes.legalize.one_node import Case, case, declare, legalized, normal, skipped
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from passes.legalize.math.integers import integer_power, unsigned_abs
+from passes.legalize.math.elementwise import integer_power, unsigned_abs
 from passes.rewriting.rewrite import UNKNOWN_DTYPE
 from tests.passes.device import Device
 from tests.passes.dtypes import on_ort, rewritten, same, single, why_not

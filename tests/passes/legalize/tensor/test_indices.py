@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.tensor.indices import count_from_start
+from passes.legalize.tensor.gathering import count_from_start
 from tests.passes.device import Device
 from tests.passes.harness import Array, operators
 from tests.passes.legalize.indexing import DTYPES, SOME, declared, left, legal, numbers

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.types.quantized_operators import dequantize_compute_quantize, quantized_product_to_float
+from passes.legalize.types.quantize_linear import dequantize_compute_quantize, quantized_product_to_float
 from tests.passes.device import Device
 from tests.passes.dtypes import T, on_ort, rewritten, same, single, why_not
 from tests.passes.harness import Array, operators
