@@ -20,6 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 Size = Callable[[Dim], int]
 
+PIECE = 1 << 14
+"""The numbers that are made at a time: what is computed on the way to them stays in the cache of a processor."""
 _WORDS = ("amber", "brook", "cedar", "delta", "ember", "fjord", "grove", "haven")
 
 
@@ -54,8 +56,8 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             valid = valid.reshape(entries + (1,) * (len(shape) - len(entries)))
             values = np.broadcast_to(steps.reshape(shape[-1:]) < valid, shape)
         case Uniform(lowest, highest):
-            unit = (_raw(bits, shape) >> np.uint64(11)) * 2.0**-53
-            values = lowest + unit * (highest - lowest)
+            width = highest - lowest
+            values = _made(bits, shape, dtype, lambda raw: lowest + (raw >> np.uint64(11)) * 2.0**-53 * width)
         case Constant(value, first):
             values = np.full(math.prod(shape), value)
             values[:1] = value if first is None else first
@@ -73,7 +75,7 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             values[:1] = most
         case Data():
             values = _data(bits, shape, dtype)
-    return values.astype(dtype).reshape(shape)
+    return np.require(values.reshape(shape), dtype, "W")
 
 
 def _data(bits: np.random.PCG64, shape: Shape, dtype: np.dtype[Any]) -> Array:
@@ -86,7 +88,7 @@ def _data(bits: np.random.PCG64, shape: Shape, dtype: np.dtype[Any]) -> Array:
     if limits := _limits(dtype):
         small = limits[1] < 256
         return _integers(bits, shape, limits[0] if small else 0, limits[1] + 1 if small else 8)
-    return _normal(bits, shape)
+    return _made(bits, shape, dtype, _normal)
 
 
 def _least(highs: tuple[Bound, ...], size: Size) -> int:
@@ -102,18 +104,22 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     return int(limits.min), int(limits.max)
 
 
-def _raw(bits: np.random.PCG64, shape: Shape) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return random 64-bit words, one an element, flat."""
-    return np.asarray(bits.random_raw(math.prod(shape)), dtype=np.uint64)
+def _made(bits: np.random.PCG64, shape: Shape, dtype: Any, numbers: Callable[[Array], Array]) -> Array:
+    """Return an array of a dtype, whose elements ``numbers`` makes of random 64-bit words."""
+    values = np.empty(math.prod(shape), dtype)
+    for start in range(0, values.size, PIECE):
+        piece = values[start : start + PIECE]
+        piece[:] = numbers(bits.random_raw(piece.size))
+    return values.reshape(shape)
 
 
 def _integers(bits: np.random.PCG64, shape: Shape, low: int, high: int) -> Array:
     """Return integers in [low, high), int64."""
-    return ((_raw(bits, shape) % np.uint64(high - low)).astype(np.int64) + low).reshape(shape)
+    return _made(bits, shape, np.int64, lambda raw: (raw % np.uint64(high - low)).astype(np.int64) + low)
 
 
-def _normal(bits: np.random.PCG64, shape: Shape) -> Array:
+def _normal(raw: Array) -> Array:
     """Return sums of four uniform integers, scaled to mean 0 and variance 1: nearly normal, and exact everywhere."""
-    first, *others = _raw(bits, shape).view(np.uint16).reshape(-1, 4).T  # a sum along the axis takes four times as long
+    first, *others = raw.view(np.uint16).reshape(-1, 4).T  # a sum along the axis takes four times as long
     total = sum(others, first.astype(np.int64))
     return np.asarray((total - 2 * 0xFFFF) * (math.sqrt(3) / 2**16))

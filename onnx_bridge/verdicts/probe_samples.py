@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.reference.comparison.tolerances import is_float
-from onnx_bridge.samples.generated import Array
+from onnx_bridge.samples.generated import PIECE, Array
 from onnx_bridge.samples.inputs import TensorSpec, generate, specs
 from onnx_bridge.samples.roles import Data, IntegerRange, Uniform
 from passes.graphs.value_ranges import Range
@@ -192,13 +192,16 @@ def _spread(numbers: Sequence[float], like: Array, place: int) -> list[Array]:
     choices = np.asarray(numbers)
     if place:
         draw.shuffle(choices)
+    with np.errstate(over="ignore", invalid="ignore"):  # too large for the dtype is infinity, or NaN
+        choices = choices.astype(like.dtype)
     arrays = []
     for start in range(0, min(len(choices), max(like.size, 1) * _MOST), max(like.size, 1)):
-        places = draw.integers(0, len(choices), like.size)
-        given = np.arange(start, len(choices))[: like.size]
-        places[: len(given)] = given
-        with np.errstate(over="ignore", invalid="ignore"):  # too large for the dtype is infinity, or NaN
-            arrays.append(choices[places].reshape(like.shape).astype(like.dtype))
+        array = np.empty(like.size, like.dtype)
+        for first in range(0, array.size, PIECE):
+            piece = array[first : first + PIECE]
+            piece[:] = choices[draw.integers(0, len(choices), piece.size)]
+        array[: len(choices) - start] = choices[start : start + array.size]
+        arrays.append(array.reshape(like.shape))
     return arrays
 
 

@@ -24,6 +24,7 @@ HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n'
 
 
 FLOATS = [-0.2647657096385956, 0.366781622171402, -1.5802161693572998]
+LAST = [0.4449585974216461, 0.5215762853622437, -0.8916351199150085]
 INTEGERS = [1, 6, 3]
 BYTES = [169, 180, 140]
 
@@ -141,6 +142,9 @@ def test_the_same_seed_gives_the_same_bytes_everywhere() -> None:
     """Exact values: numpy's version and the machine must not matter."""
     (sample,) = inputs.generate([spec("f4", 3), spec("i8", 3, name="n"), spec("u1", 3, name="u")], seed=1)
     assert sample["x"].tolist() == FLOATS
+    (large,) = inputs.generate([spec("f4", 50_000)], seed=1)
+    assert large["x"][:3].tolist() == FLOATS
+    assert large["x"][-3:].tolist() == LAST
     assert sample["n"].tolist() == INTEGERS
     assert sample["u"].tolist() == BYTES
 

@@ -19,8 +19,8 @@ from onnx_bridge.reference.comparison.tolerances import is_float
 
 _TINY = 1e-30
 """Replaces a limit of 0 if an error is divided by its limit."""
-CHUNK = 1 << 20
-"""Elements converted to float64 at a time, which bounds the memory."""
+CHUNK = 1 << 15
+"""Elements converted to float64 at a time: what is computed of them stays in the cache of a processor."""
 _CLASSES = 5
 """The fewest classes of an output that counts as logits."""
 

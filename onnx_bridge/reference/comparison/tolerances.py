@@ -18,8 +18,8 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.tolerance import EXACT, PartialTolerance, Tolerance
 from onnx_bridge.core.values import Array
 
-_CHUNK = 1 << 20
-"""Elements converted to float64 at a time."""
+_CHUNK = 1 << 15
+"""Elements converted to float64 at a time, as in `onnx_bridge.reference.comparison.metrics`."""
 
 
 DEFAULTS: dict[str, tuple[Tolerance, float]] = {
