@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array, Kind
-from onnx_bridge.requests.schemes import Scheme
+from onnx_bridge.requests.algorithms import ALGORITHMS
+from onnx_bridge.requests.quantization import QuantizeRequest
+from onnx_bridge.requests.schemes import Recipe, scheme_of
 from onnx_bridge.samples import files
 from onnx_bridge.samples.calibration import Calibration, load_calibration
 from onnx_bridge.samples.files import SampleSource
 from onnx_bridge.samples.inputs import Sample, TensorSpec, generate
+from onnx_bridge.samples.text import as_data
 
 
 def calibration_samples(
-    scheme: Scheme,
+    recipe: Recipe,
     given: SampleSource | None,
     specs: Sequence[TensorSpec],
     own: Sequence[Sample] = (),
@@ -25,27 +31,42 @@ def calibration_samples(
     """Return the samples for calibration and for the comparison with the float model.
 
     Args:
-        scheme: the scheme to quantize to.
+        recipe: the task, whose scheme or algorithms may need data.
         given: the user's samples, or where to read them from.
         specs: the model's inputs.
         own: samples that come with the model, such as a module's arguments; used if none are given.
         dims: the sizes of open dimensions in samples that are generated; others are 1.
 
     Raises:
-        InputError: the scheme measures ranges and there are no samples, or they do not fit the model.
+        InputError: something is measured and there are no samples, or they do not fit the model.
     """
+    measuring = [name for name, _ in recipe.algorithms if ALGORITHMS[name].measures]
+    measuring += [recipe.scheme] if scheme_of(recipe.scheme).calibrated else []
     if given is not None:
         return load_calibration(given, specs)
     if own:
         count = files.count(own, specs)
         many = files.described(count, len(own))
         note = f"calibrated on the arguments alone ({many}): give representative data"
-        return Calibration(tuple(own), "the arguments", count, (note,) if scheme.calibrated else ())
-    if scheme.calibrated:
-        what = f"calibration data is missing, and {scheme.name} measures the ranges of activations on it"
+        return Calibration(tuple(own), "the arguments", count, (note,) if measuring else ())
+    if measuring:
+        what = f"calibration data is missing, and {measuring[0]} measures activations on it"
         raise InputError(what, where="calibration", hint="give an .npz, an .npy, a folder of images, or a script")
     seeded = tuple(generate(specs, seed=0, samples=2, dims=dims))
     return Calibration(seeded, "seeded samples", files.count(seeded, specs))
+
+
+def with_tokens(
+    request: QuantizeRequest, inputs: Sequence[TensorSpec], folders: Iterable[Path] = ()
+) -> QuantizeRequest:
+    """Return a request with the tokens of the texts that it names as data; ``folders`` may have a tokenizer."""
+    if request.data is not None:
+        request = replace(request, data=as_data(request.data, inputs, tuple(folders)))
+    if isinstance(request.calibration, (str, os.PathLike)):
+        tokens = as_data(request.calibration, inputs, tuple(folders))
+        if isinstance(tokens, list):
+            request = replace(request, calibration=[sample for sample, _ in tokens])
+    return request
 
 
 class CalibrationReader:

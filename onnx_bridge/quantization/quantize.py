@@ -20,12 +20,12 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress, silent
 from onnx_bridge.model import io as models
 from onnx_bridge.model.folder import folders_of
+from onnx_bridge.quantization.calibration_data import with_tokens
 from onnx_bridge.quantization.quantize_graph import quantize_graph
 from onnx_bridge.quantization.quantized import Quantized
 from onnx_bridge.requests.export import Dynamic, ExportRequest, as_arguments, output_path
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.samples.inputs import specs
-from onnx_bridge.samples.text import as_data
 from onnx_bridge.torch import require_torch
 from onnx_bridge.torch.export.export import export
 from passes.isolation.limits import Limits, limited
@@ -104,23 +104,11 @@ def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeReq
     if request.out is not None and request.out.exists() and request.out.samefile(src):
         raise InputError("the quantized model would overwrite the original", where=str(request.out))
     model = models.load(Path(src))
-    quantized = quantize_graph(model, _with_tokens(request, model, Path(src)), progress)
+    quantized = quantize_graph(model, with_tokens(request, specs(model), folders_of(Path(src))), progress)
     if quantized.assignment is None:
         return quantized
     command = _command(Path(src), request, quantized.assignment.exclude)
     return replace(quantized, assignment=replace(quantized.assignment, command=command))
-
-
-def _with_tokens(request: QuantizeRequest, model: ir.Model, src: Path) -> QuantizeRequest:
-    """Return a request with the tokens of the texts that it names as data."""
-    inputs, folders = specs(model), tuple(folders_of(src))
-    if request.data is not None:
-        request = replace(request, data=as_data(request.data, inputs, folders))
-    if isinstance(request.calibration, (str, os.PathLike)):
-        tokens = as_data(request.calibration, inputs, folders)
-        if isinstance(tokens, list):
-            request = replace(request, calibration=[sample for sample, _ in tokens])
-    return request
 
 
 def _command(src: Path, request: QuantizeRequest, exclude: Sequence[str]) -> str:
@@ -154,4 +142,5 @@ def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRe
             raise InputError(why, where=name, hint="use Quark" if request.with_ == "ort" else "leave it out")
     request.recipe(request.with_)  # checks it
     exported = export(module, call.args, call.kwargs, dynamic=call.dynamic, progress=progress)
+    request = with_tokens(request, specs(exported.model))
     return quantize_graph(exported.model, request, progress, [dict(exported.samples[0])])

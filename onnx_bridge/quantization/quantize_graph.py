@@ -25,6 +25,7 @@ from onnx_bridge.quantization.calibration_data import as_arrays, calibration_sam
 from onnx_bridge.quantization.neutral_names import NeutralNames
 from onnx_bridge.quantization.prepare import Prepared, Source, prepared
 from onnx_bridge.quantization.quantized import (
+    FEW,
     Deviation,
     Gain,
     Quantized,
@@ -50,8 +51,6 @@ from passes.shapes.open_sizes import OpenDims
 
 _LIBRARIES = {"quark": "Quark", "ort": "ONNX Runtime's quantizer"}
 _NAMES = {"quark": ("AMD Quark", "amd-quark"), "ort": ("ONNX Runtime", "onnxruntime")}
-_FEW_SAMPLES = 4
-"""The most samples on which layers are compared."""
 _FEW = 16
 """The most nodes of wrong operators that are tried one by one, if other nodes can be quantized."""
 
@@ -108,7 +107,7 @@ class _Attempt:
         def run(sample: Sample) -> Mapping[str, Value]:
             return whole.run({names.inputs[name]: sample[name] for name in names.inputs})
 
-        return deviations(part.run, run, self.samples[:_FEW_SAMPLES])
+        return deviations(part.run, run, self.samples[:FEW])
 
     def gains(self, excluded: Sequence[str], quantized: ir.Model, outputs: Sequence[Deviation]) -> tuple[Gain, ...]:
         """Return what each algorithm brought, by quantizing with ever more of them."""
@@ -153,7 +152,7 @@ def quantize_graph(
     """
     scheme, recipe = request.format, request.recipe(request.with_)
     with prepared(model, request) as ready:
-        data = calibration_samples(scheme, request.calibration, specs(model), own, _sizes(model))
+        data = calibration_samples(recipe, request.calibration, specs(model), own, _sizes(model))
         on = f" on {described(data.count, len(data.samples))}" if scheme.calibrated else ""
         progress(f"quantize to {scheme.name}{on}")
         attempt = _Attempt(request, recipe, ready, Reference(model), data.samples, progress)
@@ -212,7 +211,7 @@ def _searched(
     def noise(model: ir.Model) -> dict[str, float]:
         original = models.load(ready.source.path)
         ready.names.restore(original)
-        samples = [as_arrays(sample) for sample in attempt.samples[:_FEW_SAMPLES]]
+        samples = [as_arrays(sample) for sample in attempt.samples[:FEW]]
         return noise_of_products(original, model, samples)
 
     search = Search(

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST = 32
 """The maximum number of samples that are compared."""
+FEW = 4
+"""The maximum number on which layers are compared."""
 
 Run = Callable[[Sample], Mapping[str, Value]]
 

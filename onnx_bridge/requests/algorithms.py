@@ -9,40 +9,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx_bridge.core.errors import InputError, nearest
-from onnx_bridge.requests.schemes import Method, Quantizer
+from onnx_bridge.requests.schemes import OTHERS, ROUTES, Method, Route
 
 _INTEGERS = ("int8", "int8-pow2", "uint8", "int16")
+_FOUR_BITS = ("int4-weights",)
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm of a quantizer of ONNX models.
+    """An algorithm of a quantizer.
 
     Attributes:
-        quantizer: the quantizer that has it.
-        schemes: the schemes that it is for.
+        schemes: the schemes that it is for, by route.
         options: the defaults of its options, as the quantizer has them.
+        measures: whether it runs the model on calibration data.
     """
 
-    quantizer: Quantizer
-    schemes: tuple[str, ...] = _INTEGERS
+    schemes: Mapping[Route, tuple[str, ...]]
     options: Mapping[str, float] = field(default_factory=dict)
+    measures: bool = True
 
 
 # Quark's GPTQ of an ONNX model in int8 takes the quantizers of activations away: nothing would run in int8. A corrected
 # bias in powers of two gets a scale of its own, of which Quark stores the numbers and not the scale; in int16 it fails.
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "cle": Algorithm("quark", options={"steps": 1}),
-    "smoothquant": Algorithm("quark", options={"alpha": 0.5}),
-    "bias-correction": Algorithm("quark", ("int8", "uint8")),
-    "adaround": Algorithm("quark", options={"iterations": 1000, "rate": 0.1}),
-    "adaquant": Algorithm("quark", options={"iterations": 3000, "rate": 1e-5}),
-    "gptq": Algorithm("ort", ("int4-weights",)),
-    "hqq": Algorithm("ort", ("int4-weights",)),
-    "k-quant": Algorithm("ort", ("int4-weights",)),
+    "cle": Algorithm({"quark": _INTEGERS}, {"steps": 1}),
+    "smoothquant": Algorithm({"quark": _INTEGERS}, {"alpha": 0.5}),
+    "bias-correction": Algorithm({"quark": ("int8", "uint8")}),
+    "adaround": Algorithm({"quark": _INTEGERS}, {"iterations": 1000, "rate": 0.1}),
+    "adaquant": Algorithm({"quark": _INTEGERS}, {"iterations": 3000, "rate": 1e-5}),
+    "awq": Algorithm({"eager": _FOUR_BITS}),
+    "gptq": Algorithm({"eager": _FOUR_BITS, "ort": _FOUR_BITS}),
+    "gptaq": Algorithm({"eager": _FOUR_BITS}),
+    "qronos": Algorithm({"eager": _FOUR_BITS}),
+    "hqq": Algorithm({"ort": _FOUR_BITS}, measures=False),
+    "k-quant": Algorithm({"ort": _FOUR_BITS}, measures=False),
 }
-_ALONE = (("adaround", "adaquant"), ("gptq", "hqq", "k-quant"))
-"""Algorithms of which a quantizer runs one, and silently leaves the others out."""
+_ALONE = (("adaround", "adaquant"), ("gptq", "gptaq", "qronos", "hqq", "k-quant"))
+"""Algorithms of which only one rounds: a quantizer silently leaves the others out, or they round what is rounded."""
 _CORRECTED: tuple[Method, ...] = ("minmax", "percentile")
 """The methods with which Quark corrects biases; with others it silently does not."""
 
@@ -76,15 +80,15 @@ def parse(text: str) -> tuple[Chosen, ...]:
     return tuple(chosen)
 
 
-def check(chosen: Sequence[Chosen], quantizer: Quantizer, scheme: str, method: Method | None) -> None:
-    """Check that a quantizer has algorithms for a scheme, and runs them together; raises InputError otherwise."""
+def check(chosen: Sequence[Chosen], route: Route, scheme: str, method: Method | None) -> None:
+    """Check that a route has algorithms for a scheme, and runs them together; raises InputError otherwise."""
     names = [algorithm.name for algorithm in chosen]
     for name in names:
-        known = ALGORITHMS[name]
-        if quantizer != known.quantizer or scheme not in known.schemes:
-            what = f"{name} does not exist for {scheme} with {quantizer}"
-            hint = f"--with {known.quantizer} has it for {', '.join(known.schemes)}"
-            raise InputError(what, where="--algorithm", hint=hint)
+        known = ALGORITHMS[name].schemes
+        if scheme not in known.get(route, ()):
+            hints = [f"{OTHERS[able]} has it for {', '.join(schemes)}" for able, schemes in known.items()]
+            what = f"{ROUTES[route]} has no {name} for {scheme}"
+            raise InputError(what, where="--algorithm", hint="; ".join(hints))
     together = next((group for group in _ALONE if len([name for name in names if name in group]) > 1), None)
     if together is not None or len(set(names)) < len(names):
         what = f"only one of {' and '.join(together or names)} is run"

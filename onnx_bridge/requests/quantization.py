@@ -11,7 +11,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.requests import algorithms, texts
 from onnx_bridge.requests.parity import Dataset
 from onnx_bridge.requests.request import Data, Needs, Option, Request
-from onnx_bridge.requests.schemes import QUANTIZERS, SCHEMES, Method, Quantizer, Recipe, Route, Scheme, scheme_of
+from onnx_bridge.requests.schemes import SCHEMES, Method, Quantizer, Recipe, Route, Scheme, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,9 @@ class QuantizeRequest(Request):
     algorithm: Annotated[
         str,
         Option(
-            "Algorithms that win accuracy back: cle, smoothquant, bias-correction, adaround, adaquant; with ort, "
-            "of 4-bit weights, hqq or k-quant. Options as in adaround{iterations=200}.",
+            "Algorithms that win accuracy back: cle, smoothquant, bias-correction, adaround, adaquant; of 4-bit "
+            "weights, awq, gptq, gptaq or qronos of a module, and gptq, hqq or k-quant with ort. Options as in "
+            "adaround{iterations=200}.",
             metavar="NAME{OPTION=VALUE},…",
         ),
     ] = ""
@@ -170,8 +171,6 @@ class QuantizeRequest(Request):
         """Return what a route is asked to do; raises InputError if it cannot."""
         self.format.check(route, per_channel=self.per_channel, method=self.calibrate)
         method, chosen = self.format.method(route, self.calibrate), algorithms.parse(self.algorithm)
-        if chosen and route not in QUANTIZERS:
-            raise InputError("modules have no algorithms", where="algorithm", hint="quantize the ONNX export")
-        algorithms.check(chosen, self.with_, self.scheme, method)
+        algorithms.check(chosen, route, self.scheme, method)
         named = tuple((algorithm.name, algorithm.options) for algorithm in chosen)
         return Recipe(self.scheme, self.per_channel, method, named, self.bias)

@@ -18,13 +18,13 @@ Quantizer = Literal["quark", "ort"]
 QUANTIZERS: tuple[Quantizer, ...] = ("quark", "ort")
 
 Route = Literal["quark", "fx", "eager", "ort"]
-_ROUTES: Mapping[Route, str] = {
+ROUTES: Mapping[Route, str] = {
     "quark": "Quark, from an ONNX model,",
     "fx": "Quark's graph mode",
     "eager": "Quark's eager mode",
     "ort": "ONNX Runtime's quantizer",
 }
-_OTHERS: Mapping[Route, str] = {
+OTHERS: Mapping[Route, str] = {
     "quark": "Quark",
     "eager": "Quark's eager mode, from a PyTorch module,",
     "ort": "ONNX Runtime's quantizer",
@@ -77,18 +77,18 @@ class Scheme:
     def check(self, route: Route, *, per_channel: bool, method: Method | None = None) -> None:
         """Check that a route supports the scheme; the InputError otherwise says why, and which route does."""
         if (reason := self.refusals.get(route)) is not None:
-            able = next((other for other in _OTHERS if other != route and other not in self.refusals), None)
-            hint = f"{_OTHERS[able]} can" if able else None
-            raise InputError(f"{_ROUTES[route]} cannot do it: {reason}", where=f"scheme {self.name}", hint=hint)
+            able = next((other for other in OTHERS if other != route and other not in self.refusals), None)
+            hint = f"{OTHERS[able]} can" if able else None
+            raise InputError(f"{ROUTES[route]} cannot do it: {reason}", where=f"scheme {self.name}", hint=hint)
         if per_channel and not self.channels:
             what = f"there are no scales per channel in {self.name}: {self.text}"
             raise InputError(what, where="per_channel", hint="leave it out")
         methods = METHODS[route].get(self.name, ())
         if method is not None and method not in methods:
-            what = f"{_ROUTES[route]} has no {method} for {self.name}: {self.text}"
-            able = next((other for other in _OTHERS if method in METHODS[other].get(self.name, ())), None)
+            what = f"{ROUTES[route]} has no {method} for {self.name}: {self.text}"
+            able = next((other for other in OTHERS if method in METHODS[other].get(self.name, ())), None)
             hints = [f"it has {', '.join(methods)}"] if methods else []
-            hints += [] if able is None else [f"{_OTHERS[able]} can"]
+            hints += [] if able is None else [f"{OTHERS[able]} can"]
             raise InputError(what, where="calibrate", hint="; ".join(hints) or "leave it out")
 
     def method(self, route: Route, chosen: Method | None) -> Method | None:
@@ -98,7 +98,7 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The task of a quantizer of ONNX graphs, besides the files and the data.
+    """The task of a quantizer, besides the model and the data.
 
     Attributes:
         scheme: the name of the scheme.

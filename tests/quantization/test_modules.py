@@ -92,6 +92,8 @@ def test_every_scheme_exports_and_stays_near_float(
     stored = set(weights(made.model))
     if SCHEMES[scheme].calibrated:
         assert stored == {ir.DataType.FLOAT8E4M3FN if scheme == "fp8" else ir.DataType.INT8}
+    elif scheme == "int4-weights":
+        assert stored == {ir.DataType.FLOAT, ir.DataType.INT4}  # convolutions stay in float
     else:
         assert stored == {ir.DataType.FLOAT}
         assert any("weights are stored as float" in note for note in made.notes)

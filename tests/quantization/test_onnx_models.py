@@ -294,12 +294,12 @@ def test_what_algorithms_bring_stands_in_the_result(
         ({"algorithm": "cle{alpha=1}"}, "no option alpha"),
         ({"algorithm": "cle{steps=-1}"}, "cannot be -1"),
         ({"algorithm": "adaround,adaquant"}, "only one"),
-        ({"algorithm": "gptq"}, "does not exist"),
-        ({"algorithm": "smoothquant", "with_": "ort"}, "does not exist for int8 with ort"),
+        ({"algorithm": "gptq"}, "has no gptq for int8"),
+        ({"algorithm": "smoothquant", "with_": "ort"}, "ONNX Runtime.s quantizer has no smoothquant for int8"),
         ({"algorithm": "bias-correction", "calibrate": "entropy"}, "not corrected"),
-        ({"algorithm": "bias-correction", "scheme": "int8-pow2"}, "does not exist for int8-pow2"),
-        ({"algorithm": "bias-correction", "scheme": "int16"}, "does not exist for int16"),
-        ({"algorithm": "cle", "scheme": "bf16"}, "does not exist for bf16"),
+        ({"algorithm": "bias-correction", "scheme": "int8-pow2"}, "no bias-correction for int8-pow2"),
+        ({"algorithm": "bias-correction", "scheme": "int16"}, "no bias-correction for int16"),
+        ({"algorithm": "cle", "scheme": "bf16"}, "no cle for bf16"),
     ],
 )
 def test_algorithms_that_do_not_go_together(source: Path, data: Data, options: dict[str, str], word: str) -> None:

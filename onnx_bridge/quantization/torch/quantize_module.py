@@ -5,7 +5,8 @@
 This works around problems of Quark:
 
 - By default, freezing in the eager mode leaves rounded float weights without quantizers, and MIGraphX would compute in
-  float. Weights are frozen unrounded, and `passes.quantization.fold_qdq` makes them integers.
+  float. Weights are frozen unrounded, and `passes.quantization.fold_qdq` makes them integers. If only weights are
+  quantized, `onnx_bridge.export` takes the rounded module, and stores those of 4 bits as such.
 - Quark's own export ends with rewrites that fail on a convolution without a bias, and its nodes are not sorted. The
   graph comes from torch.onnx's exporter instead, with the names of `onnx_bridge.export`.
 - Graph mode needs torchao, and fails late without it; it supports no open dimensions, silently replaces Sigmoid by
@@ -14,8 +15,10 @@ This works around problems of Quark:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -25,17 +28,29 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import Value
 from onnx_bridge.quantization import quark as library
-from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
-from onnx_bridge.quantization.quantized import Quantized, deviations, kernels_of, require_quantized, saved, versioned
-from onnx_bridge.quantization.torch.quark_configs import storage_notes
+from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples, with_tokens
+from onnx_bridge.quantization.quantized import (
+    FEW,
+    Deviation,
+    Gain,
+    Quantized,
+    deviations,
+    kernels_of,
+    losses,
+    require_quantized,
+    saved,
+    versioned,
+)
+from onnx_bridge.quantization.torch.quark_configs import WEIGHTS_ONLY, storage_notes
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.export import ExportRequest
-from onnx_bridge.requests.quantization import QuantizeRequest
-from onnx_bridge.requests.schemes import BLOCK, Scheme
+from onnx_bridge.requests.quantization import Mode, QuantizeRequest
+from onnx_bridge.requests.schemes import BLOCK, Recipe, Scheme
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
 from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
+from onnx_bridge.torch.export.try_exporters import try_exporters
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import check_devices, inference_copy
 from onnx_bridge.torch.modules.tensors import to_array, to_tensor
@@ -58,21 +73,21 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
     _check_mode(request, call)
     arguments, tensors = _call(module, call)
     dims = check_dynamic(tensors, call.dynamic)
-    called: list[str] = []
     specs = [_spec(name, tensor, dims.get(name, {})) for name, tensor in tensors.items()]
     own: Sample = {name: to_array(tensor) for name, tensor in tensors.items()}
-    data = calibration_samples(scheme, request.calibration, specs, [own])
+    data = calibration_samples(recipe, with_tokens(request, specs).calibration, specs, [own])
     library.load("quark.torch")
     with inference_copy(module) as copied:
         original = FlatModule(copied, arguments).eval()
-        with _recorded(copied, called):
-            result = run_module(original, tensors)
-        ends = {*called[:1], *called[-1:]} - {*request.exclude} if request.float_ends else set()
+        result = run_module(original, tensors)
+        called = list(_results(original, own)) if request.float_ends else []
+        ends = {*called[:1], *called[-1:]} - {*request.exclude}
         layers = _excluded(module, scheme, [*request.exclude, *sorted(ends, key=called.index)])
         accuracy = {} if request.validate is None else {"float": request.validate(copied)}
+        gains = _gains(original, recipe, mode, layers, data.samples, progress)
         progress(f"quantize to {scheme.name}")
-        quantizer = Quantizer(recipe, mode, exclude=layers)
-        quantized = quantizer.insert(original, tensors, [as_arrays(sample) for sample in data.samples], progress)
+        quantizer = Quantizer(original, recipe, mode, exclude=layers)
+        quantized = quantizer.insert(tensors, [as_arrays(sample) for sample in data.samples], progress)
         with library.without_log():
             trained = WithOriginalSignature(quantized, module, result.structure).eval()
             if request.validate is not None:
@@ -83,17 +98,21 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
                 with quantizer.learnt_scales(quantized, request.observer):
                     request.train(trained)
         progress("freeze")
-        frozen = FrozenModule(quantizer.freeze(quantized), arguments).eval()
-        made = WithOriginalSignature(frozen.module, module, result.structure).eval()
+        frozen: Any = quantizer.freeze(quantized)
+        rounded = recipe.scheme in WEIGHTS_ONLY  # and else a module of torch's own layers
+        made = frozen.flat.module if rounded else WithOriginalSignature(frozen, module, result.structure).eval()
         if request.validate is not None and request.train is not None:
             accuracy["QAT"] = request.validate(made)
         progress("export")
-        model = _export(frozen, tensors, list(result.tensors), dims, request)
+        if rounded:
+            model = _finished(try_exporters(made, replace(call, out=None)).model, request)
+        else:
+            model = _export(FrozenModule(frozen, arguments).eval(), tensors, list(result.tensors), dims, request)
         progress("compare with the float module")
         reference = Reference(model)
-        compared = deviations(
-            lambda sample: reference.run(as_arrays(sample)), lambda sample: _run(original, sample), data.samples
-        )
+        compared = deviations(lambda sample: reference.run(as_arrays(sample)), partial(_run, original), data.samples)
+        if gains:
+            gains = (*gains, Gain(recipe.algorithms[-1][0], compared, _of_layers(frozen.flat, original, data.samples)))
     how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' * bool(request.train)}"
     how += f" by {request.observer}" if request.observer else ""
     written = saved(model, request.out, progress)
@@ -109,11 +128,38 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         batches=len(data.samples),
         deviations=compared,
         kernels=kernels_of(written),
-        notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes),
+        gains=gains,
+        notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes, *losses(gains)),
         path=request.out,
         accuracy=accuracy,
         module=made,
     )
+
+
+def _gains(
+    original: FlatModule,
+    recipe: Recipe,
+    mode: Mode,
+    layers: Sequence[str],
+    samples: Sequence[Sample],
+    progress: Progress,
+) -> tuple[Gain, ...]:
+    """Return what all algorithms but the last bring, beginning with none; empty without algorithms."""
+    gains = []
+    for count in range(len(recipe.algorithms)):
+        name = recipe.algorithms[count - 1][0] if count else "none"
+        progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
+        quantizer = Quantizer(original, replace(recipe, algorithms=recipe.algorithms[:count]), mode, exclude=layers)
+        quantized = quantizer.insert({}, [as_arrays(sample) for sample in samples], progress)
+        flat: Any = quantizer.freeze(quantized).flat
+        outputs = deviations(partial(_run, flat), partial(_run, original), samples)
+        gains.append(Gain(name, outputs, _of_layers(flat, original, samples)))
+    return tuple(gains)
+
+
+def _of_layers(quantized: FlatModule, original: FlatModule, samples: Sequence[Sample]) -> tuple[Deviation, ...]:
+    """Return how far the result of each convolution and matrix product is from that in float."""
+    return deviations(partial(_results, quantized), partial(_results, original), samples[:FEW])
 
 
 def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
@@ -122,20 +168,21 @@ def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
         raise InputError(what, where=f"scheme {request.scheme}", hint="use mode='eager'")
 
 
-@contextmanager
-def _recorded(module: nn.Module, called: list[str]) -> Iterator[None]:
-    """Append the names of the convolutions and matrix products that are called meanwhile."""
+def _results(flat: FlatModule, sample: Sample) -> dict[str, Value]:
+    """Return the results of convolutions and matrix products by layer, in the order of their calls."""
     kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    results: dict[str, Value] = {}
     hooks = [
-        layer.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, layer in module.named_modules()
+        layer.register_forward_hook(lambda *call, name=name: results.update({name: to_array(call[2])}))
+        for name, layer in flat.module.named_modules()
         if isinstance(layer, kinds)
     ]
     try:
-        yield
+        _run(flat, sample)
     finally:
         for hook in hooks:
             hook.remove()
+    return results
 
 
 def _call(module: nn.Module, request: ExportRequest) -> tuple[Call, dict[str, torch.Tensor]]:
@@ -186,7 +233,7 @@ def _export(
     dims: Dims,
     request: QuantizeRequest,
 ) -> ir.Model:
-    """Return the graph, sorted, with integer weights; raises InputError if torch.onnx or runtimes cannot express it."""
+    """Return the graph of a module with quantizers; raises InputError if torch.onnx or runtimes cannot express it."""
     scheme, path = request.format, request.out
     fixed = {
         size
@@ -203,6 +250,12 @@ def _export(
     except ExporterError as error:
         what = f"torch.onnx cannot export the quantized module: {error}"
         raise InputError(what, where=f"scheme {scheme.name}") from None
+    return _finished(model, request)
+
+
+def _finished(model: ir.Model, request: QuantizeRequest) -> ir.Model:
+    """Return the graph of a quantized module, sorted, with integer weights; raises InputError if no runtime has it."""
+    scheme = request.format
     if scheme.name == "int16":
         model.opset_imports[""], model.ir_version = _WIDE, max(model.ir_version, 10)
     steps = Pipeline.parse(_PASSES).run(model, Context())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
+
+from torch import nn
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.quantization import quark
@@ -18,11 +21,11 @@ _OBSERVERS = {
 }
 """Quark's classes for scales that are any numbers. Its own search for the least squared error tries 3 of 2048 ranges;
 that of torch tries all."""
-_WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
+WEIGHTS_ONLY = ("bfp16", "mxfp4", "int4-weights")
 """Schemes whose activations stay in float: Quark has no ONNX form for them, or they are for weights only."""
 
 
-def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
+def config(recipe: Recipe, mode: Mode, *, exclude: list[str], algorithms: list[Any]) -> Any:
     """Return a configuration of Quark for a recipe and mode; ``exclude`` names layers, for the eager mode.
 
     The mode ``fx`` also quantizes operators between layers, such as additions. Biases stay in float unless the recipe
@@ -32,7 +35,7 @@ def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
     stored = "int8" if recipe.scheme in ("uint8", "int16") else recipe.scheme  # of weights
     method = recipe.method if stored == "int8-pow2" else "minmax"
     weight = _spec(stored, configs, method, per_channel=recipe.per_channel)
-    activations = None if recipe.scheme in _WEIGHTS_ONLY else _spec(recipe.scheme, configs, recipe.method)
+    activations = None if recipe.scheme in WEIGHTS_ONLY else _spec(recipe.scheme, configs, recipe.method)
     layer = configs.QLayerConfig(
         input_tensors=activations,
         output_tensors=activations if mode == "fx" else None,
@@ -40,16 +43,40 @@ def config(recipe: Recipe, mode: Mode, *, exclude: list[str]) -> Any:
         bias=_spec(stored, configs, method) if recipe.bias else None,
     )
     quant_mode = types.QuantizationMode.fx_graph_mode if mode == "fx" else types.QuantizationMode.eager_mode
-    return configs.QConfig(global_quant_config=layer, quant_mode=quant_mode, exclude=exclude)
+    return configs.QConfig(global_quant_config=layer, quant_mode=quant_mode, exclude=exclude, algo_config=algorithms)
+
+
+def algorithm_config(name: str, module: nn.Module) -> tuple[str, Any]:
+    """Return a decoder's name in a module, and Quark's configuration of an algorithm for its architecture.
+
+    Raises:
+        InputError: Quark does not know the layers of the module.
+    """
+    library = quark.load(f"{_CONFIG}.algo_configs")
+    kinds = {path: getattr(getattr(part, "config", None), "model_type", None) for path, part in module.named_modules()}
+    for path, kind in kinds.items():
+        known = kind and library.get_algo_config(name, kind)
+        if known and _has(module.get_submodule(path), known.model_decoder_layers):
+            return path, copy.deepcopy(known)
+    found = ", ".join({str(kind) for kind in kinds.values() if kind}) or type(module).__name__
+    architectures = ", ".join(sorted(library.ALGORITHM_CONFIG_MAPS[name]))
+    what = f"Quark knows the layers of decoders of transformers alone, and not those of {found}"
+    raise InputError(what, where=f"algorithm {name}", hint=f"it knows {architectures}")
+
+
+def _has(module: nn.Module, path: str) -> bool:
+    try:
+        return bool(module.get_submodule(path))
+    except AttributeError:
+        return False
 
 
 def storage_notes(scheme: Scheme) -> tuple[str, ...]:
     """Return what the user should know about the scheme's form in ONNX, in sentences."""
     if scheme.name == "bf16":
         return ("weights are stored as float, rounded to bfloat16",)
-    if scheme.name in _WEIGHTS_ONLY:
-        activations = "" if scheme.name == "int4-weights" else "; activations stay in float"
-        return (f"weights are stored as float, rounded to {scheme.name.removesuffix('-weights')}{activations}",)
+    if scheme.name in WEIGHTS_ONLY and scheme.name != "int4-weights":
+        return (f"weights are stored as float, rounded to {scheme.name}; activations stay in float",)
     return ()
 
 

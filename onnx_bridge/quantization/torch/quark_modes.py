@@ -61,6 +61,19 @@ class ListModule(nn.Module):
         return returned
 
 
+class NamedModule(ListModule):
+    """A decoder as Quark's algorithms take it: a function of named tensors, with the attributes that they read."""
+
+    def __init__(self, flat: FlatModule, config: Any) -> None:
+        super().__init__(flat)
+        self.config, self.device = config, torch.device("cpu")
+
+    def forward(  # type: ignore[override]
+        self, tensors: Sequence[torch.Tensor] = (), /, **named: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return super().forward([*tensors, *named.values()])
+
+
 class FrozenModule(FlatModule):
     """A quantized module as exporters see it."""
 
@@ -85,34 +98,45 @@ class WithOriginalSignature(nn.Module):
 
 
 class Quantizer:
-    """Quark's quantizer for one recipe and mode; its ``notes`` say what it replaced."""
+    """Quark's quantizer for one module, recipe and mode; its ``notes`` say what it replaced.
 
-    def __init__(self, recipe: Recipe, mode: Mode, *, exclude: Sequence[str]) -> None:
+    Raises:
+        InputError: Quark has no algorithm of the recipe for the module.
+    """
+
+    def __init__(self, flat: FlatModule, recipe: Recipe, mode: Mode, *, exclude: Sequence[str]) -> None:
         if mode == "fx":
             quark.require_torchao()
         self._layers = [f"{_LAYERS}{name}" for name in exclude]
-        config = quark_configs.config(recipe, mode, exclude=self._layers if mode == "eager" else [])
+        self._module, algorithms = ListModule(flat), []
+        for name, _ in recipe.algorithms:
+            path, algorithm = quark_configs.algorithm_config(name, flat.module)
+            algorithm.model_decoder_layers = f"{_LAYERS}{path}.{algorithm.model_decoder_layers}".replace("..", ".")
+            self._module = NamedModule(flat, flat.module.get_submodule(path).config)
+            algorithms.append(algorithm)
+        excluded = self._layers if mode == "eager" else []
+        config = quark_configs.config(recipe, mode, exclude=excluded, algorithms=algorithms)
         self._quantizer = quark.load("quark.torch").ModelQuantizer(config)
         self._scheme, self._mode = scheme_of(recipe.scheme), mode
         self.notes: list[str] = []
 
     def insert(
-        self,
-        flat: FlatModule,
-        tensors: Mapping[str, torch.Tensor],
-        samples: Sequence[Mapping[str, Array]],
-        progress: Progress,
+        self, tensors: Mapping[str, torch.Tensor], samples: Sequence[Mapping[str, Array]], progress: Progress
     ) -> nn.Module:
-        """Return a copy of a module in evaluation mode with calibrated quantizers; raises InputError if Quark fails."""
+        """Return a copy of the module in evaluation mode with calibrated quantizers; raises InputError if Quark fails.
+
+        ``tensors`` are the arguments that a graph is made for.
+        """
         try:
-            listed: nn.Module = copy.deepcopy(ListModule(flat))
+            listed: nn.Module = copy.deepcopy(self._module)
         except Exception as error:  # raised by any attribute that cannot be copied
             raise InputError(f"the module cannot be copied: {reason_of(error)}", where="the module") from error
         if self._mode == "fx":
             listed = _graph(listed, tensors)
         before = _operators(listed)
         with self._errors(), uncompiled(), suppressed_output():
-            quantized: nn.Module = self._quantizer.quantize_model(listed, CalibrationBatches(samples, progress))
+            batches = CalibrationBatches(samples, progress, named=isinstance(listed, NamedModule))
+            quantized: nn.Module = self._quantizer.quantize_model(listed, batches)
         if isinstance(quantized, torch.fx.GraphModule):
             _leave_in_float(quantized, self._layers)
         after = _operators(quantized)
@@ -147,7 +171,7 @@ class Quantizer:
 
     def freeze(self, quantized: nn.Module) -> nn.Module:
         """Return the module with fixed scales, its weights floats with quantizers; raises InputError if Quark fails."""
-        options = {} if self._mode == "fx" or quark_configs.storage_notes(self._scheme) else {"quantize": False}
+        options = {"quantize": False} if self._mode == "eager" and self._scheme.calibrated else {}
         with self._errors(), uncompiled(), suppressed_output():
             frozen: nn.Module = self._quantizer.freeze(quantized.eval(), **options)
             for module in _fake_quantizers(frozen):
@@ -167,19 +191,20 @@ class Quantizer:
             raise InputError(what, where=f"scheme {self._scheme.name}") from error
 
 
-class CalibrationBatches(Sequence[list[torch.Tensor]]):
-    """The samples as Quark reads them: it indexes the first one before it iterates."""
+class CalibrationBatches(Sequence[Any]):
+    """The samples as Quark reads them, as lists or by name: it indexes the first one before it iterates."""
 
-    def __init__(self, samples: Sequence[Mapping[str, Array]], progress: Progress) -> None:
-        self._samples, self._progress = samples, progress
+    def __init__(self, samples: Sequence[Mapping[str, Array]], progress: Progress, *, named: bool = False) -> None:
+        self._samples, self._progress, self._named = samples, progress, named
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def __getitem__(self, index: Any) -> Any:
-        return [to_tensor(array) for array in self._samples[index].values()]
+        tensors = {name: to_tensor(array) for name, array in self._samples[index].items()}
+        return tensors if self._named else [*tensors.values()]
 
-    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         countdown = Countdown(self._progress, "calibrate", len(self))
         for index in range(len(self)):
             yield self[index]

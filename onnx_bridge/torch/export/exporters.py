@@ -23,6 +23,7 @@ from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.third_party import shorten, suppressed_output
 from onnx_bridge.model import io as models
 from onnx_bridge.torch.export import translations
+from onnx_bridge.torch.export.four_bits import store_four_bits
 from onnx_bridge.torch.export.naming import name_dimensions, name_graph
 from onnx_bridge.torch.modules.calls import FlatModule
 from onnx_bridge.torch.modules.modules import restored_buffers
@@ -89,7 +90,7 @@ def run_exporter(
     name_graph(model, list(tensors), outputs, dict(flat.module.named_modules()))
     if problem := name_dimensions(model, dynamic):
         raise ExporterError(problem)
-    return model
+    return store_four_bits(model, flat.module, opset)
 
 
 def _dynamo(flat: FlatModule, tensors: Mapping[str, torch.Tensor], dynamic: Dims, opset: int | None) -> ir.Model:
