@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Hashable)
 
 Fails = Callable[[int, int], bool | None]
 _OVERLAP = 8
@@ -92,48 +90,6 @@ def minimal_subset(elements: Sequence[T], holds: Callable[[Sequence[T]], bool]) 
         return []
     needed = _explain([], False, list(elements), holds)
     return [element for element in elements if element in needed]
-
-
-@dataclass
-class Asked(Generic[E]):
-    """A predicate of subsets that is asked once for each of them, and holds for none beyond a budget of questions.
-
-    Attributes:
-        ask: asks the predicate.
-        budget: the most questions; None is any number.
-        answers: the answers, by subset, in the order of the questions.
-    """
-
-    ask: Callable[[Sequence[E]], bool]
-    budget: int | None = None
-    answers: dict[frozenset[E], bool] = field(default_factory=dict)
-
-    def __call__(self, subset: Sequence[E]) -> bool:
-        key = frozenset(subset)
-        if key not in self.answers:
-            if self.budget is not None and len(self.answers) >= self.budget:
-                return False
-            self.answers[key] = self.ask(subset)
-        return self.answers[key]
-
-
-def ranked_subset(ranked: Sequence[E], holds: Asked[E]) -> list[E] | None:
-    """Return a subset with a monotonic property like `minimal_subset`; None if no prefix has the property.
-
-    The shortest prefix is found first, by doubling and bisection: if the first k elements are those that are needed,
-    this takes 2·log₂(k) tests, whatever the number of elements. The subset was tested, if the property is not
-    monotonic or the budget ends, too.
-
-    Args:
-        ranked: the elements, those first that are likely to be needed.
-    """
-    without, length = -1, 0
-    while not holds(ranked[:length]):
-        if length == len(ranked):
-            return None
-        without, length = length, min(max(1, 2 * length), len(ranked))
-    length = bisect_first(range(without + 1, length + 1), lambda count: holds(ranked[:count]))
-    return minimal_subset(ranked[:length], holds)
 
 
 def _explain(kept: list[T], grown: bool, elements: list[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -20,6 +20,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import shorten
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
+from onnx_bridge.placement.noise import noise_of_products
 from onnx_bridge.quantization.assignment import Assignment, Search
 from onnx_bridge.quantization.calibration_data import as_arrays, calibration_samples
 from onnx_bridge.quantization.neutral_names import NeutralNames
@@ -36,7 +37,6 @@ from onnx_bridge.quantization.quantized import (
     saved,
     versioned,
 )
-from onnx_bridge.quantization.sensitivity import noise_of_products
 from onnx_bridge.reference.reference import SECONDS, Reference
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.requests.schemes import Quantizer, Recipe

@@ -404,6 +404,7 @@ class MixedPrecisionOptions(TypedDict, total=False):
     precision: str
     calibration: SampleSource | None
     tolerances: Mapping[str, Tolerance | PartialTolerance]
+    runs: int
 
 class TuneOptions(TypedDict, total=False):
     budget: float

@@ -215,6 +215,7 @@ class MixedPrecisionRequest(ComparisonRequest):
     """
 
     tolerances: Annotated[Mapping[str, PartialTolerance], NAMED_TOLERANCES] = field(default_factory=dict)
+    runs: Annotated[int, Option("The most conversions to try.", metavar="N", minimum=1)] = 30
     conversion: Annotated[
         ConvertRequest,
         Part(

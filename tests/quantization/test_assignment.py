@@ -15,7 +15,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.quantization.assignment import share_in_8_bits
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.views.html.quantization import page_of
+from onnx_bridge.views.html.placement import page_of
 
 Data = list[dict[str, Array]]
 
@@ -42,7 +42,7 @@ def test_the_accuracy_is_held_and_the_model_is_made_again(
     again = onnx_bridge.quantize(source, exclude=assignment.exclude, **options)
     assert again.deviations == made.deviations
     assert assignment.runs <= 12
-    assert f"{assignment.chosen.share:.1%}" in page_of(made, assignment).html()
+    assert f"{assignment.chosen.share:.1%}" in page_of(assignment, "out", {}).html()
 
 
 def test_what_gains_nothing_stays_in_float(source: Path, data: Data) -> None:

@@ -55,7 +55,8 @@ def quantize(
             call = {"args": positional, "kwargs": keywords}
         quantized = quantization.run(model, out, request, tell, **call)
     if report is not None and quantized.assignment is not None:
-        from onnx_bridge.views.html.quantization import page_of
+        from onnx_bridge.views.html.placement import page_of
 
-        page_of(quantized, quantized.assignment).write(report)
+        facts = {"quantizer": quantized.quantizer, "scheme": quantized.scheme}
+        page_of(quantized.assignment, str(quantized.path), facts, quantized.notes).write(report)
     show(quantized, as_json, written=[report])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from onnx_bridge.cli.options import Model, takes
+from onnx_bridge.cli.options import HtmlReport, Model, takes
 from onnx_bridge.cli.terminal import Json, progress, show
 from onnx_bridge.requests.search import MixedPrecisionRequest
 
 
 @takes(MixedPrecisionRequest)
-def mixed_precision(model: Model, request: MixedPrecisionRequest, as_json: Json = False) -> None:
+def mixed_precision(
+    model: Model, request: MixedPrecisionRequest, report: HtmlReport = None, as_json: Json = False
+) -> None:
     """Find the nodes that must stay in float32 for a model in lower precision to agree with its reference.
 
     Example: onnx-bridge mixed-precision bert.onnx --precision fp16 --dim batch=1
@@ -17,4 +19,8 @@ def mixed_precision(model: Model, request: MixedPrecisionRequest, as_json: Json 
 
     with progress(as_json) as tell:
         mixed = search.run(model, request, tell)
-    show(mixed, as_json)
+    if report is not None:
+        from onnx_bridge.views.html.placement import page_of
+
+        page_of(mixed, str(model), {"precision": mixed.precision}).write(report)
+    show(mixed, as_json, written=[report])

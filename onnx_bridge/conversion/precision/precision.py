@@ -123,7 +123,7 @@ class Precision:
         """Return the quantizer of the programs of a cleaned model, None if there is none; raises InputError."""
         if self.name not in BY_CALIBRATION or self.keep:
             return None
-        return Quantizer(self.name, target, self._samples(model), model)
+        return Quantizer(self.name, target, self.samples(model), model)
 
     def quantized_products(self, model: ir.Model) -> QuantizedProducts | None:
         """Return a cleaned model with all products quantized except the kept ones; None if that does not apply.
@@ -132,9 +132,10 @@ class Precision:
         """
         if self.name not in BY_CALIBRATION or not self.keep:
             return None
-        return quantize_products(model, self.name, self.keep, self._samples(model))
+        return quantize_products(model, self.name, self.keep, self.samples(model))
 
-    def _samples(self, model: ir.Model) -> Calibration:
+    def samples(self, model: ir.Model) -> Calibration:
+        """Return the samples to calibrate int8 and fp8 on; raises InputError if they are wrong for a model."""
         _refuse_quantized(model, self.name)
         names = {str(value.name) for value in required_inputs(model)}
         return load_calibration(self.calibration, [spec for spec in samplers.specs(model) if spec.name in names])

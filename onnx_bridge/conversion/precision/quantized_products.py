@@ -78,7 +78,7 @@ def quantize_products(
     _check(keep, candidates, kept)
     chosen = [node for node in candidates if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
-    _insert_pairs(copy.graph, chosen, precision, _largest(copy, operands, calibration.samples))
+    _insert_pairs(copy.graph, chosen, precision, largest_magnitudes(copy, operands, calibration.samples))
     names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
     return QuantizedProducts(copy, calibration, *names)
 
@@ -147,7 +147,9 @@ def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: A
     return up.outputs[0]
 
 
-def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]) -> dict[str, float]:
+def largest_magnitudes(
+    model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Mapping[str, Value]]
+) -> dict[str, float]:
     """Return the largest magnitudes of values; ONNX Runtime computes those that are not constants or inputs."""
     magnitudes: dict[str, float] = {}
     wanted: list[str] = []
@@ -170,4 +172,4 @@ def _largest(model: ir.Model, operands: Iterable[ir.Value], samples: Sequence[Ma
 
 
 def _magnitude(array: Array) -> float:
-    return float(np.max(np.abs(array.astype(np.float32)), initial=0.0))
+    return float(np.fmax.reduce(np.abs(array.astype(np.float32)), axis=None, initial=0.0))

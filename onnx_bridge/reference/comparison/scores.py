@@ -40,17 +40,22 @@ class Score(JsonRecord):
         return self.missing <= 0
 
     @property
+    def falls(self) -> bool:
+        """Return whether less is better."""
+        return metric_of(self.metric).falls
+
+    @property
     def missing(self) -> float:
         """The distance to what was asked for, relative to it; at most 0 if that is reached."""
         if self.least is None or self.value == self.least:
             return 0.0
-        gap = (self.least - self.value) * (-1 if metric_of(self.metric).falls else 1)
+        gap = (self.least - self.value) * (-1 if self.falls else 1)
         return math.inf if math.isnan(gap) else gap / (abs(self.least) or 1.0)
 
     @property
     def beyond(self) -> str:
         """The side of what was asked for that a value must not be on."""
-        return "above" if metric_of(self.metric).falls else "below"
+        return "above" if self.falls else "below"
 
     @property
     def shown(self) -> str:

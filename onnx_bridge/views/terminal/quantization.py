@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
-from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.quantization.quantized import MOST, Quantized
 from onnx_bridge.samples.files import described
-from onnx_bridge.views.terminal.tables import notes_of, plain_table, unbroken, written_line
+from onnx_bridge.views.terminal.placement import again, trials_table
+from onnx_bridge.views.terminal.tables import notes_of, plain_table, written_line
 from onnx_bridge.views.terminal.view import view
 
 
@@ -36,22 +35,10 @@ def _quantized(quantized: Quantized, verbose: bool) -> RenderableType:
         layer = f"; worst layer {worst.sqnr_db:.1f} dB, {worst.name}" if worst is not None else ""
         lines.append(f"{gain.algorithm}: worst output {gain.worst:.1f} dB{layer}")
     if quantized.assignment is not None:
-        return Group(table, *lines, *_trials(quantized.assignment), *notes_of(quantized.notes), written)
+        found = quantized.assignment
+        kept = f"left in float: {', '.join(found.exclude) or 'nothing'}"
+        kept += f"; measured on {described(found.samples, found.batches)}"
+        notes = notes_of(quantized.notes)
+        return Group(table, *lines, trials_table(found), kept, *again(found), *notes, written)
     lines += [f"left in float: {', '.join(quantized.excluded)}"] if quantized.excluded else []
     return Group(table, *lines, *notes_of(quantized.notes), written)
-
-
-def _trials(assignment: Assignment) -> list[RenderableType]:
-    """Return the trials of a search, and how the chosen one is made again."""
-    metrics = [f"{score.metric} {score.output}" for score in assignment.chosen.scores]
-    numbers = ("trial", "in float", "in 8 bits", *metrics)
-    table = plain_table(*numbers, "", numbers=numbers)
-    for number, point in enumerate(assignment.points, 1):
-        scores = [Text(score.shown, style="" if score.passed else "red") for score in point.scores]
-        said = "chosen" if point is assignment.chosen else point.failure or ""
-        cells = scores or [Text("–")] * len(metrics)
-        table.add_row(str(number), str(len(point.excluded)), f"{point.share:.1%}", *cells, said)
-    kept = f"left in float: {', '.join(assignment.exclude) or 'nothing'}"
-    kept += f"; measured on {described(assignment.samples, assignment.batches)}"
-    again = ["again, without a search:", unbroken(assignment.command)] if assignment.command else []
-    return [table, kept, *again]

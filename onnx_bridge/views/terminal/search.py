@@ -8,6 +8,7 @@ from rich.text import Text
 from onnx_bridge.search.mixed_precision import MixedPrecision
 from onnx_bridge.search.pareto import explain, pareto_front
 from onnx_bridge.search.tuning import Tuning
+from onnx_bridge.views.terminal.placement import again, trials_table
 from onnx_bridge.views.terminal.tables import plain_table
 from onnx_bridge.views.terminal.view import view
 from passes.core.text import counted
@@ -44,4 +45,5 @@ def _mixed_precision(mixed: MixedPrecision, verbose: bool) -> RenderableType:
     if not mixed.nodes:
         return Group(*lines, f"{mixed.precision} agrees with the reference; no node has to stay in float32")
     count = f"{len(mixed.nodes)} of {counted(mixed.candidates, 'node')}"
-    return Group(*lines, f"{count} must stay in float32 ({counted(mixed.trials, 'trial')}): {mixed.option}")
+    kept = f"{count} must stay in float32 ({counted(mixed.trials, 'trial')}): {mixed.option}"
+    return Group(*lines, trials_table(mixed), kept, *again(mixed))

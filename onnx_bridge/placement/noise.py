@@ -1,23 +1,25 @@
-"""The noise at a model's outputs that the quantization of each convolution and matrix product causes by itself.
+"""The noise at a model's outputs that fewer bits in each node cause by themselves.
 
     float model:      x ─────────────► product ─► y ─► … ─► output
     beside it:        x ─► Q ─► DQ ──► product ─► y′ ─► … ─► output′      noise = Σ (output′ − output)² / Σ output²
                       w in 8 bits ─► DQ ──┘
+    in 16 bits:       x ─► Cast ─► Cast ─► node ─► Cast ─► Cast ─► y′
 
-Many products share a run: each has a twin with its quantized operands behind the float model's activations, and copies
-of all that follows in float. The sums are computed in the graph, so that only some numbers leave it. Noise at the
-product itself would not tell: what few channels lose may be what the next product needs.
+Many nodes share a run: each has a twin with its rounded operands behind the float model's activations, and copies of
+all that follows in float. The sums are computed in the graph, so that only some numbers leave it. Noise at the node
+itself would not tell: what few channels lose may be what the next product needs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.core.values import Array, flat
+from onnx_bridge.core.values import Value, flat
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.traversal import subgraphs
@@ -28,7 +30,7 @@ _MOST_COPIES = 4000
 
 
 def noise_of_products(
-    original: ir.Model, quantized: ir.Model, samples: Sequence[Mapping[str, Array]]
+    original: ir.Model, quantized: ir.Model, samples: Sequence[Mapping[str, Value]]
 ) -> dict[str, float]:
     """Return the noise that each product of a quantized model causes, by the name of its result.
 
@@ -43,32 +45,72 @@ def noise_of_products(
         result = next((results[name] for name in _names(node) if name in results), None)
         if result is not None and node.op_type in (*PRODUCTS, "MatMulNBits"):
             twins[str(result.name)] = node
+
+    def twin(run: _Run, name: str) -> Mapping[ir.Value, ir.Value]:
+        return {run.values[name]: run.copied(twins[name], {}).outputs[0]}
+
+    upgraded = original.clone()
+    for domain, version in quantized.opset_imports.items():
+        upgraded.opset_imports[domain] = max(version, upgraded.opset_imports.get(domain, 0))
+    upgraded.ir_version = max(upgraded.ir_version, quantized.ir_version)
+    return _noise(upgraded, list(twins), twin, samples)
+
+
+def noise_of_rounding(
+    model: ir.Model, names: Sequence[str], dtype: ir.DataType, samples: Sequence[Mapping[str, Value]]
+) -> dict[str, float]:
+    """Return the noise that each of some nodes causes whose operands and results are rounded to a float format.
+
+    Args:
+        model: the float model, which is not changed.
+        names: the nodes.
+        dtype: the format.
+        samples: the inputs.
+    """
+
+    def twin(run: _Run, name: str) -> Mapping[ir.Value, ir.Value]:
+        node = run.nodes[name]
+        copy = run.added(node, [run.rounded(value, dtype, value) for value in node.inputs])
+        pairs = zip(copy.outputs, node.outputs, strict=True)
+        return {value: run.rounded(result, dtype, value) or value for result, value in pairs}
+
+    return _noise(model, names, twin, samples)
+
+
+def _noise(
+    model: ir.Model,
+    names: Sequence[str],
+    twin: Callable[[_Run, str], Mapping[ir.Value, ir.Value]],
+    samples: Sequence[Mapping[str, Value]],
+) -> dict[str, float]:
+    """Return the noise that the twin of each name causes; ``twin`` adds it to a run, and returns it by value."""
     noise: dict[str, float] = {}
-    while left := {name: twin for name, twin in twins.items() if name not in noise}:
-        noise |= _Run(original.clone(), quantized).noise(left, samples)
+    while left := [name for name in names if name not in noise]:
+        run = _Run(model.clone())
+        noise |= run.noise({name: partial(twin, run, name) for name in left}, samples)
     return noise
 
 
 class _Run:
     """A run of the float model with the twins of some products."""
 
-    def __init__(self, model: ir.Model, quantized: ir.Model) -> None:
+    def __init__(self, model: ir.Model) -> None:
         self._model, self._graph = model, model.graph
-        self._nodes = list(model.graph)
+        self.nodes = {str(node.name): node for node in model.graph}
+        self._order = list(model.graph)
         self._outputs = set(model.graph.outputs)
-        self._known = {str(value.name): value for node in model.graph for value in node.outputs}
-        self._known |= {str(value.name): value for value in (*self._graph.inputs, *self._graph.initializers.values())}
+        self.values = {str(value.name): value for node in model.graph for value in node.outputs}
+        self.values |= {str(value.name): value for value in (*self._graph.inputs, *self._graph.initializers.values())}
         self._sums: dict[str, list[tuple[ir.Value, ir.Value]]] = {}
         self._count = 0
-        for domain, version in quantized.opset_imports.items():
-            model.opset_imports[domain] = max(version, model.opset_imports.get(domain, 0))
-        model.ir_version = max(model.ir_version, quantized.ir_version)
 
-    def noise(self, twins: Mapping[str, ir.Node], samples: Sequence[Mapping[str, Array]]) -> dict[str, float]:
+    def noise(
+        self, twins: Mapping[str, Callable[[], Mapping[ir.Value, ir.Value]]], samples: Sequence[Mapping[str, Value]]
+    ) -> dict[str, float]:
         """Return the noise of the first twins, as many as fit into a run."""
         for name, twin in twins.items():
             if not self._sums or self._count < _MOST_COPIES:
-                self._sums[name] = self._follow(self._known[name], self._twin(twin, {}).outputs[0])
+                self._sums[name] = self._follow(dict(twin()))
         self._graph.outputs[:] = [value for pairs in self._sums.values() for pair in pairs for value in pair]
         reference = Reference(self._model)
         totals: dict[str, float] = {}
@@ -81,10 +123,16 @@ class _Run:
             noise[name] = max((ratio if math.isfinite(ratio) else math.inf for ratio in ratios), default=0.0)
         return noise
 
-    def _follow(self, value: ir.Value, twin: ir.Value) -> list[tuple[ir.Value, ir.Value]]:
-        """Copy all that follows a value behind its twin; return the sums of noise and signal at the ends."""
-        twins, ends = {value: twin}, {value} & self._outputs
-        for node in self._nodes:
+    def rounded(self, value: ir.Value | None, dtype: ir.DataType, like: ir.Value | None) -> ir.Value | None:
+        """Round a value to a format and back, if the one that it is like is in float32."""
+        if value is None or like is None or like.dtype != ir.DataType.FLOAT:
+            return value
+        return self._op("Cast", [self._op("Cast", [value], to=int(dtype))], to=int(ir.DataType.FLOAT))
+
+    def _follow(self, twins: dict[ir.Value, ir.Value]) -> list[tuple[ir.Value, ir.Value]]:
+        """Copy all that follows some values behind their twins; return the sums of noise and signal at the ends."""
+        ends = twins.keys() & self._outputs
+        for node in self._order:
             touched = [given for given in node.inputs if given in twins]
             if not touched:
                 continue
@@ -92,7 +140,7 @@ class _Run:
                 ends |= {given for given in touched if given is not None}
                 continue
             inputs = [twins.get(given, given) if given is not None else None for given in node.inputs]
-            copy = self._added(node, inputs)
+            copy = self.added(node, inputs)
             twins |= dict(zip(node.outputs, copy.outputs, strict=True))
             ends |= set(node.outputs) & self._outputs
         pairs = []
@@ -102,20 +150,20 @@ class _Run:
             pairs.append((self._sum(noise), self._sum(signal)))
         return pairs
 
-    def _twin(self, node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
+    def copied(self, node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
         """Copy a node of the quantized model, and all that computes its inputs from values of the float model."""
         for value in node.inputs:
             producer = value.producer() if value is not None else None
             if value is None or value in copies:
                 continue
             quantizes = is_dequantize(producer) or is_quantize(producer)
-            if producer is not None and (quantizes or value.name not in self._known):
-                copies |= dict(zip(producer.outputs, self._twin(producer, copies).outputs, strict=True))
+            if producer is not None and (quantizes or value.name not in self.values):
+                copies |= dict(zip(producer.outputs, self.copied(producer, copies).outputs, strict=True))
             elif producer is None and value.const_value is not None:
                 copies[value] = self._constant(value)
             else:
-                copies[value] = self._known[str(value.name)]
-        return self._added(node, [None if value is None else copies[value] for value in node.inputs])
+                copies[value] = self.values[str(value.name)]
+        return self.added(node, [None if value is None else copies[value] for value in node.inputs])
 
     def _constant(self, value: ir.Value) -> ir.Value:
         self._count += 1
@@ -131,9 +179,9 @@ class _Run:
 
     def _op(self, operator: str, inputs: Sequence[ir.Value], **attributes: int) -> ir.Value:
         given = [ir.AttrInt64(name, value) for name, value in attributes.items()]
-        return self._added(ir.Node("", operator, (), given), inputs).outputs[0]
+        return self.added(ir.Node("", operator, (), given), inputs).outputs[0]
 
-    def _added(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
+    def added(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
         """Add a copy of a node with other inputs to the graph."""
         self._count += 1
         attributes, outputs = node.attributes.values(), len(node.outputs)

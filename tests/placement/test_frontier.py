@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from onnx_bridge.quantization.frontier import Point, cheapest, frontier
+from onnx_bridge.placement.frontier import Point, cheapest, frontier
 
 
 @pytest.mark.parametrize("seed", range(4))

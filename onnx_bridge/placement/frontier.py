@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 _PLACES = 1000
 """The sets that are kept while products are added, by the work that they lose: one for each part of the whole."""
-_LARGEST = 1e6
+UNMEASURED = 1e6
 """The noise of a product that was not measured, relative to the signal."""
 _LEAST = 1e-12
 
@@ -37,7 +37,7 @@ def frontier(costs: Mapping[str, float], noise: Mapping[str, float]) -> list[Poi
         noise: the noise that each product causes by itself.
     """
     names = list(costs)
-    removed = [min(noise.get(name, math.inf), _LARGEST) for name in names]
+    removed = [min(noise.get(name, UNMEASURED), UNMEASURED) for name in names]
     whole = sum(costs.values()) or 1.0
     best: dict[int, tuple[float, float, int]] = {0: (0.0, 0.0, 0)}  # noise removed, −cost, and a bit for each product
     for index, name in enumerate(names):
