@@ -20,7 +20,9 @@ def test_accuracy_survives_every_step(tmp_path: Path) -> None:
     assert len(quantized) == 2
     for each in quantized:
         assert set(each.kernels) == {"int8"}
-        assert each.held
-    assert SUITE.counts([original, *quantized]) == "accuracy: rows 3, held 3, missed 0"
-    assert not replace(quantized[-1], ref=0.9).held
-    assert not replace(quantized[-1], least=1.0).held
+        assert each.agrees
+        assert each.median > original.median - 0.03  # of one seed; the suite judges the median of three
+    held = replace(quantized[-1], least=0.9)
+    rows = [held, replace(held, ref=0.9), replace(held, gpu=0.9), replace(held, least=1.0)]
+    assert [row.held for row in rows] == [True, False, False, False]
+    assert SUITE.counts(rows) == "accuracy: rows 4, held 1, missed 3"
