@@ -161,6 +161,22 @@ def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
         onnx_bridge.quantize(narrow, args=torch.randn(2, 30), mode="eager", scheme="int4-weights")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_in_four_bits_of_any_float(dtype: torch.dtype) -> None:
+    layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32)).to(dtype)
+    made = onnx_bridge.quantize(layers, args=torch.ones(2, 64, dtype=dtype), scheme="int4-weights")
+    assert set(weights(made.model)) == {ir.DataType.INT4}
+
+
+@pytest.mark.parametrize("opset", [20, 21, 23])
+def test_weights_in_four_bits_at_the_opset_that_is_asked_for(opset: int) -> None:
+    layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+    made = onnx_bridge.quantize(layers, args=torch.ones(2, 64), scheme="int4-weights")
+    model = onnx_bridge.export(made.module, torch.ones(2, 64), opset=opset).model
+    assert model.opset_imports[""] == opset
+    assert set(weights(model)) == {ir.DataType.INT4 if opset > 20 else ir.DataType.FLOAT}
+
+
 def test_layers_stay_in_float_and_sizes_open(net: Net, data: list[dict[str, Array]], tmp_path: Path) -> None:
     made = onnx_bridge.quantize(
         net,

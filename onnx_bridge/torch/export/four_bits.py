@@ -47,14 +47,15 @@ class _Blocks:
 
 
 def store_four_bits(model: ir.Model, module: nn.Module, opset: int | None) -> ir.Model:
-    """Return an export of a module with the weights of 4-bit layers in 4 bits, unless its opset was asked for."""
+    """Return an export of a module with the weights of 4-bit layers in 4 bits, unless ``opset`` has none."""
     known: dict[bytes, _Blocks] = {}
     for layer in module.modules():
         for weight, blocks in _blocks(layer):
             known[_digest(weight)], known[_digest(weight.T)] = blocks, blocks.transposed()
     if not known or (opset or _OPSET) < _OPSET:
         return model
-    model = Pipeline.parse(f"convert-opset{{to={_OPSET}}}").run(model, Context())[-1].result.model
+    if model.opset_imports[""] < _OPSET:
+        model = Pipeline.parse(f"convert-opset{{to={_OPSET}}}").run(model, Context())[-1].result.model
     for value in list(model.graph.initializers.values()):
         users = [node for node in value.consumers() if node.op_type in _USERS]
         if not users or value.const_value is None or len(value.const_value.shape) != 2:
@@ -86,7 +87,7 @@ def _blocks(layer: Any) -> Iterator[tuple[Array, _Blocks]]:
 
 
 def _digest(weight: Array) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(weight).data).digest() + bytes(str(weight.shape), "ascii")
+    return hashlib.sha256(weight.tobytes()).digest() + bytes(str(weight.shape), "ascii")
 
 
 def _replace(graph: ir.Graph, weight: ir.Value, users: list[ir.Node], blocks: _Blocks) -> None:
