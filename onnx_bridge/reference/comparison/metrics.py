@@ -15,12 +15,10 @@ import numpy as np
 
 from onnx_bridge.core.tolerance import Tolerance
 from onnx_bridge.core.values import Array
-from onnx_bridge.reference.comparison.tolerances import is_float
+from onnx_bridge.reference.comparison.tolerances import CHUNK, is_float
 
 _TINY = 1e-30
 """Replaces a limit of 0 if an error is divided by its limit."""
-CHUNK = 1 << 15
-"""Elements converted to float64 at a time: what is computed of them stays in the cache of a processor."""
 _CLASSES = 5
 """The fewest classes of an output that counts as logits."""
 

@@ -18,8 +18,8 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.tolerance import EXACT, PartialTolerance, Tolerance
 from onnx_bridge.core.values import Array
 
-_CHUNK = 1 << 15
-"""Elements converted to float64 at a time, as in `onnx_bridge.reference.comparison.metrics`."""
+CHUNK = 1 << 15
+"""Elements converted to float64 at a time: what is computed of them stays in the cache of a processor."""
 
 
 DEFAULTS: dict[str, tuple[Tolerance, float]] = {
@@ -150,7 +150,7 @@ def largest(array: Array) -> float:
     """Return the largest finite magnitude in an array of floats; 0 if there is none."""
     most = 0.0
     flat = array.reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        piece = np.abs(flat[start : start + _CHUNK].astype(np.float64))
+    for start in range(0, flat.size, CHUNK):
+        piece = np.abs(flat[start : start + CHUNK].astype(np.float64))
         most = max(most, float(np.max(piece, initial=0.0, where=np.isfinite(piece))))
     return most
