@@ -31,6 +31,7 @@ from onnx_bridge.quantization.quantized import (
     Gain,
     Quantized,
     deviations,
+    gains_of,
     kernels_of,
     losses,
     require_quantized,
@@ -111,13 +112,12 @@ class _Attempt:
 
     def gains(self, excluded: Sequence[str], quantized: ir.Model, outputs: Sequence[Deviation]) -> tuple[Gain, ...]:
         """Return what each algorithm brought, by quantizing with ever more of them."""
-        gains, algorithms = [], self.recipe.algorithms
-        for count in range(len(algorithms)):
-            name = algorithms[count - 1][0] if count else "none"
-            self.progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
-            fewer = replace(self, recipe=replace(self.recipe, algorithms=algorithms[:count]))(excluded)
-            gains.append(Gain(name, fewer.deviations, self.layers(fewer.model)))
-        return (*gains, Gain(algorithms[-1][0], tuple(outputs), self.layers(quantized))) if algorithms else ()
+
+        def measured(recipe: Recipe) -> tuple[Sequence[Deviation], Sequence[Deviation]]:
+            made = replace(self, recipe=recipe)(excluded)
+            return made.deviations, self.layers(made.model)
+
+        return gains_of(self.recipe, measured, outputs, lambda: self.layers(quantized), self.progress)
 
     def culprits(self) -> list[ir.Node]:
         """Return a minimal set of nodes without which the attempt succeeds; none if it fails without all of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.quantization.assignment import Assignment
 from onnx_bridge.reference.comparison.metrics import Tally, chunks
 from onnx_bridge.reference.comparison.tolerances import is_float, largest
-from onnx_bridge.requests.schemes import Method, Scheme
+from onnx_bridge.requests.schemes import Method, Recipe, Scheme
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.quantization import is_quantized
 
@@ -136,6 +136,31 @@ class Quantized:
             "notes": list(self.notes),
             "assignment": None if self.assignment is None else self.assignment.to_json(),
         }
+
+
+def gains_of(
+    recipe: Recipe,
+    measured: Callable[[Recipe], tuple[Sequence[Deviation], Sequence[Deviation]]],
+    outputs: Sequence[Deviation],
+    layers: Callable[[], Sequence[Deviation]],
+    progress: Progress,
+) -> tuple[Gain, ...]:
+    """Return what each algorithm of a recipe brought, by quantizing with ever more of them; empty without any.
+
+    Args:
+        recipe: the recipe of the quantized model.
+        measured: quantizes by a recipe with fewer algorithms; returns the deviations of outputs and of layers.
+        outputs: the deviations of the quantized model.
+        layers: returns those of its layers.
+        progress: called before each quantization.
+    """
+    gains, algorithms = [], recipe.algorithms
+    for count in range(len(algorithms)):
+        name = algorithms[count - 1][0] if count else "none"
+        progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
+        fewer = measured(replace(recipe, algorithms=algorithms[:count]))
+        gains.append(Gain(name, *map(tuple, fewer)))
+    return (*gains, Gain(algorithms[-1][0], tuple(outputs), tuple(layers()))) if algorithms else ()
 
 
 def losses(gains: Sequence[Gain]) -> tuple[str, ...]:

@@ -32,9 +32,9 @@ from onnx_bridge.quantization.calibration_data import as_arrays, calibration_sam
 from onnx_bridge.quantization.quantized import (
     FEW,
     Deviation,
-    Gain,
     Quantized,
     deviations,
+    gains_of,
     kernels_of,
     losses,
     require_quantized,
@@ -45,7 +45,7 @@ from onnx_bridge.quantization.torch.quark_configs import WEIGHTS_ONLY, storage_n
 from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.export import ExportRequest
-from onnx_bridge.requests.quantization import Mode, QuantizeRequest
+from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.requests.schemes import BLOCK, Recipe, Scheme
 from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
@@ -84,10 +84,17 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         ends = {*called[:1], *called[-1:]} - {*request.exclude}
         layers = _excluded(module, scheme, [*request.exclude, *sorted(ends, key=called.index)])
         accuracy = {} if request.validate is None else {"float": request.validate(copied)}
-        gains = _gains(original, recipe, mode, layers, data.samples, progress)
+        samples = [as_arrays(sample) for sample in data.samples]
+
+        def measured(fewer: Recipe) -> tuple[Sequence[Deviation], Sequence[Deviation]]:
+            quantizer = Quantizer(original, fewer, mode, exclude=layers)
+            flat: Any = quantizer.freeze(quantizer.insert({}, samples, progress)).flat
+            outputs = deviations(partial(_run, flat), partial(_run, original), data.samples)
+            return outputs, _of_layers(flat, original, data.samples)
+
         progress(f"quantize to {scheme.name}")
         quantizer = Quantizer(original, recipe, mode, exclude=layers)
-        quantized = quantizer.insert(tensors, [as_arrays(sample) for sample in data.samples], progress)
+        quantized = quantizer.insert(tensors, samples, progress)
         with library.without_log():
             trained = WithOriginalSignature(quantized, module, result.structure).eval()
             if request.validate is not None:
@@ -111,8 +118,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         progress("compare with the float module")
         reference = Reference(model)
         compared = deviations(lambda sample: reference.run(as_arrays(sample)), partial(_run, original), data.samples)
-        if gains:
-            gains = (*gains, Gain(recipe.algorithms[-1][0], compared, _of_layers(frozen.flat, original, data.samples)))
+        gains = gains_of(recipe, measured, compared, lambda: _of_layers(frozen.flat, original, data.samples), progress)
     how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' * bool(request.train)}"
     how += f" by {request.observer}" if request.observer else ""
     written = saved(model, request.out, progress)
@@ -134,27 +140,6 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         accuracy=accuracy,
         module=made,
     )
-
-
-def _gains(
-    original: FlatModule,
-    recipe: Recipe,
-    mode: Mode,
-    layers: Sequence[str],
-    samples: Sequence[Sample],
-    progress: Progress,
-) -> tuple[Gain, ...]:
-    """Return what all algorithms but the last bring, beginning with none; empty without algorithms."""
-    gains = []
-    for count in range(len(recipe.algorithms)):
-        name = recipe.algorithms[count - 1][0] if count else "none"
-        progress(f"quantize {f'with {name}' if count else 'without algorithms'}, to compare")
-        quantizer = Quantizer(original, replace(recipe, algorithms=recipe.algorithms[:count]), mode, exclude=layers)
-        quantized = quantizer.insert({}, [as_arrays(sample) for sample in samples], progress)
-        flat: Any = quantizer.freeze(quantized).flat
-        outputs = deviations(partial(_run, flat), partial(_run, original), samples)
-        gains.append(Gain(name, outputs, _of_layers(flat, original, samples)))
-    return tuple(gains)
 
 
 def _of_layers(quantized: FlatModule, original: FlatModule, samples: Sequence[Sample]) -> tuple[Deviation, ...]:
