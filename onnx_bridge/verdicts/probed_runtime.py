@@ -21,6 +21,7 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.provider.provider import Provider
 from onnx_bridge.verdicts.answers import Answer
 from onnx_bridge.verdicts.cache import CachedVerdict, VerdictCache, shared
+from onnx_bridge.verdicts.index_tables import index_table
 from onnx_bridge.verdicts.probe_request import TARGET
 from onnx_bridge.verdicts.prober import Prober, Question
 from onnx_bridge.verdicts.race_conditions import race_condition
@@ -122,7 +123,10 @@ class ProbedRuntime:
             count = counted(instructions(probe.nodes), "instruction")
             return Verdict(Status.HANGS, f"it becomes {count}, which would take about {duration(seconds)} to compile")
         race = race_condition(probe, self.runtime, self._compile_for)
-        return None if race is None else Verdict(Status.WRONG, race)
+        if race is not None:
+            return Verdict(Status.WRONG, race)
+        table = index_table(probe, self.runtime)
+        return None if table is None else Verdict(Status.COSTLY, table)
 
     def _known(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
         """Return the verdicts in the cache, of probes by signature."""

@@ -1,7 +1,7 @@
 """Legalization: rewrite the nodes that the runtime does not run correctly, and leave all others unchanged.
 
-The driver asks the runtime for a verdict on every node. For a node that the runtime rejects, crashes on, or computes
-wrongly, it tries the rules for the operator (`passes.legalize.rules`) in order:
+The driver asks the runtime for a verdict on every node. For a node that the runtime rejects, crashes on, computes
+wrongly, or makes too much of, it tries the rules for the operator (`passes.legalize.rules`) in order:
 
     1. A rule proposes a replacement, which is not yet part of the graph.
     2. The nodes of the proposal are judged, and replaced by their own rules if they fail (recursively).

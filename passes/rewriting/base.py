@@ -107,6 +107,7 @@ class Status(enum.Enum):
     CRASHES = "crashes"
     HANGS = "hangs"
     WRONG = "wrong"
+    COSTLY = "costly"
 
 
 class Proof(enum.Enum):

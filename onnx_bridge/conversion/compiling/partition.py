@@ -46,6 +46,7 @@ _DOES = {
     Status.CRASHES: "crashes on it",
     Status.HANGS: "times out on it",
     Status.WRONG: "computes wrong numbers",
+    Status.COSTLY: "makes too much of it",
 }
 _ON_HOST = "without --no-host they run on ONNX Runtime, in host partitions"
 _LISTED = 3

@@ -1,8 +1,9 @@
 """Rewrite Resize and Upsample, one axis at a time.
 
-    nearest:                   Gather(x, indices, axis)               for each resized axis
-    linear, cubic, antialias:  MatMul(M, x), M of shape (out, in)     for each resized axis
-    tf_crop_and_resize:        Where(outside, extrapolation_value, ·) at the end
+    nearest:                   Gather(x, indices, axis)                     for each resized axis
+    linear:                    Gather(x, below)·(1−w) + Gather(x, above)·w  for each resized axis
+    linear, cubic, antialias:  MatMul(M, x), M of shape (out, in)           for each resized axis
+    tf_crop_and_resize:        Where(outside, extrapolation_value, ·)       at the end
 
 Multidimensional interpolation is a product of one-dimensional ones, and all positions are known at conversion time, so
 constants are sufficient. Like in ONNX Runtime, coordinates are computed in float32, since nearest_mode decides at exact
@@ -29,6 +30,7 @@ from passes.rewriting.base import Exactness, NotApplicable, Skip
 from passes.rewriting.edit import Edit, not_constant
 from passes.rewriting.rewrite import Replacement, rewrite
 
+_LINEAR = ("linear", "bilinear")
 _UINT8_SCALE = 2**22
 """In ONNX Runtime, the antialias weights of uint8 are multiples of 1 / this."""
 
@@ -172,12 +174,32 @@ def _nearest(rounding: str, axis: _Axis) -> Array:
 
 
 @rewrite("Resize", "Upsample", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
+def lerp_resize(node: ir.Node, edit: Edit) -> Replacement:
+    """Resize by interpolation between the elements below and above each position, the last axis first."""
+    widened = any(node.attributes.get_int(name, 0) for name in ("antialias", "exclude_outside"))
+    if node.attributes.get_string("mode", "nearest") not in _LINEAR or widened:
+        return None
+    dtype, rank = edit.dtype(node), len(edit.shape(node))
+    working = wide_float(dtype) if dtype.is_floating_point() else ir.DataType.FLOAT
+    axes, y = _resized_axes(node, edit), edit.cast(edit.input(node), working)
+    for axis in reversed(axes):
+        positions = np.clip(axis.positions, 0, axis.size - 1)
+        below = np.floor(positions).astype(np.int64)
+        above = np.minimum(below + 1, axis.size - 1)
+        share = (positions - below).astype(working.numpy()).reshape([-1] + [1] * (rank - 1 - axis.axis))
+        low, high = (edit.op("Gather", [y, edit.constant(side)], {"axis": axis.axis}) for side in (below, above))
+        weighted = [edit.op("Mul", [side, edit.constant(part)]) for side, part in ((low, 1 - share), (high, share))]
+        y = edit.op("Add", weighted)
+    return _extrapolate(edit.cast(y, dtype), node, axes, edit)
+
+
+@rewrite("Resize", "Upsample", exactness=Exactness.ROUNDING, needs_shape=(0,), needs_dtype=(0,))
 def matmul_resize(node: ir.Node, edit: Edit) -> Replacement:
     """Resize by interpolation, with one constant matrix per axis, the last axis first."""
     mode, dtype = node.attributes.get_string("mode", "nearest"), edit.dtype(node)
     if mode == "nearest":
         return None
-    if mode not in ("linear", "bilinear", "cubic"):
+    if mode not in (*_LINEAR, "cubic"):
         return Skip(f"the mode {mode} is unknown")
     antialias, is_float = bool(node.attributes.get_int("antialias", 0)), dtype.is_floating_point()
     if antialias and dtype == ir.DataType.INT8:

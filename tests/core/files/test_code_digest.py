@@ -67,6 +67,7 @@ def test_modules_that_decide_on_verdicts() -> None:
     assert {
         VERDICTS,
         *SERVERS,
+        "onnx_bridge.verdicts.index_tables",
         "onnx_bridge.verdicts.race_conditions",
         "onnx_bridge.migraphx.c_api",
         "onnx_bridge.reference.bfloat16_emulation",

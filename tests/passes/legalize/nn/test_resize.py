@@ -1,4 +1,4 @@
-"""gather-resize and matmul-resize: all modes, compared with ONNX Runtime, alone and in MIGraphX."""
+"""gather-resize, lerp-resize and matmul-resize: all modes, compared with ONNX Runtime, alone and in MIGraphX."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from passes.legalize.nn.resize import gather_resize, matmul_resize
+from passes.legalize.nn.resize import gather_resize, lerp_resize, matmul_resize
 from passes.rewriting.base import Context
 from passes.rewriting.rewrite import UNKNOWN_SHAPE, NodeRewrite
 from tests.passes.device import Device
 from tests.passes.harness import Array, model, operators, run
 from tests.passes.legalize.images import check, floats, one, refused, skipped
 
+_STEPS = [pytest.param(step, id=step.name) for step in (lerp_resize, matmul_resize)]
 LATE = ("x", "roi", "scales", "sizes")
 
 
@@ -90,26 +91,34 @@ class TestInterpolation:
         check(matmul_resize, m, feeds, device)
         assert operators(m) == ["MatMul", "MatMul"]
 
+    def test_linear_between_two_elements(self, device: Device) -> None:
+        m, feeds = resize(floats(1, 2, 7, 5), scales=[1, 1, 0.6, 1.7], mode="linear")
+        check(lerp_resize, m, feeds, device)
+        assert operators(m) == ["Gather", "Gather", "Mul", "Mul", "Add"] * 2
+
     def test_cubic_coefficient_and_excluded_outside(self, device: Device) -> None:
         m, feeds = resize(floats(1, 2, 4, 5), sizes=[1, 2, 9, 3], mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
         check(matmul_resize, m, feeds, device)
 
-    def test_axes_that_are_not_the_last(self, device: Device) -> None:
+    @pytest.mark.parametrize("step", _STEPS)
+    def test_axes_that_are_not_the_last(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = resize(floats(1, 4, 5, 3), scales=[1, 2, 0.8, 1], mode="linear")
-        check(matmul_resize, m, feeds, device)
+        check(step, m, feeds, device)
 
-    def test_three_axes(self, device: Device) -> None:
+    @pytest.mark.parametrize("step", _STEPS)
+    def test_three_axes(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = resize(floats(1, 1, 3, 4, 5), scales=[1, 1, 2, 1.5, 0.8], mode="linear")
-        check(matmul_resize, m, feeds, device)
+        check(step, m, feeds, device)
 
     def test_float16_is_computed_in_float32(self, device: Device) -> None:
         m, feeds = resize(floats(1, 1, 4, 4).astype(np.float16), sizes=[1, 1, 8, 8], mode="linear")
         check(matmul_resize, m, feeds, device, rtol=2e-3)  # MIGraphX takes some casts away: a step of float16
         assert operators(m) == ["Cast", "MatMul", "MatMul", "Cast"]
 
-    def test_integers_are_truncated(self, device: Device) -> None:
+    @pytest.mark.parametrize("step", _STEPS)
+    def test_integers_are_truncated(self, device: Device, step: NodeRewrite) -> None:
         m, feeds = resize((floats(1, 1, 4, 4) * 90).astype(np.int32), sizes=[1, 1, 8, 8], mode="linear")
-        check(matmul_resize, m, feeds, device, atol=0)
+        check(step, m, feeds, device, atol=0)
 
     def test_antialias_of_bytes_is_rounded_after_each_axis(self, device: Device) -> None:
         x = np.random.default_rng(1).integers(0, 256, (1, 1, 9, 9)).astype(np.uint8)
@@ -119,7 +128,7 @@ class TestInterpolation:
     @pytest.mark.parametrize("opset", [7, 9])
     def test_upsample(self, device: Device, opset: int) -> None:
         scales = np.array([1, 1, 2, 1.5], np.float32)
-        for mode, step in (("nearest", gather_resize), ("linear", matmul_resize)):
+        for mode, step in (("nearest", gather_resize), ("linear", lerp_resize), ("linear", matmul_resize)):
             if opset == 7:
                 m, feeds = one("Upsample", {"x": floats(1, 2, 3, 4)}, opset=7, mode=mode, scales=scales.tolist())
             else:
@@ -130,7 +139,7 @@ class TestInterpolation:
     @pytest.mark.parametrize("scale", [0.6, 1.5])
     def test_opset_10(self, device: Device, scale: float) -> None:
         scales = np.array([1, 1, scale, 2], np.float32)
-        for mode, step in (("nearest", gather_resize), ("linear", matmul_resize)):
+        for mode, step in (("nearest", gather_resize), ("linear", lerp_resize), ("linear", matmul_resize)):
             m, feeds = one("Resize", {"x": floats(1, 1, 5, 3), "s": scales}, opset=10, constants=("s",), mode=mode)
             check(step, m, feeds, device)
 
@@ -160,6 +169,11 @@ class TestSkips:
     def test_the_other_mode(self) -> None:
         m, _ = resize(floats(1, 1, 2, 2), sizes=[1, 1, 4, 4], mode="linear")
         assert skipped(gather_resize, m) == []
+
+    @pytest.mark.parametrize("a", [{"mode": "cubic"}, {"mode": "linear", "antialias": 1}])
+    def test_more_than_two_elements(self, a: dict[str, Any]) -> None:
+        m, _ = resize(floats(1, 1, 2, 2), sizes=[1, 1, 4, 4], **a)
+        assert skipped(lerp_resize, m) == []
 
 
 @st.composite
@@ -205,8 +219,12 @@ def resizes(draw: st.DrawFn) -> tuple[ir.Model, dict[str, Array]]:
 def test_every_resize(device: Device, drawn: tuple[ir.Model, dict[str, Array]]) -> None:
     m, feeds = drawn
     assume(not refused(m, feeds))
-    step = gather_resize if m.graph[0].attributes["mode"].as_string() == "nearest" else matmul_resize
+    a = m.graph[0].attributes
+    step = gather_resize if a.get_string("mode") == "nearest" else matmul_resize
     if run(ir.to_proto(m), feeds)["y0"].size == 0:
         assert skipped(step, m) == ["the output is empty"]
         return
+    plain = not any(a.get_int(name, 0) for name in ("antialias", "exclude_outside"))
+    if a.get_string("mode") == "linear" and plain:
+        check(lerp_resize, m.clone(), feeds, device, atol=1e-4)
     check(step, m, feeds, device, atol=1e-4)
