@@ -17,12 +17,14 @@ import pytest
 from hypothesis import settings
 
 import passes
+from passes.isolation.deferred import quick_start
 from tests.passes.device import Device, MIGraphX, OnnxRuntime
 
 if TYPE_CHECKING:
     from onnx_bridge.migraphx.runtime import Runtime
     from onnx_bridge.migraphx.worker import Worker
 
+quick_start()
 # The same examples on every machine, and no deadline that depends on its load.
 settings.register_profile("project", derandomize=True, deadline=None)
 settings.load_profile("project")
@@ -60,13 +62,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--fast"):
         excluded = {"runtime", "torch", "browser", "slow"}
         folders = [config.rootpath / "tests" / name for name in _FAST]
-        kept = [
-            item
-            for item in items
-            if excluded.isdisjoint(mark.name for mark in item.iter_markers())
-            and any(item.path.is_relative_to(folder) for folder in folders)
-        ]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        kept: list[pytest.Item] = []
+        deselected: list[pytest.Item] = []
+        for item in items:
+            is_fast = excluded.isdisjoint(mark.name for mark in item.iter_markers())
+            is_fast = is_fast and any(item.path.is_relative_to(folder) for folder in folders)
+            (kept if is_fast else deselected).append(item)
+        config.hook.pytest_deselected(items=deselected)
         items[:] = kept
 
 

@@ -28,7 +28,7 @@ def header(descr: str, shape: str, data: bytes = b"") -> bytes:
 
 def npz(**members: bytes) -> io.BytesIO:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in members.items():
             archive.writestr(name.replace("_npy", ".npy"), content)
     stream.seek(0)

@@ -138,25 +138,27 @@ def test_another_version_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
         ("onnx_bridge/cli/models/clean.py", False, False),
     ],
 )
-def test_another_version_of_a_module(copied: Path, changed: str, verdicts: bool, cleaning: bool) -> None:
-    before = digests(copied)
-    source = copied / changed
+def test_another_version_of_a_module(
+    copied: tuple[Path, list[str]], changed: str, verdicts: bool, cleaning: bool
+) -> None:
+    folder, before = copied
+    source = folder / changed
     text = source.read_text()
     try:
         source.write_text(f"{text}\n# changed\n")
-        after = digests(copied)
+        after = digests(folder)
     finally:
         source.write_text(text)
     assert [one != other for one, other in zip(before, after, strict=True)] == [verdicts, cleaning, True]
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's sources, to be changed."""
+def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The project's sources, to be changed, and their digests."""
     folder = tmp_path_factory.mktemp("project")
     for package in ("onnx_bridge", "passes"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    return folder, digests(folder)
 
 
 def digests(folder: Path) -> list[str]:
