@@ -2,6 +2,7 @@
 
     Add(x, c)          →  3: add, the literal c, and a broadcast if it has another shape
     LSTM, 100 steps    →  2,600: recurrent operators are unrolled when they are compiled
+    GridSample         →  nearest: three for each element, one for each point, and 50
     Loop, If           →  their bodies, once
 
 Measured on MIGraphX 2.14 and 2.16: chains of operators, networks, and recurrent operators of 50, 100 and 200 steps.
@@ -9,6 +10,7 @@ Measured on MIGraphX 2.14 and 2.16: chains of operators, networks, and recurrent
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import onnx_ir as ir
@@ -31,7 +33,7 @@ def instructions(nodes: Iterable[ir.Node]) -> int:
 
 def of_node(node: ir.Node) -> int:
     """Return the instructions of a node itself, without its operands and its subgraphs."""
-    return 1 + _broadcasts(node) + steps(node) * _A_STEP.get(node.op_type, 0)
+    return 1 + _broadcasts(node) + steps(node) * _A_STEP.get(node.op_type, 0) + _sampled(node)
 
 
 def steps(node: ir.Node) -> int:
@@ -42,6 +44,15 @@ def steps(node: ir.Node) -> int:
     length = operand.shape[node.attributes.get_int("layout", 0)]
     directions = 2 if node.attributes.get_string("direction", "forward") == "bidirectional" else 1
     return directions * length if isinstance(length, int) else 0
+
+
+def _sampled(node: ir.Node) -> int:
+    """Return the instructions of a GridSample that takes the nearest element; 0 for other nodes."""
+    result = node.outputs[0].shape if node.op_type == "GridSample" else None
+    if result is None or not result.is_static() or node.attributes.get_string("mode", "linear") != "nearest":
+        return 0
+    batch, channels, *sizes = result.numpy()
+    return batch * math.prod(sizes) * (3 * channels + 1) + 50
 
 
 def _is_constant(producer: ir.Node | None) -> bool:
