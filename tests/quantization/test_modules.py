@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from torch import nn
 import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
+from onnx_bridge.quantization import quark
+from onnx_bridge.quantization.torch import quark_modes
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.quantization import Mode
+from onnx_bridge.requests.quantization import Learnt, Mode
 from onnx_bridge.requests.schemes import SCHEMES, Method
 
 
@@ -261,6 +264,42 @@ def test_training_with_quantizers(
     learnt = [scale for node in made.model.graph if node.op_type == "QuantizeLinear" for scale in scales_of(node)]
     assert all(np.log2(scale).is_integer() for scale in learnt) == (observer == "tqt")
     assert all(torch.equal(before[name], each) for name, each in net.state_dict().items())  # and not in the module
+
+
+@pytest.mark.parametrize(("scheme", "observer"), [("int8-pow2", "tqt"), ("int8", "lsq")])
+def test_scales_are_learnt_and_not_measured(
+    net: Net, data: list[dict[str, Array]], scheme: str, observer: Learnt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[bool] = []
+    quantizers = quark.load("quark.torch.quantization.tensor_quantize")
+
+    def train(module: nn.Module) -> None:
+        monkeypatch.setattr(
+            quantizers.StaticScaledFakeQuantize, "calculate_qparams", lambda self, x: measured.append(True)
+        )
+        module.train()
+        module(IMAGE)["logits"].mean().backward()
+
+    onnx_bridge.quantize(net, args=IMAGE, scheme=scheme, calibration=data, train=train, observer=observer)
+    assert not measured
+
+
+@pytest.mark.parametrize("scale", [2.0**-7, 2.0**-4, 2.0**-1])
+def test_thresholds_have_the_gradients_of_quark(scale: float) -> None:
+    quantizer = SimpleNamespace(scale=torch.tensor(scale), quant_min=-128, quant_max=127, ch_axis=None, round_method=8)
+    thresholds = quark_modes._LEARNERS["tqt"](quantizer)
+    x = (4 * torch.randn(1000, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    incoming = torch.sin(torch.arange(1000.0))
+    rounded = thresholds.rounded(quantizer, x)
+    rounded.backward(incoming)
+    other = x.detach().clone().requires_grad_()
+    logarithm = (thresholds.learnable.detach() + 7).requires_grad_()
+    tqt_quantize = quark.load("quark.torch.kernel").tqt_quantize
+    theirs = tqt_quantize(other, logarithm, torch.tensor(0), torch.tensor([128.0]), quantizer.round_method)
+    theirs.backward(incoming)
+    assert torch.equal(rounded, theirs)
+    assert torch.equal(x.grad, other.grad)
+    torch.testing.assert_close(thresholds.learnable.grad, logarithm.grad)
 
 
 def test_learnt_scales_suit_the_scheme(net: Net) -> None:
