@@ -1,4 +1,7 @@
-"""A part of the quantized set, with each kind of quantizer and of network in it; the suite ``quantized`` runs all."""
+"""A part of the quantized set: each kind of quantizer, on a small network if one will do, and each kind of network.
+
+The suite ``quantized`` runs all.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,26 @@ CASES = [
     ("residual", "qdq-int16-int8"),
     ("normalized", "qdq-int8-int4"),
     ("residual", "qdq-float8"),
-    ("llama", "qoperator-int8-int8"),
-    ("bert", "dynamic-uint8"),
-    ("llama", "nbits-4-asymmetric-qdq"),
+    ("residual", "qoperator-int8-int8"),
+    ("dense", "dynamic-uint8"),
+    ("dense", "nbits-4-asymmetric-qdq"),
     ("bert", "nbits-4-gather"),
-    ("vit", "nbits-4-hqq"),
-    ("llama", "bnb-nf4"),
+    ("dense", "nbits-4-hqq"),
+    ("dense", "bnb-nf4"),
     ("bert", "quark-xint8"),
     ("mobile", "quark-a8w8"),
-    ("vit", "quark-u8s8-aaws"),
+    ("mobile", "quark-u8s8-aaws"),
     ("dense", "quark-fp16"),
     ("residual", "quark-bf16"),
-    ("normalized", "quark-bfp16"),
+    ("dense", "quark-bfp16"),
     ("dense", "quark-mx6"),
     ("residual", "quark-mxfp4e2m1"),
     ("llama", "quark-matmul-nbits"),
     ("convolutional", "fx-pow2"),
     ("vit", "eager-int8"),
     ("perceptron", "eager-frozen"),
-    ("llama", "eager-fp8"),
-    ("bert", "pt2e-x86"),
+    ("perceptron", "eager-fp8"),
+    ("convolutional", "pt2e-x86"),
     ("perceptron", "torchao-int8"),
 ]
 
