@@ -51,18 +51,21 @@ CELLS = torch.arange(GRID * GRID)
 CENTRES = torch.stack([CELLS % GRID + 0.5, CELLS // GRID + 0.5, 0 * CELLS, 0 * CELLS], 1) / GRID
 
 
+def loss(scores, maps, boxes):
+    """Return what training makes small: the wrong cells, and how far the boxes of the right ones are off."""
+    cell = (boxes[:, :2] * GRID).long() @ torch.tensor([1, GRID])
+    said = maps.flatten(2)[torch.arange(len(maps)), :, cell] + CENTRES[cell]
+    return torch.nn.functional.cross_entropy(scores.flatten(1), cell) + 10 * (said - boxes).abs().mean()
+
+
 def train(module, images, boxes, epochs, rate):
     """Train in place, at a rate that goes down to 0; quantized modules are called like the network."""
     optimizer = torch.optim.Adam(module.train().parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         for places in torch.randperm(len(images)).split(BATCH):
-            scores, maps = module(images[places])
-            cell = (boxes[places, :2] * GRID).long() @ torch.tensor([1, GRID])
-            said = maps.flatten(2)[torch.arange(len(places)), :, cell] + CENTRES[cell]
-            wrong = torch.nn.functional.cross_entropy(scores.flatten(1), cell)
             optimizer.zero_grad()
-            (wrong + 10 * (said - boxes[places]).abs().mean()).backward()
+            loss(*module(images[places]), boxes[places]).backward()
             optimizer.step()
         schedule.step()
     module.eval()
