@@ -15,19 +15,18 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.conversion.precision.computed_precision import ComputedPrecision
 from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, WorkerTimeout
-from onnx_bridge.core.files.kept_runs import KeptRuns
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
-from onnx_bridge.reference import evaluations
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import undetermined
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
-from onnx_bridge.reference.evaluations import NoReference
+from onnx_bridge.reference.evaluations import NoReference, run_file
 from onnx_bridge.reference.reference import kept_runs
 from onnx_bridge.reference.resized import resize
+from onnx_bridge.reference.second_opinion import second_opinion
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure
@@ -77,10 +76,16 @@ class Original:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A bundle and the reference agree; ``error`` is the largest absolute difference, None without any numbers."""
+    """A bundle and the reference agree.
+
+    Attributes:
+        error: the largest absolute difference; None without any numbers.
+        by_onnx: whether the reference was ONNX's own evaluator, for at least one sample.
+    """
 
     error: float | None
     samples: int = SAMPLES
+    by_onnx: bool = False
 
 
 def compare_with_reference(
@@ -137,12 +142,12 @@ class _Comparison:
         if not self.original.samples:
             others = self._others(shapes, samples[0])
             same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
-        errors: list[float] = []
+        errors, by_onnx = list[float](), False
         for sample, right in zip(samples, expected, strict=True):
             actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
-            if not compared.passed:
-                compared = self._second_opinion(actual, sample) or compared
+            if not compared.passed and (second := self._second_opinion(actual, sample)) is not None:
+                compared, by_onnx = second, True
             if any(not output.passed for output in compared.outputs):
                 compared = self._judged(bundle, actual, right, sample)
                 wrong = [output for output in compared.outputs if output.differs]
@@ -155,7 +160,7 @@ class _Comparison:
         if same:
             advice = "`onnx-bridge check --inputs FILE` compares it on inputs of its real use"
             raise Unprovable(f"{', '.join(sorted(same))}: {SAYS_NOTHING}; {advice}")
-        return Agreement(max(errors, default=None), len(samples))
+        return Agreement(max(errors, default=None), len(samples), by_onnx)
 
     def _cleaned(self, bundle: Bundle) -> ir.Model:
         return models.load(bundle.model_path) if bundle.model_path else self.original.model
@@ -200,15 +205,14 @@ class _Comparison:
         return frozen_values(self.original.model, self.original.freeze)
 
     def _second_opinion(self, outputs: Sample, sample: Sample) -> Comparison | None:
-        """Return the comparison with ONNX's own evaluator if they agree: ONNX Runtime may be wrong or less accurate."""
         if self.original.shapes:
             return None
+        runs = kept_runs(self.original.digest, self.original.model, by_onnx=True, fresh=self.original.fresh)
+        given = {**sample, **self._frozen}
         try:
-            (expected,) = self.reference([sample], by_onnx=True)
-        except Unprovable:
-            return None
-        compared = compare(outputs, expected, self.precision.tolerances)
-        return compared if compared.passed else None
+            return second_opinion(self.original.path, given, outputs, self.precision.tolerances, self._run_limits, runs)
+        except NoReference as error:
+            raise TooLarge(str(error)) from None
 
     def _check_claims(self, bundle: Bundle, expected: Sequence[Sample]) -> None:
         """Require the shapes of outputs that the bundle has only because the model declares them."""
@@ -239,37 +243,31 @@ class _Comparison:
             return False
         return True
 
-    def reference(self, samples: Sequence[Sample], *, by_onnx: bool = False) -> list[dict[str, Value]]:
+    def reference(self, samples: Sequence[Sample]) -> list[dict[str, Value]]:
         """Return the outputs of the original; raises Unprovable."""
         given = [{**sample, **self._frozen} for sample in samples]
-        return self._run(self.original.path, given, shapes=self.original.shapes, by_onnx=by_onnx)
+        return self._run(self.original.path, given, shapes=self.original.shapes)
 
     def _run(
-        self,
-        path: Path,
-        samples: Sequence[Sample],
-        *,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        by_onnx: bool = False,
+        self, path: Path, samples: Sequence[Sample], *, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> list[dict[str, Value]]:
-        limits = self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
+        limits = self._run_limits
 
         def run(sample: Sample) -> dict[str, Value]:
             try:
-                return evaluations.run_file(path, [sample], shapes=shapes, by_onnx=by_onnx, limits=limits)[0]
+                return run_file(path, [sample], shapes=shapes, limits=limits)[0]
             except NoReference as error:
                 if error.is_limit:
                     raise TooLarge(str(error)) from None
                 raise NoReferenceRun(f"the reference does not run the model: {error}") from None
 
-        runs = self._kept(path, shapes, by_onnx)
+        digest = self.original.digest if path == self.original.path else None  # runs of other models are not kept
+        runs = kept_runs(digest, self.original.model, shapes=shapes, fresh=self.original.fresh)
         return [runs.outputs(sample, partial(run, sample)) for sample in samples]
 
-    def _kept(self, path: Path, shapes: Mapping[str, Sequence[int]] | None, by_onnx: bool) -> KeptRuns:
-        """Return the runs of the original, which are kept; of other models none are."""
-        original = self.original
-        digest = original.digest if path == original.path else None
-        return kept_runs(digest, original.model, shapes=shapes, by_onnx=by_onnx, fresh=original.fresh)
+    @property
+    def _run_limits(self) -> Limits:
+        return self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

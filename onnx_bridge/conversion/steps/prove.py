@@ -41,6 +41,7 @@ from onnx_bridge.core.progress import Stage, TimedProgress
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import OutputComparison
 from onnx_bridge.reference.reference import load_error
+from onnx_bridge.reference.second_opinion import BY_ONNX
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples.inputs import Sample
 from passes.graphs.randomness import is_random
@@ -124,7 +125,7 @@ class _Prover:
         original = replace(self._original, samples=self.samples)
         timeout = self.request.timeout if unlimited else min(self.request.timeout or budget * _SLACK, budget * _SLACK)
         agreement = self._compare(self.compiled, self.manifest, original, timeout)
-        what = "compared with ONNX Runtime at real size"
+        what = f"{BY_ONNX}, at real size" if agreement.by_onnx else "compared with ONNX Runtime at real size"
         return BundleProof(Proof.RUN, what, agreement.error, agreement.samples)
 
     def _by_witness(self) -> BundleProof:

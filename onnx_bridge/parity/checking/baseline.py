@@ -39,19 +39,24 @@ from onnx_bridge.reference.comparison.compare import Comparison, compare_all, to
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.comparison.dependence import enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
+from onnx_bridge.reference.evaluations import NoReference
 from onnx_bridge.reference.reference import Reference, kept_runs
+from onnx_bridge.reference.second_opinion import BY_ONNX, second_opinion
 from onnx_bridge.requests.parity import CheckRequest
 from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples import files
 from onnx_bridge.samples.inputs import Sample
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable
 from passes.graphs.quantization import is_quantized
+from passes.isolation.limits import current
 
 Outputs = Sequence[Mapping[str, Value]]
 
 _Request = TypeVar("_Request", bound=CheckRequest)
 CLEANED = "cleaned on ONNX Runtime"
 """The name of the cleaned model's leg."""
+_SECONDS = 60.0
+"""The most seconds for ONNX's own evaluator, which is slow."""
 
 
 @dataclass
@@ -178,6 +183,8 @@ class Baseline:
             elif name == self.device_name and self.legs[0].name == CLEANED:
                 cleaned = self._outputs[CLEANED][number], self.legs[0].comparisons[number]
                 compared = judges.of_device(outputs, right, sample, cleaned, self.inside, own)
+            if compared.differs and (second := self._second_opinion(given, outputs, own)) is not None:
+                compared, self.notes = second, tuple(dict.fromkeys((*self.notes, f"{name}: {BY_ONNX}")))
         moves = {} if judges is None else judges.moves(right, given)
         return Comparison(
             tuple(
@@ -185,6 +192,17 @@ class Baseline:
                 for output in compared.outputs
             )
         )
+
+    def _second_opinion(self, given: Sample, outputs: Mapping[str, Value], own: Tolerances) -> Comparison | None:
+        if not isinstance(self.original, Path):
+            return None
+        runs = kept_runs(
+            models.digest(self.original), models.load(self.original), by_onnx=True, fresh=self.request.fresh
+        )
+        try:
+            return second_opinion(self.original, given, outputs, own, current(_SECONDS), runs)
+        except NoReference:
+            return None
 
     @cached_property
     def _judges(self) -> ChainJudge | None:
