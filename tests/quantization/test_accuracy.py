@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
-
 from fixtures.suites.accuracy import tasks
 from fixtures.suites.accuracy.run import SUITE, Subject
 from fixtures.suites.accuracy.versions import versions
 
 
 class Digits(tasks.Digits):
-    """Quantized networks are trained a third as long: one seed need not rank them."""
+    """Networks are trained half as long: one seed need not rank them."""
 
-    def tune(self, module: nn.Module, seed: int) -> None:
-        self._train(module, 20, 1e-2, seed)
+    epochs = (30, 15)
 
 
 def test_accuracy_survives_every_step(tmp_path: Path) -> None:
