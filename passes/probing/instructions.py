@@ -51,6 +51,8 @@ def _sampled(node: ir.Node) -> int:
     result = node.outputs[0].shape if node.op_type == "GridSample" else None
     if result is None or not result.is_static() or node.attributes.get_string("mode", "linear") != "nearest":
         return 0
+    if result.rank() < 2:  # declared wrongly
+        return 0
     batch, channels, *sizes = result.numpy()
     return batch * math.prod(sizes) * (3 * channels + 1) + 50
 

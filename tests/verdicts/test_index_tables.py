@@ -46,6 +46,12 @@ def test_small_tables(old: Runtime) -> None:
     assert index_table(probe("nearest", 40, 128, 128), old) is None
 
 
+def test_shapes_that_no_resize_has(old: Runtime) -> None:
+    model = resized("linear", 40, 80, 80)
+    model.graph[0].outputs[0].shape = ir.Shape([64, 80, 80, 80, 80])
+    assert index_table(Probe.of(list(model.graph), Scope(model, model.graph)), old) is None
+
+
 def test_later_versions_make_none(old: Runtime) -> None:
     assert index_table(probe("linear", 40, 80, 80), dataclasses.replace(old, version="2.16.0")) is None
 

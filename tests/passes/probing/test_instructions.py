@@ -24,6 +24,7 @@ BRANCH = "then_branch = t () => (float[2] p) { p = Neg(x) }, else_branch = e () 
         ("(float[n,1,3] x) => (y) { y = GRU<hidden_size = 4>(x, w, r) }", 3),
         ('(float[1,4,8,8] x, float[1,8,8,2] g) => (float[1,4,8,8] y) { y = GridSample<mode = "nearest">(x, g) }', 882),
         ("(float[1,4,8,8] x, float[1,8,8,2] g) => (float[1,4,8,8] y) { y = GridSample(x, g) }", 1),
+        ('(float[1,4,8,8] x, float[1,8,8,2] g) => (float[9] y) { y = GridSample<mode = "nearest">(x, g) }', 1),
     ],
 )
 def test_instructions(text: str, expected: int) -> None:
