@@ -28,7 +28,7 @@ def second_opinion(
     Args:
         path: the original.
         sample: its inputs.
-        outputs: those of the bundle, which differ from ONNX Runtime's.
+        outputs: outputs to compare, which differ from ONNX Runtime's.
         runs: the evaluator's runs that are kept.
 
     Raises:

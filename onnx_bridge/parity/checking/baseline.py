@@ -196,13 +196,15 @@ class Baseline:
     def _second_opinion(self, given: Sample, outputs: Mapping[str, Value], own: Tolerances) -> Comparison | None:
         if not isinstance(self.original, Path):
             return None
-        runs = kept_runs(
-            models.digest(self.original), models.load(self.original), by_onnx=True, fresh=self.request.fresh
-        )
         try:
-            return second_opinion(self.original, given, outputs, own, current(_SECONDS), runs)
+            return second_opinion(self.original, given, outputs, own, current(_SECONDS), self._runs_by_onnx)
         except NoReference:
             return None
+
+    @cached_property
+    def _runs_by_onnx(self) -> KeptRuns:
+        digest = models.digest(self.original) if isinstance(self.original, Path) else None
+        return kept_runs(digest, models.loaded(self.original), by_onnx=True, fresh=self.request.fresh)
 
     @cached_property
     def _judges(self) -> ChainJudge | None:
