@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,15 +70,32 @@ def with_tokens(
 
 
 class CalibrationReader:
-    """The samples as ONNX Runtime's quantizer, and Quark's for ONNX, read them."""
+    """The samples as ONNX Runtime's quantizer, and Quark's for ONNX, read them.
 
-    def __init__(self, samples: Sequence[Mapping[str, Array]]) -> None:
-        self._samples = iter(samples)
+    Args:
+        samples: the samples.
+        tell: called with the number of samples that were read in this pass, before each.
+    """
+
+    def __init__(self, samples: Sequence[Mapping[str, Array]], tell: Callable[[int], None]) -> None:
+        self._samples, self._tell, self._read = iter(samples), tell, 0
 
     def get_next(self) -> dict[str, Array] | None:
         """Return the next sample, which may be changed; None after the last."""
         sample = next(self._samples, None)
-        return None if sample is None else {name: array.copy() for name, array in sample.items()}
+        if sample is None:
+            return None
+        self.count()
+        return {name: array.copy() for name, array in sample.items()}
+
+    def count(self) -> None:
+        """Tell that a sample is read."""
+        self._tell(self._read)
+        self._read += 1
+
+    def restart(self) -> None:
+        """Count from the first sample on: a quantizer reads its copy of them several times."""
+        self._read = 0
 
 
 def as_arrays(sample: Sample) -> dict[str, Array]:

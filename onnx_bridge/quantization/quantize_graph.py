@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from onnx_bridge.core.countdown import Countdown
 from onnx_bridge.core.delta_debug import minimal_subset
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
@@ -84,7 +85,7 @@ class _Attempt:
         source = replace(source, excluded=tuple(excluded), target=folder / "quantized.onnx")
         names = self.prepared.names
         samples = [{names.inputs[name]: array for name, array in as_arrays(sample).items()} for sample in self.samples]
-        notes = _quantize_file(self.request.with_, self.recipe, source, samples, names)
+        notes = _quantize_file(self.request.with_, self.recipe, source, samples, names, self.progress)
         quantized = replace(self.prepared, source=source).result(library)
         self.progress("compare with the float model")
         try:
@@ -229,7 +230,12 @@ def _searched(
 
 
 def _quantize_file(
-    quantizer: Quantizer, recipe: Recipe, source: Source, samples: Sequence[Mapping[str, Array]], names: NeutralNames
+    quantizer: Quantizer,
+    recipe: Recipe,
+    source: Source,
+    samples: Sequence[Mapping[str, Array]],
+    names: NeutralNames,
+    progress: Progress,
 ) -> tuple[str, ...]:
     """Quantize a file in a quantizer's process; return sentences for the user. Raises InputError or NativeFailure."""
     entries, arrays = value_messages.pack(samples)
@@ -242,9 +248,19 @@ def _quantize_file(
         "recipe": asdict(recipe),
         "samples": entries,
     }
+    passes: list[Countdown] = []
+
+    def told(read: int) -> None:
+        if read:
+            passes[-1].step()
+        else:
+            passes.append(Countdown(progress, "calibrate", len(samples)))
+
     bounds = limits.current(SECONDS * (2 + len(samples)))  # it loads and writes the model, and runs it on each sample
     server, library = "onnx_bridge.quantization.server", _LIBRARIES[quantizer]
-    (answer, _), _ = worker.shared("quantizers").call(server, message, arrays, limits=bounds, library=library)
+    (answer, _), _ = worker.shared("quantizers").call(
+        server, message, arrays, limits=bounds, library=library, told=told
+    )
     if "error" in answer:
         raise InputError(**answer["error"] | {"what": names.original(answer["error"]["what"])})
     return tuple(answer["notes"])

@@ -113,7 +113,7 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
     """Quantize as `onnx_bridge.quantization.onnxruntime_quantizer.quantize`; raises InputError without Quark, too."""
     library = load("quark.onnx")
     try:
-        with suppressed_output(), contextlib.chdir(source.path.parent):  # some methods write their times there
+        with suppressed_output(), contextlib.chdir(source.path.parent), _counted(reader):  # it writes times there
             if recipe.scheme == "int4-weights":
                 _four_bits(source)
             else:
@@ -122,6 +122,30 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
     except Exception as error:  # of any type
         raise InputError(f"Quark cannot do it: {describe(error)}", where=recipe.scheme) from error
     return ()
+
+
+@contextlib.contextmanager
+def _counted(reader: CalibrationReader) -> Iterator[None]:
+    """Let ``reader`` count the samples that Quark takes from its copy of them, which it makes first."""
+    module = load("quark.onnx.quantization.quantize")
+    kind = module.CachedDataReader
+
+    class Counted(kind):  # type: ignore[misc, valid-type]
+        def get_next(self) -> Any:
+            sample = super().get_next()
+            if sample is not None:
+                reader.count()
+            return sample
+
+        def reset_iter(self) -> None:
+            reader.restart()
+            super().reset_iter()
+
+    module.CachedDataReader = Counted
+    try:
+        yield
+    finally:
+        module.CachedDataReader = kind
 
 
 def _four_bits(source: Source) -> None:

@@ -11,7 +11,7 @@ from onnx_bridge.quantization import onnxruntime_quantizer, quark
 from onnx_bridge.quantization.calibration_data import CalibrationReader, as_arrays
 from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.requests.schemes import Recipe
-from passes.isolation import value_messages
+from passes.isolation import server, value_messages
 from passes.isolation.failure import lacks_memory
 from passes.isolation.messages import Message
 
@@ -21,7 +21,8 @@ _QUANTIZERS = {"ort": onnxruntime_quantizer.quantize, "quark": quark.quantize}
 def answer(request: dict[str, Any], arrays: dict[str, Array]) -> Message:
     """Quantize a file (see `onnx_bridge.quantization.quantize_graph`); raises MemoryError if none is left."""
     source = Source(Path(request["path"]), Path(request["target"]), tuple(request["excluded"]), request["large"])
-    reader = CalibrationReader([as_arrays(sample) for sample in value_messages.unpack(request["samples"], arrays)])
+    samples = [as_arrays(sample) for sample in value_messages.unpack(request["samples"], arrays)]
+    reader = CalibrationReader(samples, server.tell)
     try:
         return {"notes": _QUANTIZERS[request["quantizer"]](source, Recipe(**request["recipe"]), reader)}, {}
     except InputError as error:

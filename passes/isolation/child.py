@@ -21,6 +21,8 @@ from passes.isolation.reused_memory import MOST_MEMORIES, ReusedMemory
 
 OUT_OF_MEMORY = errno.ENOMEM
 """The exit status of a child that had no memory to receive a request, to answer it, or to send the answer."""
+TOLD = "told"
+"""The key of a message that is not an answer yet."""
 
 
 def run(connection: int, lifeline: int, parent: int, module: str, *arguments: object) -> None:

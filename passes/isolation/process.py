@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passes.isolation import messages
-from passes.isolation.child import OUT_OF_MEMORY, Waiting
+from passes.isolation.child import OUT_OF_MEMORY, TOLD, Waiting
 from passes.isolation.limits import Limits
 from passes.isolation.messages import Array, FileRange, Message
 from passes.isolation.reused_memory import AnswerMemories, ReusedMemory
@@ -144,6 +144,7 @@ class Child:
         limits: Limits = Limits(),
         *,
         reuse: bool = False,
+        told: Callable[[int], None] = lambda _count: None,
     ) -> Message:
         """Send a request and wait for its answer.
 
@@ -151,6 +152,7 @@ class Child:
             message: JSON values.
             arrays: what travels with it.
             reuse: whether arrays travel in memory that is reused, which the child does not keep.
+            told: called with what the child tells before it answers.
 
         Raises:
             ChildFailure: it has died, or has exceeded a limit and was killed.
@@ -164,8 +166,12 @@ class Child:
                 messages.send(self.connection, message, arrays, as_json=self._foreign)
             else:
                 messages.send(self.connection, message, arrays, self._given, answer.number)
-            self._wait(end, limits.memory_of(used))
-            return messages.receive(self.connection, answer)
+            while True:
+                self._wait(end, limits.memory_of(used))
+                received = messages.receive(self.connection, answer)
+                if TOLD not in received[0]:
+                    return received
+                told(received[0][TOLD])
         except (EOFError, ConnectionError, ProcessLookupError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(5)

@@ -50,6 +50,7 @@ class RespawningChild:
         limits: Limits,
         *,
         reuse: bool = False,
+        told: Callable[[int], None] = lambda _count: None,
     ) -> Message:
         """Send a request to the process that was launched, and wait for its answer, as `Child.exchange`.
 
@@ -61,7 +62,7 @@ class RespawningChild:
         with self.lock:
             assert self.process is not None
             try:
-                return self.process.exchange(message, arrays, limits, reuse=reuse)
+                return self.process.exchange(message, arrays, limits, reuse=reuse, told=told)
             except BaseException:
                 self.close()
                 raise

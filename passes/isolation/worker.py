@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from passes.isolation.failure import NativeFailure
@@ -47,6 +47,7 @@ class Worker:
         limits: Limits,
         library: str = "ONNX Runtime",
         process: Child | None = None,
+        told: Callable[[int], None] = lambda _count: None,
     ) -> tuple[Message, Child]:
         """Let the process answer a request.
 
@@ -57,6 +58,7 @@ class Worker:
             limits: the limits of this request; importing the module is not part of it.
             library: what runs, for the error.
             process: the one that must answer, since it holds something; default: any.
+            told: called with what the module passes to `passes.isolation.server.tell` before it answers.
 
         Returns:
             The answer, and the process that gave it.
@@ -72,7 +74,7 @@ class Worker:
                 if process is not None and child is not process:
                     raise Lost
                 message = {"module": module, "request": request}
-                answer, results = self._child.exchange(message, arrays or {}, limits)
+                answer, results = self._child.exchange(message, arrays or {}, limits, told=told)
             except ChildFailure as failure:
                 raise NativeFailure(library, limits, failure) from None
             except OSError as error:  # no process, or no room for what is sent to it

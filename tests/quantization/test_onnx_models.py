@@ -59,6 +59,9 @@ def test_every_scheme_runs_and_stays_near_float(
     assert output.max_abs < output.largest
     assert made.samples == 16
     assert f"quantize to {scheme}{' on 16 samples in 8 batches' * SCHEMES[scheme].calibrated}" in stages
+    counted = [stage.partition(",")[0] for stage in stages if stage.startswith("calibrate")]
+    if SCHEMES[scheme].calibrated:
+        assert counted[-8:] == [f"calibrate: sample {number} of 8" for number in range(1, 9)]
     written = models.load(out)
     assert operators(written)["BatchNormalization"] == 0  # folded before, or it would run in float
     x = data[0]["x"]

@@ -18,7 +18,8 @@ from passes.isolation.process import Child, ChildFailure, Reason
 
 MODULE = """
 import ctypes, os, sys, time
-from passes.isolation.child import serve
+from passes.isolation import messages
+from passes.isolation.child import TOLD, serve
 
 kept = []
 
@@ -34,6 +35,9 @@ def main(connection, greeting):
                 time.sleep(60)
             case {"do": "allocate"}:
                 memory = [bytearray(b"x") * (1 << 20) for _ in range(message["MiB"])]
+            case {"do": "tell"}:
+                for count in range(message["times"]):
+                    messages.send(connection, {TOLD: count}, {})
             case {"do": "keep"}:
                 kept.append(bytearray(message["MiB"] << 20))
         return {"echo": message}, arrays
@@ -48,6 +52,15 @@ def child(tmp_path: Path) -> Iterator[Child]:
     found = Child("echo_for_tests", ["hello"], environment={**os.environ, "PYTHONPATH": str(tmp_path)})
     yield found
     found.kill()
+
+
+def test_what_a_child_tells_before_it_answers(child: Child) -> None:
+    told: list[int] = []
+    message, arrays = child.exchange({"do": "tell", "times": 3}, {"a": np.ones(3)}, told=told.append)
+    assert told == [0, 1, 2]
+    assert message == {"echo": {"do": "tell", "times": 3}}
+    assert arrays["a"].tolist() == [1, 1, 1]
+    assert child.exchange({"do": "tell", "times": 2}, {})[0] == {"echo": {"do": "tell", "times": 2}}
 
 
 @pytest.mark.parametrize(
