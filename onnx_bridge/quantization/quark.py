@@ -168,11 +168,17 @@ def _config(recipe: Recipe, source: Source) -> Any:
     weight = weights(**own, quant_granularity=granularity)
     return library.QConfig(
         library.QLayerConfig(input_tensors=activations(**measured), weight=weight),
-        exclude=list(source.excluded),
+        exclude=[*source.excluded, *_factors(source)],
         algo_config=[_algorithm(name, options) for name, options in recipe.algorithms],
         use_external_data_format=source.large,
         extra_options=_PLAIN,
     )
+
+
+def _factors(source: Source) -> list[str]:
+    """Return the names of the nodes by which SmoothQuant multiplies operands, before they are quantized."""
+    graph = onnx.load(source.path, load_external_data=False).graph
+    return [f"{node.input[0]}_{node.name}_smooth_mul" for node in graph.node if node.op_type == "MatMul"]
 
 
 def _algorithm(name: str, options: Mapping[str, float]) -> Any:

@@ -265,6 +265,8 @@ def test_methods_that_a_scheme_does_not_have(
     [
         ("quark", "int8", "cle", -0.5),
         ("quark", "uint8", "cle", -0.5),
+        ("quark", "int8", "smoothquant", -0.5),
+        ("quark", "uint8", "smoothquant", 0.1),
         ("quark", "int8", "bias-correction", -0.5),
         ("quark", "uint8", "bias-correction", -0.5),
         ("quark", "int8", "adaround{iterations=20}", 0.1),
