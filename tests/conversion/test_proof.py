@@ -19,11 +19,13 @@ import passes
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.bundle.manifest.proof import BundleProof, together
 from onnx_bridge.cli import main
+from onnx_bridge.conversion.proving import comparison
 from onnx_bridge.conversion.steps import clean
 from onnx_bridge.core.errors import NOT_DETERMINED, InputError, ParityError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Context, Exactness, Pass, Proof, Result, Rewrite
@@ -406,8 +408,14 @@ class TestDifferences:
 class TestUndetermined:
     """What the reference changes itself when its inputs change by one unit in the last place is no difference."""
 
-    def test_a_choice_between_equal_values(self, runtime: Runtime, tmp_path: Path) -> None:
-        """ArgMax of numbers that are equal but for rounding, where weights are off by one unit in the last place."""
+    def test_a_choice_between_equal_values(
+        self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """ArgMax of numbers that are equal but for rounding, where weights are off by one unit in the last place.
+
+        Another evaluator may choose as MIGraphX does, which proves nothing: `check` does not ask it either.
+        """
+        monkeypatch.setattr(comparison, "second_opinion", lambda _, __, outputs, *___: compare(outputs, outputs))
         passes.register(RoundsOtherwise)
         rng = np.random.default_rng(0)
         column = rng.standard_normal((64, 1)).astype(np.float32)

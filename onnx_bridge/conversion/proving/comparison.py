@@ -146,10 +146,9 @@ class _Comparison:
         for sample, right in zip(samples, expected, strict=True):
             actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
-            if not compared.passed and (second := self._second_opinion(actual, sample)) is not None:
-                compared, by_onnx = second, True
-            if any(not output.passed for output in compared.outputs):
-                compared = self._judged(bundle, actual, right, sample)
+            if not compared.passed:
+                compared, agrees = self._judged(bundle, actual, right, sample)
+                by_onnx |= agrees
                 wrong = [output for output in compared.outputs if output.differs]
                 if wrong:
                     return max(wrong, key=lambda output: output.severity)
@@ -173,8 +172,11 @@ class _Comparison:
             with contextlib.suppress(Unprovable):
                 yield sample, self.reference([sample])[0]
 
-    def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> Comparison:
-        """Return the outputs with their differences judged as `check` judges them; raises Unprovable."""
+    def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> tuple[Comparison, bool]:
+        """Return the outputs with their differences judged as `check` judges them, and whether ONNX's evaluator did.
+
+        Raises Unprovable.
+        """
         tolerances, given = self.precision.tolerances, {**sample, **self._frozen}
         compared = compare(actual, right, tolerances)
         why: str | None = "the bundle keeps no cleaned model"
@@ -193,12 +195,14 @@ class _Comparison:
             except (BridgeError, Unprovable) as error:
                 why = str(error)
         differing = [output for output in compared.outputs if output.differs]
+        if differing and (second := self._second_opinion(actual, sample)) is not None:
+            return second, True
         run = partial(self._run, self.original.path, shapes=self.original.shapes)
         if differing and why is not None and undetermined(differing, given, right, run, self.precision.epsilon):
             listed = ", ".join(output.name for output in differing)
             what = "the reference's own change as much when its inputs change by one unit in the last place"
             raise Unprovable(f"the values of {listed} are not determined: {what}; inside nothing was compared: {why}")
-        return compared
+        return compared, False
 
     @property
     def _frozen(self) -> Mapping[str, Value]:

@@ -39,10 +39,14 @@ def no_evaluator(*_: Any, **__: Any) -> Any:
     raise NoReference("it takes too long", is_limit=True)
 
 
-def test_check(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = onnx_bridge.convert(model, tmp_path / "b", target="ref")
+def with_wrong_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Reference._run
     monkeypatch.setattr(Reference, "_run", lambda self, sample: moved(run(self, sample)))
+
+
+def test_check(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = onnx_bridge.convert(model, tmp_path / "b", target="ref")
+    with_wrong_sessions(monkeypatch)
     report = onnx_bridge.check(bundle, fresh=True)
     assert report.passed and report.largest_error == 0
     assert [note for note in report.notes if second_opinion.BY_ONNX in note]
@@ -51,6 +55,7 @@ def test_check(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_convert_says_so(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_wrong_sessions(monkeypatch)
     run = comparison.run_file
     monkeypatch.setattr(comparison, "run_file", lambda *given, **options: [*map(moved, run(*given, **options))])
     proof = onnx_bridge.convert(model, tmp_path / "b", target="ref", reuse=False).manifest.proof
