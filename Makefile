@@ -12,9 +12,10 @@ export ONNX_BRIDGE_SECOND_RUNTIME := $(abspath $(SECOND_RUNTIME))
 endif
 # Child processes would compile all sources again and again.
 unexport PYTHONDONTWRITEBYTECODE
-# What concerns MIGraphX, for each further one: its ways in, verdicts, conversion, parity, a part of the zoo and of the suite.
-ON_EACH_RUNTIME := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_convert.py tests/conversion/test_numbers.py \
-	tests/conversion/test_traps.py tests/conversion/test_proof.py tests/parity/test_check_layers.py tests/torch/test_zoo.py \
+# What a way into MIGraphX may change, and then what a MIGraphX may: conversion, parity, a part of the zoo and of the suite.
+ON_EACH_WAY := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_numbers.py
+ON_EACH_RUNTIME := $(ON_EACH_WAY) tests/conversion/test_convert.py tests/conversion/test_traps.py tests/conversion/test_proof.py \
+	tests/parity/test_check_layers.py tests/torch/test_zoo.py \
 	$(foreach part,0 3,"tests/conformance/test_conformance.py::test_a_part[$(part)]")
 
 RELU := <ir_version: 8, opset_import: [\"\": 17]> g (float[2] x) => (float[2] y) { a = Identity (x) y = Relu (a) }
@@ -86,7 +87,7 @@ test: setup browser quark
 # A folder with the official module and the C library: one run through each.
 test-second-runtime: setup
 	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME) $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
-	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME)/libmigraphx_c.so.3 $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_RUNTIME)
+	ONNX_BRIDGE_RUNTIME=$(ONNX_BRIDGE_SECOND_RUNTIME)/libmigraphx_c.so.3 $(BIN)/python -m pytest -n 2 --dist worksteal $(ON_EACH_WAY)
 
 # The exporters have an environment of their own: what they require contradicts what the project is tested with.
 # SECOND_RUNTIME names a MIGraphX of 2.16 or later, for networks of realsize that are mostly matrix products.
