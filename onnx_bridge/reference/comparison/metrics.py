@@ -156,7 +156,8 @@ def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, floa
 
     Returns:
         ``top1``: the share of rows whose actual best class is an expected best class; ``top5``: the share of rows with
-        an expected best class among the actual best five. Classes of equal value tie.
+        an expected best class among the actual best five. Classes of equal value tie, and rows in which the
+        expected classes have no best one, since one is NaN, are left out.
     """
     looks = expected.ndim == 2 or (expected.ndim > 2 and "logits" in name.lower())
     if not looks or not is_float(expected.dtype) or not expected.size or expected.shape[-1] < _CLASSES:
@@ -164,15 +165,17 @@ def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, floa
     classes = expected.shape[-1]
     rows = actual.reshape(-1, classes), expected.reshape(-1, classes)
     count, step = len(rows[0]), max(1, CHUNK // classes)
-    first = five = 0
+    first = five = known = 0
     for start in range(0, count, step):
         a, b = (row[start : start + step].astype(np.float64) for row in rows)
+        ranked = ~np.isnan(b).any(axis=1)
+        a, b, known = a[ranked], b[ranked], known + int(np.count_nonzero(ranked))
         best = b.max(axis=1, keepdims=True)
         leading = np.argpartition(-a, _CLASSES - 1, axis=1)[:, :_CLASSES]
         chosen = np.take_along_axis(b, a.argmax(axis=1)[:, None], axis=1)
         first += int(np.count_nonzero(chosen == best))
         five += int(np.count_nonzero((np.take_along_axis(b, leading, axis=1) == best).any(axis=1)))
-    return {"top1": first / count, "top5": five / count}
+    return {"top1": first / known, "top5": five / known} if known else {}
 
 
 def _ordinal(array: Array) -> Array:

@@ -94,6 +94,13 @@ def test_top_k_agreement_of_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one(expected.reshape(2, 2, 6), expected.reshape(2, 2, 6), "logits").top1 == 1.0
 
 
+def test_rows_with_nan_have_no_best_class() -> None:
+    expected = np.array([[0, 1, math.nan, 3, 4, 5], [5, 4, 3, 2, 1, 0]], np.float32)
+    assert (one(expected, expected).top1, one(expected, expected).top5) == (1.0, 1.0)
+    assert one(expected[:1], expected[:1]).top1 is None
+    assert one(expected[:1], expected[1:]).top1 == 0.0
+
+
 @pytest.mark.parametrize(
     "array",
     [np.ones((2, 4), "f4"), np.ones((2, 6), "i8"), np.ones(6, "f4"), np.ones((1, 2, 6), "f4"), np.ones((0, 6), "f4")],
