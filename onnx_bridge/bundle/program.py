@@ -167,7 +167,7 @@ class Program(Runnable):
 
     def part(self, info: PartitionInfo, cleaned: CutModel) -> contextlib.AbstractContextManager[Path]:
         """Return a partition of the cleaned model as a file."""
-        if not self.info.wholly_on_migraphx:
+        if not self.info.is_one_program:
             return cleaned.file(info)
         assert self.model_path is not None
         return contextlib.nullcontext(self.model_path)

@@ -33,6 +33,7 @@ from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
+from passes.probing import long_partitions
 from passes.probing.probe import Probe
 from passes.rewriting.base import Status, Verdict
 from tests.passes.harness import model
@@ -196,6 +197,23 @@ class TestBundle:
         assert bundle.wholly_on_migraphx
         assert bundle.manifest.host_reasons() == ""
         assert (bundle.manifest.node_share, bundle.manifest.work_share) == (1.0, WorkShare(1.0))
+
+    def test_a_model_in_several_programs_is_wholly_on_migraphx(
+        self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A leg of `check` and a suite took it for one with a part on ONNX Runtime."""
+        monkeypatch.setattr(long_partitions, "_largest", lambda total, growth: 2)
+        monkeypatch.setattr(long_partitions, "RUNS", 0)
+        text = "(float[16, 16] x) => (float[16, 16] y) { a = MatMul(x, w) b = Tanh(a) c = MatMul(b, w) y = Tanh(c) }"
+        path = save(ir.to_proto(model(text, w=CONSTANTS["w"])), tmp_path)
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref")
+        assert len(bundle.manifest.partitions) > 1
+        assert bundle.wholly_on_migraphx
+        assert " → MIGraphX (1 node)" in bundle.manifest.partition_line
+        same(bundle, path, [{"x": np.ones((16, 16), np.float32)}])
+        report = onnx_bridge.check(bundle)
+        assert report.passed
+        assert {leg.name for leg in report.legs} == {"cleaned on ONNX Runtime", "MIGraphX ref"}
 
     def test_survives_the_end_of_its_worker(self, made: tuple[Path, Path]) -> None:
         bundle = onnx_bridge.load(made[1])

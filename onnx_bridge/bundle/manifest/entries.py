@@ -315,7 +315,7 @@ class ProgramInfo:
             tensors += [*partition.inputs, *partition.outputs]
         if any(isinstance(size, str) for tensor in tensors for size in tensor.shape or ()):
             raise ValueError(f"the program {self.label or self.pipeline} has symbols as sizes")
-        if not self.partitions or (not self.wholly_on_migraphx and not self.model):
+        if not self.partitions or (not self.is_one_program and not self.model):
             what = "a program has neither an .mxr nor partitions with the model that they are extracted from"
             raise ValueError(what)
         if bool(self.folder) is not (self.manifest is not None):
@@ -334,8 +334,13 @@ class ProgramInfo:
 
     @property
     def wholly_on_migraphx(self) -> bool:
-        """True if the program is one partition, on MIGraphX."""
-        return len(self.partitions) == 1 and self.partitions[0].program is not None
+        """True if nothing of it runs on ONNX Runtime."""
+        return all(partition.program is not None for partition in self.partitions)
+
+    @property
+    def is_one_program(self) -> bool:
+        """True if it is one partition, on MIGraphX."""
+        return self.wholly_on_migraphx and len(self.partitions) == 1
 
     @property
     def programs(self) -> tuple[FileInfo, ...]:

@@ -161,7 +161,7 @@ class Manifest(JsonRecord):
 
     @property
     def wholly_on_migraphx(self) -> bool:
-        """True if every program is one partition, on MIGraphX."""
+        """True if nothing runs on ONNX Runtime."""
         return all(program.wholly_on_migraphx for program in self.programs)
 
     @property
@@ -182,10 +182,10 @@ class Manifest(JsonRecord):
 
     @property
     def partition_line(self) -> str:
-        """The programs, or the partitions and shares of a single one, in one line; empty if MIGraphX runs it whole."""
+        """The programs, or the partitions and shares of a single one, in one line; empty if it is one on MIGraphX."""
         if self.dims:
             return f"buckets: {'; '.join(program.folder or program.label for program in self.programs)}"
-        if self.wholly_on_migraphx:
+        if self.program.is_one_program:
             return ""
         parts = " → ".join(f"{part.runs_on} ({counted(part.nodes, 'node')})" for part in self.partitions)
         return f"{parts}; on MIGraphX {self.node_share:.1%} of the nodes, {self.work_share:.1%} of the work"

@@ -50,8 +50,8 @@ class InProcess:
             InputError: a partition of it runs on ONNX Runtime, or its program does not take addresses.
             RuntimeFailure: MIGraphX failed.
         """
-        if not program.info.wholly_on_migraphx or program.model_path is None:
-            what = "a partition of the module runs on ONNX Runtime, on the CPU"
+        if not program.info.is_one_program or program.model_path is None:
+            what = "the module is not one MIGraphX program: parts of it run apart, or on ONNX Runtime"
             raise InputError(what, where="in_process", hint=_HINT)
         runtime = runtimes.find(program.runtime_name)
         path = program.path / _FILE
