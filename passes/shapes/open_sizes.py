@@ -27,7 +27,7 @@ _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv", "FusedConv")
 WINDOWED = (*_CONVOLUTIONS, "AveragePool", "LpPool", "MaxPool")
 """Operators whose results are empty if their window does not fit."""
 _BATCH = re.compile(r"batch|^bs?$", re.IGNORECASE)
-_NO_BATCH = re.compile(r"seq|len|time|frame|token|sample|height|width|rows|cols", re.IGNORECASE)
+_NO_BATCH = re.compile(r"seq|len|time|frame|token|sample|height|width|rows|cols|node|edge|atom|point", re.IGNORECASE)
 """The names of batches by exporters, and of other first dimensions."""
 _ROUNDS = 12
 """The most times that inference is run; a chain of sizes, each of which follows from the one before, is short."""

@@ -84,6 +84,12 @@ def test_sizes_without_names_have_the_input_and_the_axis() -> None:
     assert dims.batch_names() == {"x[0]"}
 
 
+def test_nodes_and_edges_of_a_graph_are_no_batches() -> None:
+    text = """(float[num_nodes, 8] x, float[num_edges, 4] e, int64[num_graphs, 1] g, float[unk__3, 2] u)
+    => (float[n, k] y) { y = Identity(x) }"""
+    assert OpenDims(tiny(text), {}, {}).batch_names() == {"num_graphs", "unk__3"}
+
+
 def test_grouped_query_attention() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
     m (float[n, s, 512] q, float[n, s, 128] k, float[n, s, 128] v, float[n, kv, past, head] pk,
