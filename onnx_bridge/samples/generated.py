@@ -14,7 +14,19 @@ import ml_dtypes
 import numpy as np
 
 from onnx_bridge.samples import roles
-from onnx_bridge.samples.roles import Bound, Choice, Constant, Data, Dim, IntegerRange, Mask, Positions, Role, Uniform
+from onnx_bridge.samples.roles import (
+    Bound,
+    Choice,
+    Columns,
+    Constant,
+    Data,
+    Dim,
+    IntegerRange,
+    Mask,
+    Positions,
+    Role,
+    Uniform,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -73,6 +85,11 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             most = sum(map(size, terms)) + offset
             values = _integers(bits, (math.prod(shape),), min(low, most), most + 1)
             values[:1] = most
+        case Columns(numbers):
+            drawn = _integers(bits, shape, 0, 1 << 32)
+            values = (drawn % 2).astype(np.float64)
+            for column, choices in numbers.items() if shape else ():
+                values[..., column : column + 1] = np.take(choices, drawn[..., column : column + 1] % len(choices))
         case Data():
             values = _data(bits, shape, dtype)
     return np.require(values.reshape(shape), dtype, "W")

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from passes.graphs.traversal import subgraphs
+from passes.legalize.ml.tree_ensembles import thresholds as tree_thresholds
 from passes.operators import REDUCTIONS, operators
 
 Dim = int | str | None
@@ -39,6 +41,13 @@ _MAX_STEPS = 12
 @dataclass(frozen=True)
 class Data:
     """Values without constraints."""
+
+
+@dataclass(frozen=True)
+class Columns(Data):
+    """Values of which each column, along the last axis, is any of some numbers: those that decide something."""
+
+    numbers: Mapping[int, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -166,7 +175,8 @@ def _role(value: ir.Value, inputs: Sequence[ir.Value]) -> Role:
     known = [(use, _EVIDENCE.get((use.node.op_type, use.index))) for use in _uses(value)]
     evidence = [role for use, role_of in known if role_of is not None and (role := role_of(use))]
     integer = dtype.is_integer()
-    fixed: list[Role] = [role for role in evidence if isinstance(role, Constant | Positions | Sizes | Parts | Lengths)]
+    decided = Constant | Positions | Sizes | Parts | Lengths | Columns
+    fixed: list[Role] = [role for role in evidence if isinstance(role, decided)]
     betweens = [role for role in evidence if isinstance(role, IntegerRange)]
     between = functools.reduce(IntegerRange.narrowed, betweens) if betweens else None
     if fixed:
@@ -235,7 +245,7 @@ def _uses(value: ir.Value, *, everything: bool = False) -> Iterator[_Use]:
     while queue:
         current, offset, steps, aligned = queue.popleft()
         for node, index in current.uses():
-            if node.domain not in ("", "ai.onnx", "com.microsoft"):
+            if node.domain not in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft"):
                 continue
             yield _Use(node, index, offset, steps == 0, aligned, integer)
             moves = node.op_type in _KEEPING and (index == 0 or node.op_type == "Concat")
@@ -393,6 +403,20 @@ def _compared(around: bool) -> Callable[[_Use], Role | None]:
     return role
 
 
+def _beside_thresholds(use: _Use) -> Columns | None:
+    """Return the role of features that decision trees compare: their thresholds, and numbers between and beyond."""
+    columns, thresholds = tree_thresholds(use.node)
+    if not use.aligned or use.offset or len(columns) != len(thresholds):
+        return None
+    numbers = {}
+    for column in map(int, np.unique(columns)):
+        ends = np.unique(thresholds[columns == column])
+        beyond = (ends[-1] - ends[0]) / 4 or abs(ends[0]) or 1.0
+        between = (ends[1:] + ends[:-1]) / 2
+        numbers[column] = (*ends.tolist(), *between.tolist(), float(ends[0] - beyond), float(ends[-1] + beyond))
+    return Columns(numbers)
+
+
 def _always(role: Role) -> Callable[[_Use], Role]:
     return lambda use: role
 
@@ -475,6 +499,7 @@ _EVIDENCE: dict[tuple[str, int], Callable[[_Use], Role | None]] = {
     ("BatchNormalization", 4): _always(Uniform(0.5, 1.5)),  # a variance
     **{(op, 1): _always(Uniform(0.01, 0.1)) for op in ("QuantizeLinear", "DequantizeLinear")},  # a scale
     **{(op, 0): _always(Uniform(0.1, 2.0)) for op in ("Log", "Sqrt")},
+    **{(f"TreeEnsemble{kind}", 0): _beside_thresholds for kind in ("", "Classifier", "Regressor")},
     **{(op, 0): _always(Uniform(-0.9, 0.9)) for op in ("Acos", "Asin", "Atanh")},
     ("Acosh", 0): _always(Uniform(1.1, 3.0)),
     **{("Equal", index): _compared(around=False) for index in (0, 1)},

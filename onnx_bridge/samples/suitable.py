@@ -20,7 +20,7 @@ from passes.specialize.freeze_inputs import FreezeInputs
 _Run = TypeVar("_Run")
 _TRIED = 4
 """The number of samples that are generated for each, if the reference may refuse some."""
-_FACTORS = (None, 1, 16, 256)
+_FACTORS = (None, 1, 16, 256, 1 / 16)
 """The factors of floats in `livelier`; with None they are noise."""
 _BLOCK = 8
 """The number of neighbours that are alike in `livelier`, along each of the last two axes."""
@@ -79,15 +79,16 @@ def livelier(
 ) -> Iterator[Sample]:
     """Yield other samples than the first of `suitable`, on which outputs may depend more.
 
-    After another seed come floats that are alike in neighbourhoods, as in images and audio, and of larger ranges; each
-    also with the integers of the first sample, which may be sizes that fit nothing else.
+    After another seed come floats that are alike in neighbourhoods, as in images and audio, of larger ranges, and of a
+    small one, which saturates less; each also with the integers of the first sample, which may be sizes that fit
+    nothing else.
     """
     kept = {name: value for name, value in first.items() if isinstance(value, np.ndarray) and value.dtype.kind in "iu"}
     roles = {spec.name: spec.role for spec in samplers.specs(original, shapes)}
     for seed, factor in enumerate(_FACTORS, 1):
         (sample,) = suitable(original, shapes, seed=seed)
         for name, array in sample.items() if factor else ():
-            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and isinstance(roles[name], Data):
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and type(roles[name]) is Data:
                 for axis in range(max(0, array.ndim - 2), array.ndim):
                     array = array.take(np.arange(array.shape[axis]) // _BLOCK * _BLOCK, axis)
                 sample[name] = (array * factor).astype(array.dtype)

@@ -78,6 +78,27 @@ class TestInputsThatProveNothing:
         proof = onnx_bridge.convert(path, tmp_path / "out", target="ref").proof
         assert (proof.level, proof.samples) == (Proof.RUN, 2)
 
+    def test_small_inputs_saturate_nothing(self, runtime: Runtime, tmp_path: Path) -> None:
+        """A class that wins on all noise, as of images of numbers below 1."""
+        text = "(float[1,8] x) => (float[1,3] y) { s = ReduceSumSquare<axes=[1]>(x) a = Mul(s, k) y = Softmax(a) }"
+        path = write(tmp_path / "m.onnx", text, k=np.array([[0, 100, 0]]))
+        assert onnx_bridge.convert(path, tmp_path / "out", target="ref").proof.level is Proof.RUN
+        assert onnx_bridge.check(path).unproven == ()
+
+    def test_features_lie_around_the_thresholds_of_trees(self, runtime: Runtime, tmp_path: Path) -> None:
+        """A tree of a year and an amount, on whose other side no normal number is."""
+        nodes = "nodes_treeids=[0,0,0,0,0], nodes_nodeids=[0,1,2,3,4], nodes_featureids=[1,0,0,0,0],"
+        nodes += "nodes_values=[1980.5,3000.0,0.0,0.0,0.0], nodes_truenodeids=[2,3,0,0,0], "
+        nodes += 'nodes_falsenodeids=[1,4,0,0,0], nodes_modes=["BRANCH_LEQ","BRANCH_LT","LEAF","LEAF","LEAF"],'
+        leaves = "class_treeids=[0,0,0], class_nodeids=[2,3,4], class_ids=[0,0,0], class_weights=[0.1,0.7,0.9]"
+        tree = f"ai.onnx.ml.TreeEnsembleClassifier<{nodes} {leaves}, classlabels_int64s=[0,1]>"
+        opsets = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>'
+        text = f"{opsets} m (float[1,3] x) => (int64[1] y, float[1,2] p) {{ y, p = {tree}(x) }}"
+        path = tmp_path / "m.onnx"
+        onnx.save(onnx.parser.parse_model(text), path)
+        assert onnx_bridge.convert(path, tmp_path / "out", target="ref").proof.level is Proof.RUN
+        assert onnx_bridge.check(path).unproven == ()
+
     @pytest.mark.parametrize(
         "text",
         [

@@ -160,6 +160,14 @@ def read_v3(node: ir.Node, dtype: np.dtype) -> Ensemble:
     return _check(Ensemble(features, thresholds, mode, after, behind, missing, starts, held, targets, *combine))
 
 
+def thresholds(node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """Return the columns that the nodes of an ensemble compare, leaves included, and the numbers they compare with."""
+    columns = ml.integers(node, "nodes_featureids")
+    if node.op_type == "TreeEnsemble":
+        return columns, _tensor(node, "nodes_splits")
+    return columns, _values(node, "nodes_values", np.dtype(np.float64))
+
+
 def read_v5(node: ir.Node) -> Ensemble:
     """Return the trees of a TreeEnsemble, whose leaves have their own numbers; here they follow the inner nodes."""
     features, yes, no = (ml.integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids"))
