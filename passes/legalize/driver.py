@@ -316,5 +316,5 @@ def _describe(verdict: Verdict) -> str:
         case Status.CRASHES:
             return f"{judge} crashes on it ({verdict.message})"
         case Status.HANGS:
-            return f"{judge} timed out on it ({verdict.message})"
+            return f"{judge} takes too long for it ({verdict.message})"
     return f"{judge}: {verdict.message}" if verdict.by else verdict.message

@@ -44,7 +44,7 @@ from passes.rewriting.base import Context, Obstacle, Status, Unproven, Verdict
 _DOES = {
     Status.REJECTED: "rejects it",
     Status.CRASHES: "crashes on it",
-    Status.HANGS: "times out on it",
+    Status.HANGS: "takes too long for it",
     Status.WRONG: "computes wrong numbers",
     Status.COSTLY: "makes too much of it",
 }

@@ -206,6 +206,22 @@ class Refusing:
         return [Verdict(Status.REJECTED, f"no {', '.join(sorted(own))}") if own else right for own in names]
 
 
+def test_a_replacement_that_is_not_even_tried_has_not_timed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds that its instructions would take to compile are estimated, and they are too many."""
+
+    class Estimating(Refusing):
+        def verdicts(self, probes: Sequence[Probe]) -> list[Verdict]:
+            long = Verdict(Status.HANGS, "it would take about 70 s to compile")
+            return [long if any(node.op_type == "Tanh" for node in probe.nodes) else each
+                    for probe, each in zip(probes, super().verdicts(probes), strict=True)]  # fmt: skip
+
+    monkeypatch.setattr("passes.legalize.driver.rules", lambda: {("", "Mish"): (mish_is_tanh,)})
+    result = Legalize().run(
+        model("(float[4] x) => (float[4] y) { y = Mish(x) }", opset=18), Context(Estimating("Mish"))
+    )
+    assert "fails: the runtime takes too long for it (it would take about 70 s to compile)" in reasons(result)[0]
+
+
 @rewrite("Mish")
 def mish_in_branches(node: ir.Node, edit: Edit) -> Replacement:
     """Compute it in both branches of an If."""
