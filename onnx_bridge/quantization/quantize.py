@@ -100,7 +100,7 @@ def _of_modules(request: QuantizeRequest) -> dict[str, Any]:
 
 def _quantize_model(src: str | os.PathLike[str] | ir.Model, request: QuantizeRequest, progress: Progress) -> Quantized:
     if isinstance(src, ir.Model):
-        return quantize_graph(src, request, progress)
+        return quantize_graph(src, with_tokens(request, specs(src)), progress)
     if request.out is not None and request.out.exists() and request.out.samefile(src):
         raise InputError("the quantized model would overwrite the original", where=str(request.out))
     model = models.load(Path(src))

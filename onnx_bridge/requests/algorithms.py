@@ -34,7 +34,8 @@ class Algorithm:
 # bias in powers of two gets a scale of its own, of which Quark stores the numbers and not the scale; in int16 it fails.
 ALGORITHMS: Mapping[str, Algorithm] = {
     "cle": Algorithm({"quark": _INTEGERS}, {"steps": 1}),
-    "smoothquant": Algorithm({"quark": _INTEGERS}, {"alpha": 0.5}),
+    "smoothquant": Algorithm({"quark": _INTEGERS, "eager": _INTEGERS}, {"alpha": 0.5}),
+    "autosmoothquant": Algorithm({"eager": _INTEGERS}),
     "bias-correction": Algorithm({"quark": ("int8", "uint8")}),
     "adaround": Algorithm({"quark": _INTEGERS}, {"iterations": 1000, "rate": 0.1}),
     "adaquant": Algorithm({"quark": _INTEGERS}, {"iterations": 3000, "rate": 1e-5}),

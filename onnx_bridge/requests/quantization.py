@@ -69,9 +69,9 @@ class QuantizeRequest(Request):
     algorithm: Annotated[
         str,
         Option(
-            "Algorithms that win accuracy back: cle, smoothquant, bias-correction, adaround, adaquant; of 4-bit "
-            "weights, awq, gptq, gptaq or qronos of a module, and gptq, hqq or k-quant with ort. Options as in "
-            "adaround{iterations=200}.",
+            "Algorithms that win accuracy back: cle, smoothquant, bias-correction, adaround, adaquant; of a module, "
+            "smoothquant or autosmoothquant; of 4-bit weights, awq, gptq, gptaq or qronos of a module, and gptq, hqq "
+            "or k-quant with ort. Options as in adaround{iterations=200}.",
             metavar="NAME{OPTION=VALUE},…",
         ),
     ] = ""
@@ -98,8 +98,8 @@ class QuantizeRequest(Request):
     least: Annotated[
         Mapping[str, float],
         Option(
-            "Least value of a metric on the data, with most work in 8 bits: top1, top5, cosine, sqnr, iou, perplexity; "
-            "repeatable.",
+            "Least value of a metric on the data (the largest of perplexity), with most work in 8 bits: top1, top5, "
+            "cosine, sqnr, iou, perplexity; repeatable.",
             "--min",
             "METRIC=VALUE",
             texts.metrics,

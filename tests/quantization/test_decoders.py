@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,47 @@ def test_a_decoder_with_a_cache_in_four_bits(
         ids = torch.tensor([int(word[1:]) for word in text.read_text().split()])
         logits = torch.cat([module(piece[None]).logits[0] for piece in ids[:-1].split(24)])
     assert values == pytest.approx([float(nn.functional.cross_entropy(logits, ids[1:]).exp())] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("scheme", "algorithm"), [("int8", "smoothquant{alpha=0.4}"), ("uint8", "autosmoothquant")])
+def test_channels_that_are_larger_than_others_are_smoothed(scheme: str, algorithm: str) -> None:
+    llama: Any = make(lambda: (tf.LlamaForCausalLM(tf.LlamaConfig(**CONFIG)), {}))[0]
+    with torch.no_grad():
+        for layer in llama.model.layers:
+            layer.input_layernorm.weight[3] = 30
+    call = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+    made = onnx_bridge.quantize(llama, kwargs=call, scheme=scheme, mode="eager", algorithm=algorithm)
+    assert [gain.algorithm for gain in made.gains] == ["none", algorithm.partition("{")[0]]
+    assert made.gains[1].worst > made.gains[0].worst + 3
+    assert len(made.gains[0].layers) == len(made.gains[1].layers) == 15
+    assert made.kernels == {"int8": 15, "float": 4}
+
+
+def test_the_most_perplexity_that_quantization_may_cost(text: Path) -> None:
+    """A row of the last product that only zeros are multiplied by has a scale in which the others are lost."""
+    random = np.random.default_rng(0)
+    ids = [int(word[1:]) for word in text.read_text().split()]
+    table, last = random.standard_normal((WORDS, 64)), np.zeros((64, WORDS))
+    table[:, 5] = 0
+    for word, follower in pairwise(ids):
+        last[:, follower] += 0.2 * table[word]
+    last[5] = 3000
+    model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]>
+        g (int64[1,24] input_ids) => (float[1,24,96] logits) {
+            e = Gather (table, input_ids) [first] h = MatMul (e, w) [last] logits = MatMul (h, v)
+        }""")
+    for name, array in {"table": table, "w": np.eye(64), "v": last}.items():
+        value = next(given for node in model.graph for given in node.inputs if given and given.name == name)
+        value.const_value = ir.Tensor(array.astype(np.float32), name=name)
+        model.graph.register_initializer(value)
+    options: dict[str, Any] = {"with_": "ort", "calibration": text, "data": text}
+    with pytest.raises(InputError, match="float model itself has a perplexity of .*, above 1.5"):
+        onnx_bridge.quantize(model, least={"perplexity": 1.5}, **options)
+    made = onnx_bridge.quantize(model, least={"perplexity": 10}, **options)
+    assert made.assignment is not None
+    assert made.assignment.exclude == ("last",)
+    assert made.assignment.points[0].scores[0].value > 90
+    assert made.assignment.chosen.scores[0].value < 10
 
 
 def test_four_bits_of_a_shared_embedding_and_of_open_sizes(text: Path) -> None:

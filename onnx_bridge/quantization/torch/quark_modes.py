@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import math
 from collections import Counter
@@ -109,11 +110,11 @@ class Quantizer:
             quark.require_torchao()
         self._layers = [f"{_LAYERS}{name}" for name in exclude]
         self._module, algorithms = ListModule(flat), []
-        for name, _ in recipe.algorithms:
+        for name, options in recipe.algorithms:
             path, algorithm = quark_configs.algorithm_config(name, flat.module)
             algorithm.model_decoder_layers = f"{_LAYERS}{path}.{algorithm.model_decoder_layers}".replace("..", ".")
             self._module = NamedModule(flat, flat.module.get_submodule(path).config)
-            algorithms.append(algorithm)
+            algorithms.append(dataclasses.replace(algorithm, **options))
         excluded = self._layers if mode == "eager" else []
         config = quark_configs.config(recipe, mode, exclude=excluded, algorithms=algorithms)
         self._quantizer = quark.load("quark.torch").ModelQuantizer(config)
