@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import filelock
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 import passes
 from passes.isolation.deferred import quick_start
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="only tests that need no MIGraphX, PyTorch or browser; rules of legalization run on ONNX Runtime alone",
+        help="only examples that need no MIGraphX, PyTorch or browser; rules of legalization run on ONNX Runtime alone",
     )
 
 
@@ -67,6 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             is_fast = excluded.isdisjoint(mark.name for mark in item.iter_markers())
             is_fast = is_fast and any(item.path.is_relative_to(folder) for folder in folders)
+            is_fast = is_fast and not is_hypothesis_test(getattr(item, "obj", None))
             (kept if is_fast else deselected).append(item)
         config.hook.pytest_deselected(items=deselected)
         items[:] = kept

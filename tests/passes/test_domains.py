@@ -86,6 +86,7 @@ PIPELINES = [*(name for name in passes.names() if name not in _WITH_OPTIONS), "d
 
 
 @pytest.mark.parametrize("text", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.slow
 def test_numbers_stay(text: str) -> None:
     before = ir.to_proto(model(text))
     sample = {"x": RNG.standard_normal([dim.dim_value for dim in before.graph.input[0].type.tensor_type.shape.dim])}

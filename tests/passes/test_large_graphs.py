@@ -101,6 +101,7 @@ def test_ranges() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3000])
+@pytest.mark.slow
 def test_small_types(count: int) -> None:
     source = chain(count, lambda value, index: ir.Node("", "Identity", [value]), dtype=ir.DataType.FLOAT8E4M3FN)
     first, last = source.graph[0], source.graph[-1]
@@ -118,6 +119,7 @@ def test_small_types(count: int) -> None:
 
 
 @pytest.mark.parametrize("every", [2, 50, 4000])
+@pytest.mark.slow
 def test_partitions(every: int) -> None:
     source = chain(8000, unary)
     scope = Scope(source, source.graph)

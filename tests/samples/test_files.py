@@ -110,6 +110,7 @@ def test_invalid_files(tmp_path: Path) -> None:
             files.load(tmp_path, wanted)
 
 
+@pytest.mark.slow
 def test_many_arrays_that_are_no_inputs(tmp_path: Path) -> None:
     """Each is small enough to be read by mistake; together they are not."""
     path = tmp_path / "in.npz"

@@ -119,6 +119,7 @@ def test_a_name_that_is_there_twice() -> None:
 
 
 @pytest.mark.parametrize("shape", [None, (None,), ("n",)])
+@pytest.mark.slow
 def test_an_open_size(tmp_path: Path, shape: tuple[str | None] | None) -> None:
     wanted = [TensorSpec("x", np.dtype(np.float32), shape)]
     (tmp_path / "in.npz").write_bytes(npz(x_npy=ZEROS).getvalue())

@@ -55,6 +55,7 @@ def imports(module: str) -> list[str]:
 
 
 @pytest.mark.parametrize("roots", [(VERDICTS,), CLEANING, ("onnx_bridge.conversion",), ()])
+@pytest.mark.slow
 def test_no_import_leads_out_of_it(roots: tuple[str, ...]) -> None:
     """The search in the text finds what a parser does."""
     known = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.glob("[op]*/**/*.py")}

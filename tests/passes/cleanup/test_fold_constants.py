@@ -102,6 +102,7 @@ class TestIslands:
             (("d",), ()),
         ]
 
+    @pytest.mark.slow
     def test_a_long_one(self) -> None:
         links = " ".join(f"a{i + 1} = Neg(a{i})" for i in range(3000))
         source = tiny(f"(float[2,3] x) => (float[2,3] y) {{ {links} y = Add(x, a3000) }}", a0=W)

@@ -100,6 +100,7 @@ def test_the_text_that_is_counted_is_that_of_all_names(monkeypatch: pytest.Monke
     check_limits(source)
 
 
+@pytest.mark.slow
 def test_a_chain_of_functions() -> None:
     source = calling(2000, 1)
     cleaned = Pipeline.parse("default").run(source, Context())[-1].result.model

@@ -49,6 +49,7 @@ def test_twenty_thousand_nodes() -> None:
     assert (whole.wholly_on_device, whole.is_one_program, whole.cuts) == (True, True, 0)
 
 
+@pytest.mark.slow
 def test_fewer_are_cut_without_assertions() -> None:
     whole = plan(chain(14_000, unary), {})
     assert len(cut(whole).partitions) == 2

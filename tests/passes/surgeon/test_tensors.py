@@ -155,6 +155,7 @@ def test_a_node_that_cannot_be_computed_does_not_prevent_folding_others() -> Non
     np.testing.assert_array_equal(model.graph.initializers["c"].const_value.numpy(), [4, 9])
 
 
+@pytest.mark.slow
 def test_folding_a_long_chain() -> None:
     chain = " ".join(f"c{index + 1} = Neg(c{index})" for index in range(1500))
     model = build(f"(float[2] x) => (float[2] y) {{ {chain} y = Mul(x, c1500) }}", c0=A([2, 3], np.float32))

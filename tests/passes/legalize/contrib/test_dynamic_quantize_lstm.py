@@ -80,6 +80,7 @@ def unrolled(source: Case, device: Device) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.slow
 def test_directions_and_weights(direction: str, dtype: type, device: Device) -> None:
     for channels in (False, True):
         unrolled(lstm(direction=direction, dtype=dtype, channels=channels), device)
@@ -103,6 +104,7 @@ def test_directions_and_weights(direction: str, dtype: type, device: Device) -> 
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_forms(form: dict[str, Any], device: Device) -> None:
     unrolled(lstm(**form), device)
 

@@ -109,6 +109,7 @@ def test_probabilities(counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("counts", [[4, 3], [3, 1, 5], [1] * 8])
+@pytest.mark.slow
 def test_certain_probabilities(counts: list[int]) -> None:
     """Of numbers so large that most pairs are certain, which takes the most steps."""
     m = classifier(counts, "LINEAR", **likely(len(counts)))

@@ -60,6 +60,7 @@ def recurrent(
 
 @pytest.mark.parametrize("operator", GATES)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.slow
 def test_all_forms(operator: str, direction: str, device: Device) -> None:
     forms: list[dict[str, Any]] = [
         {"bias": False},
@@ -76,6 +77,7 @@ def test_all_forms(operator: str, direction: str, device: Device) -> None:
 
 
 @pytest.mark.parametrize("operator", GATES)
+@pytest.mark.slow
 def test_activations(operator: str, device: Device) -> None:
     count = FUNCTIONS[operator]
     for name in ("Relu", "Softsign", "Softplus", "HardSigmoid", "LeakyRelu", "Elu"):
