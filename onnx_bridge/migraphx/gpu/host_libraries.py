@@ -10,14 +10,28 @@ import itertools
 from ctypes import POINTER, c_double, c_int64, c_void_p
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnx_bridge.core.errors import NotEmulated
 
 _Array = np.ndarray[Any, np.dtype[Any]]
-_TYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 8: "uint8", 10: "int32", 12: "uint32"}
-_BFLOAT16, _FLOAT16 = 14, 2
-_OF_MIOPEN = {0: 2, 1: 0, 2: 10, 3: 3, 5: _BFLOAT16, 6: 1}
+_TYPES: dict[int, Any] = {
+    0: np.float32,
+    1: np.float64,
+    2: np.float16,
+    3: np.int8,
+    8: np.uint8,
+    10: np.int32,
+    12: np.uint32,
+    14: ml_dtypes.bfloat16,
+    28: ml_dtypes.float8_e4m3fn,
+    29: ml_dtypes.float8_e5m2,
+    1000: ml_dtypes.float8_e4m3fnuz,
+    1001: ml_dtypes.float8_e5m2fnuz,
+}
+"""Types as HIP numbers them."""
+_OF_MIOPEN = {0: 2, 1: 0, 2: 10, 3: 3, 5: 14, 6: 1}
 """Types as HIP numbers them, by MIOpen's numbers."""
 _AXES, _IMAGE_RANK = 8, 4
 _WITHOUT_PADS = 1
@@ -100,9 +114,9 @@ class Convolution(ctypes.Structure):
 
 def multiply(product: Product) -> None:
     """Compute d = alpha · op(a) · op(b) + beta · c in the type that the product names."""
-    compute = np.dtype(_dtype(product.compute))
+    compute = _dtype(product.compute)
     # half precision accumulates in float32, as the matrix units do
-    accumulate = np.dtype(np.float32) if product.compute == _FLOAT16 else compute
+    accumulate = np.dtype(np.float32) if compute.itemsize == 2 else compute
     a = _values(product.a, product.m, product.k, product.batch, product.transpose_a)
     b = _values(product.b, product.k, product.n, product.batch, product.transpose_b)
     alpha, beta = (_scalar(address, product.scale) for address in (product.alpha, product.beta))
@@ -111,23 +125,26 @@ def multiply(product: Product) -> None:
         if beta:
             c = _values(product.c, product.m, product.n, product.batch, 0)
             result = result + beta.astype(accumulate) * c.astype(accumulate)
-        _store(product.d, product.m, product.n, product.batch, result.astype(accumulate))
+        d = _view(product.d, product.m, product.n, product.batch)
+        d[...] = result.astype(accumulate).astype(d.dtype)
 
 
 def _scalar(address: int, type_: int) -> _Array:
-    dtype = np.dtype(_dtype(type_))
+    dtype = _dtype(type_)
     return np.frombuffer(ctypes.string_at(address, dtype.itemsize), dtype)
 
 
-def _dtype(type_: int) -> str:
+def _dtype(type_: int) -> np.dtype[Any]:
     """Return the numpy dtype of a type as HIP numbers it; raises NotEmulated."""
     if type_ not in _TYPES:
         raise NotEmulated(f"not emulated: a matrix product of HIP's type {type_}")
-    return _TYPES[type_]
+    dtype: np.dtype[Any] = np.dtype(_TYPES[type_])
+    return dtype
 
 
-def _view(matrix: Matrix, rows: int, columns: int, batch: int, dtype: np.dtype[Any]) -> _Array:
+def _view(matrix: Matrix, rows: int, columns: int, batch: int) -> _Array:
     """Return a batch of matrices in memory, which lie column by column."""
+    dtype = _dtype(matrix.type)
     stride = matrix.stride if batch > 1 else 0
     elements = (batch - 1) * stride + (columns - 1) * matrix.leading + rows
     memory = (ctypes.c_uint8 * (elements * dtype.itemsize)).from_address(matrix.data)
@@ -137,10 +154,7 @@ def _view(matrix: Matrix, rows: int, columns: int, batch: int, dtype: np.dtype[A
 
 def _values(matrix: Matrix, rows: int, columns: int, batch: int, transposed: int) -> _Array:
     shape = (columns, rows) if transposed else (rows, columns)
-    if matrix.type == _BFLOAT16:
-        values = _widened(_view(matrix, *shape, batch, np.dtype(np.uint16)))
-    else:
-        values = _view(matrix, *shape, batch, np.dtype(_dtype(matrix.type)))
+    values = _view(matrix, *shape, batch)
     return values.swapaxes(1, 2) if transposed else values
 
 
@@ -148,10 +162,10 @@ def convolve(convolution: Convolution) -> None:
     """Compute a convolution, or its transpose, one place of the kernel after the other, in float32 at least."""
     problem = convolution.what.contents
     how, (_, about_x, about_w, about_y) = problem.how, problem.tensors
-    x, w = (_tensor(*pair) for pair in ((convolution.input, about_x), (convolution.weights, about_w)))
+    x, w = (_elements(*pair) for pair in ((convolution.input, about_x), (convolution.weights, about_w)))
     y = _elements(convolution.output, about_y)
     axes, groups = range(how.rank), how.groups
-    wide = np.result_type(x.dtype, np.float32) if x.dtype.kind == "f" else np.dtype(np.int32)
+    wide = np.dtype(np.int32) if x.dtype.kind in "iu" else np.result_type(x.dtype, np.float32)
     # the large side is what a kernel's places are offsets in: the input, or the output if it is transposed
     small, large = (x, y) if how.transposed else (y, x)
     sizes = [large.shape[2 + axis] + 2 * how.pads[axis] for axis in axes]
@@ -173,7 +187,7 @@ def convolve(convolution: Convolution) -> None:
             padded[where] += part.reshape(x.shape[0], -1, *x.shape[2:])
         else:
             result += (factor @ _grouped(padded[where], groups)).reshape(result.shape)
-    _write(y, about_y, padded[inner] if how.transposed else result)
+    y[...] = (padded[inner] if how.transposed else result).astype(y.dtype)
 
 
 def pool(pooling: Pooling) -> None:
@@ -182,7 +196,7 @@ def pool(pooling: Pooling) -> None:
     MIOpen's maximum ignores NaN.
     """
     how, about = pooling.how.contents, pooling.about_output.contents
-    x, y = _tensor(pooling.input, pooling.about_input.contents), _elements(pooling.output, about)
+    x, y = _elements(pooling.input, pooling.about_input.contents), _elements(pooling.output, about)
     axes, largest = range(how.rank), how.mode == 0
     wide = np.result_type(x.dtype, np.float32)
     reach = [how.windows[a] + (y.shape[2 + a] - 1) * how.strides[a] for a in axes]
@@ -199,7 +213,7 @@ def pool(pooling: Pooling) -> None:
         where: tuple[Any, ...] = (..., *map(slice, place, ends, how.strides))
         result = np.fmax(result, padded[where]) if largest else result + padded[where]
         count += real[where] if how.mode == _WITHOUT_PADS else 1
-    _write(y, about, result if largest else result / count)
+    y[...] = (result if largest else result / count).astype(y.dtype)
 
 
 def normalize(normalization: Normalization) -> None:
@@ -211,13 +225,14 @@ def normalize(normalization: Normalization) -> None:
     how, about = normalization.how.contents, normalization.about_output.contents
     if how.mode != _ACROSS_CHANNELS or about.rank != _IMAGE_RANK:
         raise NotEmulated(f"not emulated: miopenLRNForward over {about.rank} axes, mode {how.mode}")
-    x = _tensor(normalization.input, normalization.about_input.contents)
+    x = _elements(normalization.input, normalization.about_input.contents)
     before, channels = (how.size - 1) // 2, x.shape[1]
     squares = np.square(x, dtype=np.result_type(x.dtype, np.float32))
     padded = np.pad(squares, ((0, 0), (before, how.size - 1 - before), (0, 0), (0, 0)))
     sums = sum(padded[:, first : first + channels] for first in range(how.size))
     result = x / (how.bias + how.alpha / how.size * sums) ** how.beta
-    _write(_elements(normalization.output, about), about, result)
+    y = _elements(normalization.output, about)
+    y[...] = result.astype(y.dtype)
 
 
 def _grouped(array: _Array, groups: int) -> _Array:
@@ -225,41 +240,10 @@ def _grouped(array: _Array, groups: int) -> _Array:
     return array.reshape(array.shape[0], groups, array.shape[1] // groups, -1)
 
 
-def _tensor(address: int, about: Tensor) -> _Array:
-    elements = _elements(address, about)
-    return _widened(elements) if _OF_MIOPEN.get(about.type) == _BFLOAT16 else elements
-
-
 def _elements(address: int, about: Tensor) -> _Array:
-    """Return a tensor in memory; one of bfloat16 by its bits. Raises NotEmulated for other types."""
-    type_ = _OF_MIOPEN.get(about.type, -about.type)
-    dtype = np.dtype(np.uint16 if type_ == _BFLOAT16 else _dtype(type_))
+    """Return a tensor in memory; raises NotEmulated for other types."""
+    dtype = _dtype(_OF_MIOPEN.get(about.type, -about.type))
     shape, strides = about.lengths[: about.rank], about.strides[: about.rank]
     size = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + 1
     memory = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
     return np.ndarray(shape, dtype, memory, strides=[stride * dtype.itemsize for stride in strides])
-
-
-def _write(elements: _Array, about: Tensor, values: _Array) -> None:
-    narrow = _OF_MIOPEN.get(about.type) == _BFLOAT16
-    elements[...] = _narrowed(values) if narrow else values.astype(elements.dtype)
-
-
-def _store(matrix: Matrix, rows: int, columns: int, batch: int, values: _Array) -> None:
-    if matrix.type == _BFLOAT16:
-        _view(matrix, rows, columns, batch, np.dtype(np.uint16))[...] = _narrowed(values)
-    else:
-        dtype = np.dtype(_dtype(matrix.type))
-        _view(matrix, rows, columns, batch, dtype)[...] = values.astype(dtype)
-
-
-def _widened(bits: _Array) -> _Array:
-    """Return the values of bfloat16 by their bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _narrowed(values: _Array) -> _Array:
-    """Return the bits of the nearest values of bfloat16."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    nearest = np.where(np.isnan(values), bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1))
-    return (nearest >> 16).astype(np.uint16)

@@ -19,6 +19,7 @@ from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import find
 
 HIP_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14}
+HIP_TYPES |= {"float8_e4m3fn": 28, "float8_e5m2": 29, "float8_e4m3fnuz": 1000, "float8_e5m2fnuz": 1001}
 
 
 def product(a: np.ndarray, b: np.ndarray, d: np.ndarray, compute: str, scale: np.ndarray, **changed: int) -> Product:
@@ -60,11 +61,20 @@ def test_integers_wrap_and_a_scale_of_the_wrong_type_shows() -> None:
     assert (d == np.full(1, 400, np.int32) * np.float32(1).view(np.int32)).all()
 
 
+@pytest.mark.parametrize("dtype", [name for name in HIP_TYPES if name.startswith("float8")])
+def test_products_of_float8_are_summed_in_float32(dtype: str) -> None:
+    rng, kind = np.random.default_rng(0), np.dtype(getattr(ml_dtypes, dtype))
+    a, b = rng.normal(size=(1, 4, 3)).astype(kind), rng.normal(size=(1, 5, 4)).astype(kind)
+    d = np.zeros((1, 5, 3), np.float32)
+    multiply(product(a, b, d, "float32", np.array([1, 0], np.float32)))
+    assert np.allclose(d, b.astype(np.float32) @ a.astype(np.float32), rtol=1e-6)
+
+
 def test_unknown_types_are_not_emulated() -> None:
     a = np.zeros((1, 2, 2), np.float32)
     wrong = product(a, a, a, "float32", np.array([1, 0], np.float32))
-    wrong.a.type = 28
-    with pytest.raises(NotEmulated, match="28"):
+    wrong.a.type = 99
+    with pytest.raises(NotEmulated, match="99"):
         multiply(wrong)
 
 
