@@ -78,11 +78,19 @@ class CalibrationReader:
     """
 
     def __init__(self, samples: Sequence[Mapping[str, Array]], tell: Callable[[int], None]) -> None:
-        self._samples, self._tell, self._read = iter(samples), tell, 0
+        self._samples, self._tell = samples, tell
+        self._left, self._read = iter(samples), 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Read some of the samples next, as ONNX Runtime's quantizer asks for, which forgets their activations then."""
+        self._left = iter(self._samples[start_index:end_index])
 
     def get_next(self) -> dict[str, Array] | None:
         """Return the next sample, which may be changed; None after the last."""
-        sample = next(self._samples, None)
+        sample = next(self._left, None)
         if sample is None:
             return None
         self.count()

@@ -54,6 +54,11 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
 
 
 def _static(source: Source, recipe: Recipe, reader: CalibrationReader, excluded: list[str]) -> None:
+    """Quantize by QDQ, with the activations of one sample in memory.
+
+    The stride is, in spite of its name, that of all methods. With it the histogram of a later sample has more bins, of
+    which entropy makes ranges that are far too small: only by entropy are the activations of all samples in memory.
+    """
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     activations, weights = (getattr(QuantType, name) for name in _TYPES[recipe.scheme])
@@ -68,7 +73,10 @@ def _static(source: Source, recipe: Recipe, reader: CalibrationReader, excluded:
         nodes_to_exclude=excluded,
         calibrate_method=getattr(CalibrationMethod, _METHODS[str(recipe.method)]),
         use_external_data_format=source.large,
-        extra_options={"ActivationSymmetric": recipe.scheme != "uint8"},
+        extra_options={
+            "ActivationSymmetric": recipe.scheme != "uint8",
+            "CalibStridedMinMax": int(recipe.method != "entropy"),
+        },
     )
 
 

@@ -229,6 +229,14 @@ def test_every_method_finds_ranges_that_suit_the_scheme(
     assert all(map(np.all, powers)) == (scheme == "int8-pow2")
 
 
+def test_calibration_has_the_activations_of_one_sample_in_memory(source: Path) -> None:
+    """All would be 24 MiB for each of the samples, together more than the limit."""
+    random = np.random.default_rng(0)
+    data = [{"x": random.standard_normal((1500, 3, 8, 8)).astype(np.float32)} for _ in range(32)]
+    made = onnx_bridge.quantize(source, with_="ort", calibration=data, calibrate="percentile", memory=0.5)
+    assert (made.deviations[0].sqnr_db or 0) > LEAST["int8"]
+
+
 def test_methods_find_different_ranges(source: Path, data: Data) -> None:
     for quantizer, methods in (("quark", ("minmax", "entropy")), ("ort", ("minmax", "percentile"))):
         one, other = (
