@@ -29,6 +29,8 @@ _Kind = dict[int, "_Kind"]
 _TENSOR: _Kind = {}
 _GRAPH: _Kind = {}
 _ATTRIBUTE: _Kind = {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH}
+_LISTS = frozenset((7, 8, 9))
+"""The fields of floats, ints and strings: an attribute that has one has no tensors, but maybe millions of these."""
 _NODE: _Kind = {5: _ATTRIBUTE}
 _GRAPH |= {1: _NODE, 5: _TENSOR}
 _FUNCTION: _Kind = {7: _NODE, 11: _ATTRIBUTE}
@@ -160,6 +162,8 @@ def _strip_message(data: Any, kind: _Kind, begin: int, end: int, stripped: Strip
             rope.add(data[done:at])
             done = stop
             continue
+        if kind is _ATTRIBUTE and number in _LISTS:
+            break
         inner = kind.get(number)
         if inner is None or wire != _BYTES or stop - value < BIG:
             continue
