@@ -67,6 +67,13 @@ BLIND = "(float[1,3,16,16] x) => (float[1,4,14,14] y) { c = Conv(x, w, b) y = Si
 NOTHING = "the same numbers on all inputs that were generated"
 
 
+def test_a_witness_that_takes_too_long_is_named(runtime: Runtime, model: Path, tmp_path: Path) -> None:
+    """The inputs can be smaller, but not by enough."""
+    bundle = onnx_bridge.convert(model, tmp_path / "out", target="ref", dims=SIZES, prove_budget=1e-9)
+    assert "no witness: with x [" in bundle.proof.unproven
+    assert "it would still take about" in bundle.proof.unproven
+
+
 class TestInputsThatProveNothing:
     """Outputs that are constant within their tolerance, whatever is generated."""
 

@@ -70,7 +70,10 @@ class Witnesses:
         return max(1.0, self.deadline - time.monotonic())
 
     def candidates(self, manifest: Manifest) -> Iterator[Witness]:
-        """Yield the witness that should take a share of the budget, then the next larger and smaller."""
+        """Yield the witness that should take a share of the budget, then the next larger and smaller.
+
+        Raises Unprovable if even the smallest takes longer than the budget.
+        """
         shapes = {info.name: info.sizes for info in manifest.inputs}
         if any(shape is None or None in shape for shape in shapes.values()):
             return
@@ -79,6 +82,11 @@ class Witnesses:
         axes = free or fixed_axes(real, self._runs)
         seconds, budget = self.compiled.cleaned.run_seconds, self.compiled.cleaned.plan.request.prove_budget
         estimates = [(seconds * share(small, real), small) for small in smaller_shapes(real, axes)]
+        least, smallest = min(estimates, key=lambda pair: pair[0], default=(0.0, real))
+        if least > budget:
+            raise Unprovable(
+                f"no witness: with {Witness(smallest, bool(free))} it would still take about {least:.3g} s"
+            )
         fitting = sorted((pair for pair in estimates if pair[0] <= budget), key=lambda pair: -pair[0])
         quick = [pair for pair in fitting if pair[0] <= budget / _SHARE]
         larger = [pair for pair in fitting if pair not in quick]
