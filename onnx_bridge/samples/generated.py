@@ -90,6 +90,9 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             values = (drawn % 2).astype(np.float64)
             for column, choices in numbers.items() if shape else ():
                 values[..., column : column + 1] = np.take(choices, drawn[..., column : column + 1] % len(choices))
+            if dtype.kind in "fiu":
+                info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+                values = np.clip(values, float(info.min) / 2, float(info.max) / 2)
         case Data():
             values = _data(bits, shape, dtype)
     return np.require(values.reshape(shape), dtype, "W")

@@ -410,11 +410,13 @@ def _beside_thresholds(use: _Use) -> Columns | None:
         return None
     numbers = {}
     for column in map(int, np.unique(columns)):
-        ends = np.unique(thresholds[columns == column])
+        ends = np.unique(thresholds[(columns == column) & np.isfinite(thresholds)])
+        if not ends.size:
+            continue
         beyond = (ends[-1] - ends[0]) / 4 or abs(ends[0]) or 1.0
         between = (ends[1:] + ends[:-1]) / 2
         numbers[column] = (*ends.tolist(), *between.tolist(), float(ends[0] - beyond), float(ends[-1] + beyond))
-    return Columns(numbers)
+    return Columns(numbers) if numbers else None
 
 
 def _always(role: Role) -> Callable[[_Use], Role]:

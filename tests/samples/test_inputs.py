@@ -319,6 +319,21 @@ def test_floats_stay_where_their_function_is_defined() -> None:
     assert all(np.isfinite(array).all() for array in outputs.values())
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(("element", "dtype"), [(ir.DataType.FLOAT, "float32"), (ir.DataType.INT64, "int64")])
+@pytest.mark.parametrize("thresholds", [[np.nan, np.inf, -np.inf], [3e38, -3e38, 0.0]], ids=["not finite", "large"])
+def test_features_of_trees_are_finite_whatever_their_thresholds(
+    thresholds: list[float], element: ir.DataType, dtype: str
+) -> None:
+    x = ir.Value(name="x", type=ir.TensorType(element), shape=ir.Shape([64, 2]))
+    attributes = {"nodes_featureids": [1, 1, 1], "nodes_values": thresholds}
+    node = ir.node("TreeEnsembleRegressor", [x], attributes, domain="ai.onnx.ml")
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17, "ai.onnx.ml": 3}, name="g")
+    (sample,) = inputs.generate(ir.Model(graph, ir_version=10))
+    assert sample["x"].dtype == dtype
+    assert np.isfinite(sample["x"]).all()
+
+
 def test_dropout_stays_off() -> None:
     text = "g (float[5] x, bool t) => (float[5] y) { y = Dropout(x, r, t) }"
     assert not generated(text, r=np.array(0.5, "f4"))["t"]
