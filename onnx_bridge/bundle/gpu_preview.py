@@ -21,7 +21,6 @@ from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.entries import PartitionInfo
 from onnx_bridge.bundle.partitions import CutModel, DevicePartition, parse
 from onnx_bridge.bundle.program import Program
-from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.core.errors import InputError, WorkerCrashed
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.core.values import Value
@@ -31,6 +30,7 @@ from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.rehearsal.operators import Operator
 from onnx_bridge.migraphx.rehearsal.rehearsal import PassRehearsal, pass_rehearsal
 from onnx_bridge.migraphx.worker import Worker
+from onnx_bridge.requests.conversion import BY_CALIBRATION
 
 _LISTED = 8
 """The number of nodes that a sentence names."""
@@ -97,9 +97,10 @@ class GpuPreview:
         named = {"float": f" ({', '.join(left[:_LISTED])}{more})"} if left else {}
         said = ", ".join(f"{count} in {kernel}{named.get(kernel, '')}" for kernel, count in counts.most_common())
         notes = [f"rehearsed as gpu, convolutions and matrix products are computed: {said}"] if said else []
-        request = self.bundle.manifest.request
-        if request.precision in BY_CALIBRATION and not request.keep_fp32:
-            notes.append(f"rehearsed as gpu in float, without the ranges that --precision {request.precision} measured")
+        manifest = self.bundle.manifest
+        precision = manifest.request.precision
+        if precision in BY_CALIBRATION and not manifest.quantized_in_model:
+            notes.append(f"rehearsed as gpu in float, without the ranges that --precision {precision} measured")
         return (*notes, *([f"rehearsed as gpu without fusion: {self._unfused}"] if self._unfused else []))
 
     @property

@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from onnx_bridge.bundle.device import Device, can_feed
 from onnx_bridge.bundle.program import Program
-from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Value
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.reference.unfolded import unfolded
+from onnx_bridge.requests.conversion import BY_CALIBRATION
 from passes.probing.partition import extract
 from passes.shapes.inference import infer
 

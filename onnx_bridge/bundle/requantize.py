@@ -13,10 +13,9 @@ from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.core.errors import InputError, RuntimeFailure
 from onnx_bridge.core.files.regular_file import open_regular
 from onnx_bridge.migraphx.program import STORAGE, Program, Tensor
+from onnx_bridge.requests.conversion import BY_CALIBRATION
 from passes.isolation.numpy_files import read_npz
 
-BY_CALIBRATION = ("int8", "fp8")
-"""The precisions that are quantized on calibration samples."""
 KEPT = "calibration.npz"
 """The file of a bundle with the samples that its programs are quantized on again."""
 
@@ -39,7 +38,7 @@ def quantize(program: Program, precision: str, target: str, samples: Sequence[Ma
 
 def quantize_again(program: Program, index: int, manifest: Manifest, folder: Path) -> None:
     """Quantize a parsed program of a bundle again; raises InputError without samples, QuantizationError."""
-    if manifest.request.precision not in BY_CALIBRATION or manifest.request.keep_fp32:
+    if manifest.request.precision not in BY_CALIBRATION or manifest.quantized_in_model:
         return  # if there is a quantization, the model has it
     path, shapes = folder / KEPT, program.get_parameter_shapes()
     samples: dict[str, dict[str, Tensor]] = {}

@@ -20,6 +20,8 @@ Dims = Mapping[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
 """The precisions, from wide to narrow."""
+BY_CALIBRATION = ("int8", "fp8")
+"""The precisions that are quantized on calibration samples."""
 Prove = Literal["auto", "always", "never"]
 """When a conversion runs its bundle against the reference: within a budget of time, always, or never."""
 PROVE_BUDGET = 30.0
@@ -334,6 +336,18 @@ class ConvertRequest(_PlannedRequest):
     @property
     def rehearsed(self) -> str | None:
         return super().rehearsed or self.rehearse
+
+    def quantizes_model(self, architecture: str | None) -> bool:
+        """Return whether int8 or fp8 become nodes of the model, instead of MIGraphX's quantizer changing the program.
+
+        That keeps no node in float32, and what it makes in fp8 does not compile for CDNA 3 (gfx94x).
+
+        Args:
+            architecture: the GPU's, if there is one.
+        """
+        named = named_architecture(self.target)
+        cdna3 = (named.name if named else architecture or "").startswith("gfx94")
+        return (self.precision == "fp8" and cdna3) or (self.precision in BY_CALIBRATION and bool(self.keep_fp32))
 
     @property
     def decoder_sizes(self) -> DecoderSizes | None:

@@ -186,6 +186,33 @@ def test_decoders_are_emulated(tmp_path: Path) -> None:
     assert all(leg.comparisons for leg in emulated)
 
 
+@pytest.mark.parametrize(
+    ("precision", "keep", "kernels"),
+    [
+        ("fp8", (), {"fp8": 2}),
+        ("fp8", ("MatMul_2",), {"fp8": 1, "float": 1}),
+        ("int8", ("MatMul_2",), {"int8": 1, "float": 1}),
+    ],
+)
+def test_products_are_quantized_for_it(
+    precision: str, keep: tuple[str, ...], kernels: dict[str, int], tmp_path: Path
+) -> None:
+    """MIGraphX's own fp8 does not compile for it; and what it drops of a constant's pair is nothing of the model."""
+    text = "(float[16,32] x) => (float[16,8] y) { h = MatMul(x, a) r = Relu(h) y = MatMul(r, b) }"
+    proto, random = (
+        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}'),
+        np.random.default_rng(0),
+    )
+    for name, shape in {"a": (32, 64), "b": (64, 8)}.items():
+        weights = random.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    how: dict[str, Any] = {"precision": precision, "keep_fp32": keep}
+    bundle = onnx_bridge.convert(ir.from_proto(proto), tmp_path / "bundle", target=TARGET, **how)
+    assert bundle.manifest.wholly_on_migraphx
+    assert bundle.manifest.program.forecast["kernels"] == kernels
+    assert onnx_bridge.check(bundle, target=TARGET).passed
+
+
 def test_a_program_alone_is_not_proven(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="proven by one for ref"):
         onnx_bridge.convert(model(PRODUCT), tmp_path / "program.mxr", target=TARGET)

@@ -160,6 +160,11 @@ class Manifest(JsonRecord):
         return any(program.programs for program in self.programs)
 
     @property
+    def quantized_in_model(self) -> bool:
+        """True if int8 or fp8 are nodes of the cleaned model (`ConvertRequest.quantizes_model`)."""
+        return self.request.quantizes_model(self.architecture)
+
+    @property
     def wholly_on_migraphx(self) -> bool:
         """True if nothing runs on ONNX Runtime."""
         return all(program.wholly_on_migraphx for program in self.programs)

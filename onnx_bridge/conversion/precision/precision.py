@@ -8,9 +8,9 @@ in it, and a bundle can be compiled again from it. On ``ref``, whose arithmetic 
 **int8 and fp8** are made by MIGraphX's quantizers, with ranges measured on samples
 (`onnx_bridge.samples.calibration`). The one for int8 quantizes convolutions and matrix products, the one for fp8 every
 operator. They cannot exclude nodes: if some are to stay in float32, the other products are quantized in the model
-(`onnx_bridge.conversion.precision.quantized_products`). A model with QuantizeLinear nodes is quantized already, and
-refused. Some quantized programs for ``ref`` cannot be read back; they are quantized again when the bundle is loaded
-(`onnx_bridge.bundle.requantize`).
+(`onnx_bridge.conversion.precision.quantized_products`), and so are all in fp8 for CDNA 3. A model with QuantizeLinear
+nodes is quantized already, and refused. Some quantized programs for ``ref`` cannot be read back; they are quantized
+again when the bundle is loaded (`onnx_bridge.bundle.requantize`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnx_bridge.bundle.requantize import BY_CALIBRATION
 from onnx_bridge.conversion.precision.quantized_products import OPSETS, QuantizedProducts, quantize_products
 from onnx_bridge.conversion.precision.quantizer import Quantizer
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx.worker import Worker
-from onnx_bridge.requests.conversion import PRECISIONS, check_precision
+from onnx_bridge.requests.conversion import BY_CALIBRATION, PRECISIONS, check_precision
 from onnx_bridge.samples import files as input_files
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.calibration import Calibration, load_calibration
@@ -80,6 +79,7 @@ class Precision:
         name: one of `PRECISIONS`.
         keep: nodes and operators that stay in float32; for int8 and fp8, convolutions and matrix products.
         calibration: samples for int8 and fp8; None generates them.
+        in_model: whether products are quantized in the model (`ConvertRequest.quantizes_model`).
 
     Raises:
         InputError: the precision does not exist, or ``keep`` or ``calibration`` does not apply to it.
@@ -88,6 +88,7 @@ class Precision:
     name: str = "fp32"
     keep: tuple[str, ...] = ()
     calibration: input_files.SampleSource | None = None
+    in_model: bool = False
 
     def __post_init__(self) -> None:
         where = f"precision {self.name!r}"
@@ -101,7 +102,7 @@ class Precision:
     def pipeline(self, base: Pipeline, model: ir.Model) -> Pipeline:
         """Return a pipeline with the passes of this precision, before legalization, which judges their result."""
         opset = model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 1))
-        least = {"bf16": _BF16_OPSET, **(OPSETS if self.keep else {})}.get(self.name, 0)
+        least = {"bf16": _BF16_OPSET, **(OPSETS if self.in_model else {})}.get(self.name, 0)
         new: list[Pass] = [ConvertOpset(to=least)] if opset < least else []
         if self.name in BY_PASS:
             new += [InferShapes(), ConvertPrecision(to=self.name, keep=self.keep), InferShapes()]
@@ -121,7 +122,7 @@ class Precision:
 
     def quantizer(self, model: ir.Model, target: str) -> Quantizer | None:
         """Return the quantizer of the programs of a cleaned model, None if there is none; raises InputError."""
-        if self.name not in BY_CALIBRATION or self.keep:
+        if self.name not in BY_CALIBRATION or self.in_model:
             return None
         return Quantizer(self.name, target, self.samples(model), model)
 
@@ -130,7 +131,7 @@ class Precision:
 
         Raises InputError if the model is quantized already, ``keep`` names no product, or the samples are wrong.
         """
-        if self.name not in BY_CALIBRATION or not self.keep:
+        if not self.in_model:
             return None
         return quantize_products(model, self.name, self.keep, self.samples(model))
 

@@ -1,13 +1,15 @@
-"""int8 and fp8 with nodes that stay in float32: QuantizeLinear and DequantizeLinear for each product.
+"""int8 and fp8 in the model: QuantizeLinear and DequantizeLinear for each product.
 
     Conv(x, w)    →    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(QuantizeLinear(w)))
 
 MIGraphX's quantizers cannot exclude nodes: the one for int8 quantizes all convolutions and matrix products, the one for
-fp8 every operator. If nodes are to be kept, the model gets the nodes that MIGraphX's int8 quantizer would insert into
-the program, except at kept nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one
-pair per value, with a scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration
-samples (of a constant, its own). A gpu target makes integer or fp8 products of it, ``ref`` computes the same values in
-float32; and the model stays ONNX, which the reference can run.
+fp8 every operator, and what that makes does not compile for CDNA 3 (MIGraphX 2.14 fails at a bit_cast). There, and if
+nodes are to be kept, the model gets the nodes that MIGraphX's int8 quantizer would insert into the program, except at
+kept nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one pair per value, with a
+scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration samples (of a constant, its
+own). Constants are stored quantized: a gpu target drops the pair of one, and its rounding, where no product takes it.
+It makes integer or fp8 products, ``ref`` computes the same values in float32; and the model stays ONNX, which the
+reference can run.
 
 fp8 is e4m3fnuz, whose largest value is 240: MIGraphX does not read e4m3fn from ONNX.
 """
@@ -44,15 +46,18 @@ _TOGETHER = 64
 
 @dataclass(frozen=True)
 class QuantizedProducts:
-    """A copy of a model with quantized products: their names, the names of the others, and the samples."""
+    """A copy of a model with quantized products: the precision, the samples, their names, and those of the others."""
 
     model: ir.Model
+    precision: str
     calibration: Calibration
     quantized: tuple[str, ...]
     kept: tuple[str, ...]
 
     @property
     def notes(self) -> list[str]:
+        if not self.kept:
+            return [*self.calibration.notes, *effect(self.model, self.precision)]
         count = len(self.quantized) + len(self.kept)
         said = f"{len(self.quantized)} of {count} products are quantized; in float32 stay {', '.join(self.kept)}"
         return [*self.calibration.notes, said]
@@ -80,7 +85,14 @@ def quantize_products(
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
     _insert_pairs(copy.graph, chosen, precision, largest_magnitudes(copy, operands, calibration.samples))
     names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
-    return QuantizedProducts(copy, calibration, *names)
+    return QuantizedProducts(copy, precision, calibration, *names)
+
+
+def effect(model: ir.Model, precision: str) -> list[str]:
+    """Return a note if a model has no products, so that a precision changes nothing; otherwise none."""
+    if any(node.op_type in PRODUCTS for node in model.graph.all_nodes()):
+        return []
+    return [f"the model has none of {', '.join(PRODUCTS)}: {precision} has no effect"]
 
 
 def with_pairs(model: ir.Model, precision: str) -> ir.Model:
@@ -124,27 +136,37 @@ def _check(keep: Sequence[str], candidates: Sequence[ir.Node], kept: Sequence[ir
             some = ", ".join(str(node.name) for node in candidates[:5]) or "none"
             hint = nearest(name, sorted(known)) or f"the model has {some}"
             raise InputError("the model has no such product to keep", where=f"keep-fp32 {name!r}", hint=hint)
-    if len(kept) == len(candidates):
+    if kept and len(kept) == len(candidates):
         raise InputError("nothing is left to quantize", where="keep-fp32", hint="keep fewer, or convert to fp32")
 
 
 def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
-    """Insert QuantizeLinear and DequantizeLinear of a value before the first node that uses it."""
+    """Quantize a value and dequantize it, before the first node that uses it; a constant is stored quantized."""
     name = str(value.name)
-    constants = []
-    for array, what in ((scale, "scale"), (zero, "zero_point")):
-        tensor = ir.Tensor(array, name=f"{name}/{what}")
-        constant = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([]), const_value=tensor)
-        graph.register_initializer(constant)
-        constants.append(constant)
-    down = ir.node("QuantizeLinear", [value, *constants], name=f"{name}/QuantizeLinear")
-    up = ir.node("DequantizeLinear", [down.outputs[0], *constants], name=f"{name}/DequantizeLinear")
-    for node_, kind, ending in ((down, constants[1].type, "quantized"), (up, value.type, "dequantized")):
-        (output,) = node_.outputs
-        output.name, output.type, output.shape = f"{name}/{ending}", kind, value.shape
-    graph.insert_before(node, [down, up])
-    lineage.stamp([down, up], _MAKER, [node])
-    return up.outputs[0]
+    scales = [_constant(graph, array, f"{name}/{what}") for array, what in ((scale, "scale"), (zero, "zero_point"))]
+    nodes = []
+    if value.const_value is None:
+        nodes.append(ir.node("QuantizeLinear", [value, *scales], name=f"{name}/QuantizeLinear"))
+        (quantized,) = nodes[0].outputs
+        quantized.name, quantized.type, quantized.shape = f"{name}/quantized", scales[1].type, value.shape
+    else:
+        steps = value.const_value.numpy().astype(np.float32) / scale
+        rounded = np.rint(steps) if zero.dtype.kind == "i" else steps
+        quantized = _constant(graph, rounded.astype(zero.dtype), f"{name}/quantized")
+    up = ir.node("DequantizeLinear", [quantized, *scales], name=f"{name}/DequantizeLinear")
+    (output,) = up.outputs
+    output.name, output.type, output.shape = f"{name}/dequantized", value.type, value.shape
+    nodes.append(up)
+    graph.insert_before(node, nodes)
+    lineage.stamp(nodes, _MAKER, [node])
+    return output
+
+
+def _constant(graph: ir.Graph, array: Array, name: str) -> ir.Value:
+    tensor = ir.Tensor(array, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    graph.register_initializer(value)
+    return value
 
 
 def largest_magnitudes(

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.bundle.requantize import quantize
-from onnx_bridge.conversion.precision.quantized_products import PRODUCTS
+from onnx_bridge.conversion.precision.quantized_products import effect
 from onnx_bridge.core.errors import MigraphxError
 from onnx_bridge.core.values import flat
 from onnx_bridge.migraphx.program import Program, Tensor
@@ -41,10 +41,7 @@ class Quantizer:
 
     @property
     def notes(self) -> list[str]:
-        if any(node.op_type in PRODUCTS for node in self.model.graph.all_nodes()):
-            return list(self.calibration.notes)
-        note = f"the model has none of {', '.join(PRODUCTS)}: {self.precision} has no effect"
-        return [*self.calibration.notes, note]
+        return [*self.calibration.notes, *effect(self.model, self.precision)]
 
     def __call__(self, program: Program, partition: Partition) -> None:
         """Quantize a parsed program; raises QuantizationError if MIGraphX refuses, or its process ends."""

@@ -110,9 +110,10 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
         what = f"a program for {passes.architecture.name} is proven by one for ref beside it"
         raise InputError(what, where=str(out), hint="give a folder")
     provider = providers.shared(runtime=runtime) if request.application else None
-    precision = Precision(request.precision, request.keep_fp32, request.calibration)
     options = CompileOptions.of(request.options, runtime, target)
     origin = Origin(target, gpu_architecture() if target == "gpu" else None, runtime.version)
+    in_model = request.quantizes_model(origin.architecture)
+    precision = Precision(request.precision, request.keep_fp32, request.calibration, in_model)
     tuning = TuningResults(options.tuning, origin)
     worker = workers.shared(runtime, {**options.environment, **tuning.environment})
     worker.launch()  # it starts while the model is cleaned

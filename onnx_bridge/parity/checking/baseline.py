@@ -331,7 +331,7 @@ def tolerances_of_bundle(request: CheckRequest, bundle: Bundle) -> tuple[Toleran
     if precision == "fp32":
         return device, cleaning
     device = device.at_least(TOLERANCES[precision])
-    lowered_by_pass = precision in BY_PASS or bool(bundle.manifest.request.keep_fp32)
+    lowered_by_pass = precision in BY_PASS or bundle.manifest.quantized_in_model
     return device, device if lowered_by_pass else cleaning
 
 

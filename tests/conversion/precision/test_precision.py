@@ -171,11 +171,11 @@ def test_products_are_kept_by_name_too() -> None:
     source = model(CNN, **CONSTANTS)
     first = next(iter(source.graph))
     first.name = "stem"
-    found = Precision("int8", ("stem",), [{"x": data(1)[0]}]).quantized_products(source)
+    found = Precision("int8", ("stem",), [{"x": data(1)[0]}], True).quantized_products(source)
     assert found is not None
     assert (found.kept, len(found.quantized)) == (("stem",), 1)
     assert len(source.graph) == 4  # which is left as it was
-    assert Precision("int8", ("stem",)).quantizer(source, "ref") is None
+    assert Precision("int8", ("stem",), in_model=True).quantizer(source, "ref") is None
     assert Precision("int8").quantized_products(source) is None
 
 
@@ -200,14 +200,14 @@ def test_int8_in_the_model_equals_int8_by_migraphx(cnn: Path, tmp_path: Path) ->
 )
 def test_invalid_keep_fp32(keep: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Precision("int8", keep).quantized_products(model(CNN, **CONSTANTS))
+        Precision("int8", keep, in_model=True).quantized_products(model(CNN, **CONSTANTS))
 
 
 def test_an_old_opset_is_raised_for_fp8(cnn: Path) -> None:
     old = models.load(cnn)
     old.graph.opset_imports[""] = 13
     for precision, first in (("int8", None), ("fp8", "convert-opset{to=19}")):
-        steps = Precision(precision, ("Conv",)).pipeline(Pipeline(), old)
+        steps = Precision(precision, ("Conv",), in_model=True).pipeline(Pipeline(), old)
         assert str(steps) == (first or "")
 
 
