@@ -16,6 +16,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.schemes import METHODS, QUANTIZERS, SCHEMES
+from passes.isolation import worker
 
 Data = list[dict[str, Array]]
 
@@ -231,6 +232,8 @@ def test_every_method_finds_ranges_that_suit_the_scheme(
 
 def test_calibration_has_the_activations_of_one_sample_in_memory(source: Path) -> None:
     """All would be 24 MiB for each of the samples, together more than the limit."""
+    for each in (worker.shared(), worker.shared("quantizers")):
+        each.close()  # what earlier tests left there counts as well
     random = np.random.default_rng(0)
     data = [{"x": random.standard_normal((1500, 3, 8, 8)).astype(np.float32)} for _ in range(32)]
     made = onnx_bridge.quantize(source, with_="ort", calibration=data, calibrate="percentile", memory=0.5)
