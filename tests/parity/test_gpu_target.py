@@ -15,6 +15,7 @@ from fixtures.suites.gpu import faults, planted
 from onnx_bridge.bundle.files import verify
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.process.printed_error import PrintedError
+from tests.passes import harness
 
 TARGET = "gpu:gfx942"
 CONV_4D = "(float[1,1,3,3,3,3] x, float[1,1,2,2,2,2] w) => (float[1,1,2,2,2,2] y) { y = Conv(x, w) }"
@@ -24,6 +25,11 @@ PRODUCT = "(float[2,4] x, float[4,2] w) => (float[2,2] y) { p = MatMul(x, w) y =
 
 def model(text: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}'))
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def test_doctor_asks_the_compiler(tmp_path: Path) -> None:
@@ -169,14 +175,8 @@ SUMS = """(int64[batch, tokens] input_ids, float[batch, 1, 8] past_state)
 
 
 def test_decoders_are_emulated(tmp_path: Path) -> None:
-    proto, random = (
-        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {SUMS}'),
-        np.random.default_rng(0),
-    )
-    for name, shape in {"table": (16, 8), "o": (8, 16)}.items():
-        weights = random.standard_normal(shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
-    onnx.save(proto, tmp_path / "model.onnx")
+    source = harness.model(SUMS, **weights(table=(16, 8), o=(8, 16)))
+    onnx.save(ir.to_proto(source), tmp_path / "model.onnx")
     sizes: dict[str, Any] = {"decoder": True, "max_length": 16, "prefill": [4]}
     bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "bundle", target="ref", **sizes)
     report = onnx_bridge.check(bundle, target=TARGET)
@@ -199,15 +199,9 @@ def test_products_are_quantized_for_it(
 ) -> None:
     """MIGraphX's own fp8 does not compile for it; and what it drops of a constant's pair is nothing of the model."""
     text = "(float[16,32] x) => (float[16,8] y) { h = MatMul(x, a) r = Relu(h) y = MatMul(r, b) }"
-    proto, random = (
-        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}'),
-        np.random.default_rng(0),
-    )
-    for name, shape in {"a": (32, 64), "b": (64, 8)}.items():
-        weights = random.standard_normal(shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    source = harness.model(text, opset=21, **weights(a=(32, 64), b=(64, 8)))
     how: dict[str, Any] = {"precision": precision, "keep_fp32": keep}
-    bundle = onnx_bridge.convert(ir.from_proto(proto), tmp_path / "bundle", target=TARGET, **how)
+    bundle = onnx_bridge.convert(source, tmp_path / "bundle", target=TARGET, **how)
     assert bundle.manifest.wholly_on_migraphx
     assert bundle.manifest.program.forecast["kernels"] == kernels
     assert onnx_bridge.check(bundle, target=TARGET).passed

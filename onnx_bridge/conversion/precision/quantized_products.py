@@ -7,7 +7,7 @@ fp8 every operator, and what that makes does not compile for CDNA 3 (MIGraphX 2.
 nodes are to be kept, the model gets the nodes that MIGraphX's int8 quantizer would insert into the program, except at
 kept nodes: QuantizeLinear and DequantizeLinear at both operands of Conv, MatMul and Gemm, one pair per value, with a
 scale per tensor, zero point 0, and a range up to the largest magnitude on the calibration samples (of a constant, its
-own). Constants are stored quantized: a gpu target drops the pair of one, and its rounding, where no product takes it.
+own). Constants are stored quantized: a gpu target drops the pair of one, and its rounding, unless a product takes it.
 It makes integer or fp8 products, ``ref`` computes the same values in float32; and the model stays ONNX, which the
 reference can run.
 
@@ -77,13 +77,13 @@ def quantize_products(
         InputError: ``keep`` names no product of the model, or all of them.
     """
     copy = model.clone()
-    name_nodes(Scope(copy, copy.graph))
+    scope = name_nodes(Scope(copy, copy.graph))
     candidates = products(copy)
     kept = [node for node in candidates if set(keep) & {str(node.name), node.op_type, *lineage.origin(node)}]
     _check(keep, candidates, kept)
     chosen = [node for node in candidates if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
-    _insert_pairs(copy.graph, chosen, precision, largest_magnitudes(copy, operands, calibration.samples))
+    _insert_pairs(scope, chosen, precision, largest_magnitudes(copy, operands, calibration.samples))
     names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
     return QuantizedProducts(copy, precision, calibration, *names)
 
@@ -98,12 +98,11 @@ def effect(model: ir.Model, precision: str) -> list[str]:
 def with_pairs(model: ir.Model, precision: str) -> ir.Model:
     """Return a copy of a model with the nodes that MIGraphX's quantizer inserts into its program, for any ranges."""
     copy = model.clone()
-    name_nodes(Scope(copy, copy.graph))
-    _insert_pairs(copy.graph, products(copy), precision, {})
+    _insert_pairs(name_nodes(Scope(copy, copy.graph)), products(copy), precision, {})
     return copy
 
 
-def _insert_pairs(graph: ir.Graph, chosen: Sequence[ir.Node], precision: str, largest: Mapping[str, float]) -> None:
+def _insert_pairs(scope: Scope, chosen: Sequence[ir.Node], precision: str, largest: Mapping[str, float]) -> None:
     """Insert QuantizeLinear and DequantizeLinear at the operands of products, by their largest magnitudes."""
     dtype, end = _FORMATS[precision]
     pairs: dict[ir.Value, ir.Value] = {}
@@ -114,7 +113,7 @@ def _insert_pairs(graph: ir.Graph, chosen: Sequence[ir.Node], precision: str, la
                 continue
             if value not in pairs:
                 scale = np.array((largest.get(str(value.name), end) / end) or 1.0, np.float32)
-                pairs[value] = _pair(graph, node, value, scale, np.zeros((), dtype))
+                pairs[value] = _pair(scope, node, value, scale, np.array(end, dtype))
             node.replace_input_with(place, pairs[value])
 
 
@@ -140,33 +139,35 @@ def _check(keep: Sequence[str], candidates: Sequence[ir.Node], kept: Sequence[ir
         raise InputError("nothing is left to quantize", where="keep-fp32", hint="keep fewer, or convert to fp32")
 
 
-def _pair(graph: ir.Graph, node: ir.Node, value: ir.Value, scale: Array, zero: Array) -> ir.Value:
-    """Quantize a value and dequantize it, before the first node that uses it; a constant is stored quantized."""
+def _pair(scope: Scope, node: ir.Node, value: ir.Value, scale: Array, end: Array) -> ir.Value:
+    """Quantize a value and dequantize it, before the first node that uses it; a constant is stored quantized.
+
+    Args:
+        end: the largest magnitude, in the dtype to quantize to.
+    """
     name = str(value.name)
-    scales = [_constant(graph, array, f"{name}/{what}") for array, what in ((scale, "scale"), (zero, "zero_point"))]
+
+    def constant(array: Array, what: str) -> ir.Value:
+        return scope.new_constant(scope.graph, ir.tensor(array), f"{name}/{what}")
+
+    scales = [constant(scale, "scale"), constant(np.zeros((), end.dtype), "zero_point")]
     nodes = []
     if value.const_value is None:
         nodes.append(ir.node("QuantizeLinear", [value, *scales], name=f"{name}/QuantizeLinear"))
         (quantized,) = nodes[0].outputs
         quantized.name, quantized.type, quantized.shape = f"{name}/quantized", scales[1].type, value.shape
     else:
-        steps = value.const_value.numpy().astype(np.float32) / scale
-        rounded = np.rint(steps) if zero.dtype.kind == "i" else steps
-        quantized = _constant(graph, rounded.astype(zero.dtype), f"{name}/quantized")
+        largest = end.astype(np.float32)
+        steps = np.clip(value.const_value.numpy().astype(np.float32) / scale, -largest, largest)
+        with np.errstate(invalid="ignore"):  # NaN, of which no integer is right
+            quantized = constant((np.rint(steps) if end.dtype.kind == "i" else steps).astype(end.dtype), "quantized")
     up = ir.node("DequantizeLinear", [quantized, *scales], name=f"{name}/DequantizeLinear")
     (output,) = up.outputs
     output.name, output.type, output.shape = f"{name}/dequantized", value.type, value.shape
     nodes.append(up)
-    graph.insert_before(node, nodes)
+    scope.graph.insert_before(node, nodes)
     lineage.stamp(nodes, _MAKER, [node])
     return output
-
-
-def _constant(graph: ir.Graph, array: Array, name: str) -> ir.Value:
-    tensor = ir.Tensor(array, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-    graph.register_initializer(value)
-    return value
 
 
 def largest_magnitudes(

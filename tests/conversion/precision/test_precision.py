@@ -18,7 +18,7 @@ from onnx_bridge.batch.jobs import gather as gather_jobs
 from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.precision.precision import Precision
-from onnx_bridge.conversion.precision.quantized_products import quantize_products
+from onnx_bridge.conversion.precision.quantized_products import quantize_products, with_pairs
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.program import Tensor
@@ -177,6 +177,17 @@ def test_products_are_kept_by_name_too() -> None:
     assert len(source.graph) == 4  # which is left as it was
     assert Precision("int8", ("stem",), in_model=True).quantizer(source, "ref") is None
     assert Precision("int8").quantized_products(source) is None
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(("precision", "end"), [("int8", 127.0), ("fp8", 240.0)])
+def test_constants_saturate(precision: str, end: float) -> None:
+    """A forecast takes ranges that no weight has."""
+    weights = np.array([[1e6, -1e6, 0.75, np.inf, np.nan]], np.float32)
+    source = model("(float[1,1] x) => (float[1,5] y) { y = MatMul(x, w) }", opset=19, w=weights)
+    stored = with_pairs(source, precision).graph.initializers["w/quantized"].const_value
+    assert stored is not None
+    assert stored.numpy().astype(np.float32)[0, :4].tolist() == [end, -end, 1.0 if precision == "int8" else 0.75, end]
 
 
 def test_int8_in_the_model_equals_int8_by_migraphx(cnn: Path, tmp_path: Path) -> None:
