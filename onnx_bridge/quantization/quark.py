@@ -168,7 +168,7 @@ def _config(recipe: Recipe, source: Source) -> Any:
     weight = weights(**own, quant_granularity=granularity)
     return library.QConfig(
         library.QLayerConfig(input_tensors=activations(**measured), weight=weight),
-        exclude=[*source.excluded, *_factors(source)],
+        exclude=[*source.excluded, *(_factors(source) if "smoothquant" in dict(recipe.algorithms) else ())],
         algo_config=[_algorithm(name, options) for name, options in recipe.algorithms],
         use_external_data_format=source.large,
         extra_options=_PLAIN,

@@ -68,6 +68,10 @@ class ChildFailure(Exception):
         self.returncode = returncode
 
 
+def ignore_told(count: int) -> None:
+    """Do nothing with what a child tells before it answers."""
+
+
 class Child:
     """A child process, started by the constructor without waiting until it is ready.
 
@@ -144,7 +148,7 @@ class Child:
         limits: Limits = Limits(),
         *,
         reuse: bool = False,
-        told: Callable[[int], None] = lambda _count: None,
+        told: Callable[[int], None] = ignore_told,
     ) -> Message:
         """Send a request and wait for its answer.
 

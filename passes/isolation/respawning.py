@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from passes.isolation.limits import Limits
 from passes.isolation.messages import Array, FileRange, Message
-from passes.isolation.process import Child
+from passes.isolation.process import Child, ignore_told
 
 
 class RespawningChild:
@@ -50,7 +50,7 @@ class RespawningChild:
         limits: Limits,
         *,
         reuse: bool = False,
-        told: Callable[[int], None] = lambda _count: None,
+        told: Callable[[int], None] = ignore_told,
     ) -> Message:
         """Send a request to the process that was launched, and wait for its answer, as `Child.exchange`.
 

@@ -14,7 +14,7 @@ from typing import Any
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits
 from passes.isolation.messages import Array, FileRange, Message
-from passes.isolation.process import Child, ChildFailure, Reason
+from passes.isolation.process import Child, ChildFailure, Reason, ignore_told
 from passes.isolation.respawning import RespawningChild
 
 _START_SECONDS = 120.0
@@ -47,7 +47,7 @@ class Worker:
         limits: Limits,
         library: str = "ONNX Runtime",
         process: Child | None = None,
-        told: Callable[[int], None] = lambda _count: None,
+        told: Callable[[int], None] = ignore_told,
     ) -> tuple[Message, Child]:
         """Let the process answer a request.
 

@@ -156,8 +156,8 @@ def top_k_agreement(name: str, actual: Array, expected: Array) -> dict[str, floa
 
     Returns:
         ``top1``: the share of rows whose actual best class is an expected best class; ``top5``: the share of rows with
-        an expected best class among the actual best five. Classes of equal value tie, and rows in which the
-        expected classes have no best one, since one is NaN, are left out.
+        an expected best class among the actual best five. Classes of equal value tie. Rows that expect NaN have no
+        best class, and are left out.
     """
     looks = expected.ndim == 2 or (expected.ndim > 2 and "logits" in name.lower())
     if not looks or not is_float(expected.dtype) or not expected.size or expected.shape[-1] < _CLASSES:
