@@ -104,7 +104,7 @@ class CutModel:
 
     def file(self, info: PartitionInfo) -> contextlib.AbstractContextManager[Path]:
         """Return a partition as a temporary file."""
-        return part_file(self._loaded(), *_borders(info))
+        return part_file(self.part(info))
 
     def _loaded(self) -> ir.Model:
         if self._model is None:
@@ -150,9 +150,9 @@ def parse(
 
 
 @contextlib.contextmanager
-def part_file(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Path]:
-    """Yield the part of a model between some of its values, given by name, as a temporary file."""
+def part_file(part: ir.Model) -> Iterator[Path]:
+    """Yield a part of a model as a temporary file."""
     with tempfile.TemporaryDirectory(prefix="onnx-bridge-") as folder:
         path = Path(folder) / "partition.onnx"
-        models.save(extract(model, inputs, outputs), path)
+        models.save(part, path)
         yield path

@@ -1,20 +1,21 @@
-"""Compute in 16-bit floats what a model computes in float32.
+"""Compute in 16-bit floats what a model computes in float32, or in float32 what it computes in 16-bit floats.
 
     y = Op(x, w)    →    y = Cast<float>(Op(Cast<float16>(x), w rounded to float16))
+    y = Op(x, w)    →    y = Cast<float16>(Op(Cast<float>(x), Cast<float>(w)))
 
-Graph inputs and outputs stay float32; there is no Cast between converted neighbors. Constants are rounded to the
-nearest value, ties to even, where MIGraphX would truncate them on the host. A value has one Cast to 16 bits, shared by
-all of its consumers.
+Graph inputs and outputs stay as they are; there is no Cast between converted neighbors. Constants are rounded to the
+nearest value, ties to even, where MIGraphX would truncate them on the host. A value has one Cast, shared by all of its
+consumers. To float32, the model's own Casts from and to 16 bits are converted, too: nothing is rounded in between.
 
 Skips: nodes that ``keep`` names, by name or operator; operators that do not support the format in the model's opset;
 constants that would become infinite or, if scalar, zero; nodes that also return integers that depend on the rounding
-(TopK); products of dequantized integers, which have integer kernels. Casts, quantization, nodes without float outputs
-(comparisons), subgraphs and functions are unchanged.
+(TopK); products of dequantized integers, which have integer kernels. Other Casts, quantization, nodes without float
+outputs (comparisons), subgraphs and functions are unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from passes.builders.arithmetic import HALVES
 from passes.core.errors import InputError, nearest
 from passes.core.schemas import parameter, schema_of
 from passes.graphs import lineage
@@ -31,7 +33,11 @@ from passes.graphs.scopes import Scope, name_nodes
 from passes.graphs.traversal import is_used, subgraphs
 from passes.rewriting.base import Context, Exactness, Pass, Result, Rewrite, Skip
 
-FORMATS: Mapping[str, ir.DataType] = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+FORMATS: Mapping[str, ir.DataType] = {
+    "fp32": ir.DataType.FLOAT,
+    "fp16": ir.DataType.FLOAT16,
+    "bf16": ir.DataType.BFLOAT16,
+}
 """The formats by their usual names."""
 
 _OTHERS = {"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant"}
@@ -44,11 +50,11 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ConvertPrecision(Pass):
-    """Compute in 16-bit floats what a model computes in float32.
+    """Compute in 16-bit floats what a model computes in float32, or the other way round.
 
     Attributes:
-        to: ``fp16`` or ``bf16``; required.
-        keep: nodes, by name, and operators, by type, that stay in float32.
+        to: ``fp16``, ``bf16`` or ``fp32``; required.
+        keep: nodes, by name, and operators, by type, that stay as they are.
     """
 
     name = "convert-precision"
@@ -67,42 +73,48 @@ class ConvertPrecision(Pass):
         result = Result(model)
         scope = name_nodes(Scope(model, model.graph))
         self._check_names(scope)
-        half = _Half(scope, FORMATS[self.to])
+        values = _Values(scope, FORMATS[self.to])
         chosen: dict[ir.Node, _Converted] = {}
         for node in model.graph:
-            converted = self._converted(node, scope, half)
+            converted = self._converted(node, values)
             if isinstance(converted, Skip):
                 result.skips.append(converted)
             elif converted is not None and context.budget.take():
                 chosen[node] = converted
+        chosen = {node: converted for node, converted in chosen.items() if _joins(node, chosen)}
         for node in chosen:
             result.rewrites.append(Rewrite((str(node.name),), (str(node.name),), f"computes in {self.to}"))
-        half.apply(chosen, self.name)
+        values.apply(chosen, self.name)
         return result
 
-    def _converted(self, node: ir.Node, scope: Scope, half: _Half) -> _Converted | Skip | None:
+    def _converted(self, node: ir.Node, values: _Values) -> _Converted | Skip | None:
         """Return the inputs and outputs of a node to convert; a Skip or None if the node is not converted."""
-        if node.domain != "" or node.op_type in _OTHERS or any(subgraphs(node)):
+        scope, widens = values.scope, values.widens
+        if node.domain != "" or any(subgraphs(node)):
             return None
-        if not any(_is_float(value, scope) for value in node.outputs if value.name):
+        if node.op_type == "Cast" and widens:
+            return _Converted.of_cast(node, values)
+        if node.op_type in _OTHERS:
             return None
-        if not any(_is_float(value, scope) for value in node.inputs if value is not None):
+        if not any(values.convert(value) for value in node.outputs if value.name):
+            return None
+        if not any(values.convert(value) for value in node.inputs if value is not None):
             return None
         name = node.name or ""
         kept = next((entry for entry in self.keep if entry == node.op_type or entry in _names(node)), None)
         if kept is not None:
-            return Skip(f"{kept} is kept in float32", name)
-        converted = _Converted.of(node, scope, half.dtype)
+            return Skip(f"{kept} is kept in {'16 bits' if widens else 'float32'}", name)
+        converted = _Converted.of(node, values)
         if converted is None:
-            return Skip(f"{node.op_type} of opset {scope.opset()} does not support {half.dtype.name.lower()}", name)
+            return Skip(f"{node.op_type} of opset {scope.opset()} does not support {values.dtype.name.lower()}", name)
         if converted.unknown:
             return Skip(f"the dtype of {converted.unknown} is unknown: infer-shapes comes first", name)
         other = [value for i, value in enumerate(node.outputs) if i not in converted.outputs and is_used(value)]
-        if other:
+        if other and not widens:
             return Skip(f"its output {other[0].name} depends on the rounding", name)
         if node.op_type in _PRODUCTS and all(map(_is_dequantized, node.inputs[:2])):
             return Skip("it multiplies dequantized integers, which have integer kernels", name)
-        reasons = (half.misfit(node.inputs[index]) for index in converted.inputs)
+        reasons = (values.misfit(node.inputs[index]) for index in converted.inputs)
         misfit = next(filter(None, reasons), None)
         return converted if misfit is None else Skip(misfit, name)
 
@@ -128,12 +140,12 @@ class _Converted:
     unknown: str = ""
 
     @classmethod
-    def of(cls, node: ir.Node, scope: Scope, dtype: ir.DataType) -> _Converted | None:
-        """Return the float32 inputs and outputs whose type may be ``dtype``; None if there is no such output."""
-        schema = schema_of(node.op_type, scope.opset(), node.domain)
+    def of(cls, node: ir.Node, values: _Values) -> _Converted | None:
+        """Return the inputs and outputs of which the type may be the format; None if there is no such output."""
+        schema = schema_of(node.op_type, values.scope.opset(), node.domain)
         if schema is None:
             return None
-        wanted = f"tensor({dtype.name.lower()})"
+        wanted = f"tensor({_type_name(values.dtype)})"
         open_ = {
             constraint.type_param_str
             for constraint in schema.type_constraints
@@ -142,29 +154,45 @@ class _Converted:
         inputs = {
             index: kind
             for index, value in enumerate(node.inputs)
-            if value is not None and _is_float(value, scope) and (kind := _kind(schema.inputs, index)) in open_
+            if value is not None and values.convert(value) and (kind := _kind(schema.inputs, index)) in open_
         }
         outputs = tuple(
             index
             for index, value in enumerate(node.outputs)
-            if value.name and _is_float(value, scope) and _kind(schema.outputs, index) in set(inputs.values())
+            if value.name and values.convert(value) and _kind(schema.outputs, index) in set(inputs.values())
         )
         parameters = [(value, _kind(schema.inputs, index)) for index, value in enumerate(node.inputs)]
         parameters += [(value, _kind(schema.outputs, index)) for index, value in enumerate(node.outputs)]
         kinds = set(inputs.values())
         same = (value for value, kind in parameters if value is not None and kind in kinds)
-        unknown = (str(value.name) for value in same if value.name and scope.dtype(value) is None)
+        unknown = (str(value.name) for value in same if value.name and values.scope.dtype(value) is None)
         return cls(tuple(inputs), outputs, next(unknown, "")) if outputs else None
+
+    @classmethod
+    def of_cast(cls, node: ir.Node, values: _Values) -> _Converted | None:
+        """Return what to convert of a Cast from or to what is converted."""
+        inputs = (0,) if node.inputs[0] is not None and values.convert(node.inputs[0]) else ()
+        outputs = (0,) if values.convert(node.outputs[0]) else ()
+        return cls(inputs, outputs) if inputs or outputs else None
 
 
 @dataclass
-class _Half:
-    """The values of a graph in 16 bits: rounded constants, and Casts to and from them."""
+class _Values:
+    """The values of a graph in a format: constants, and Casts to and from them."""
 
     scope: Scope
     dtype: ir.DataType
     _misfits: dict[ir.Value, str | None] = field(default_factory=dict)
-    _down: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _converted: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    @property
+    def widens(self) -> bool:
+        return self.dtype == ir.DataType.FLOAT
+
+    def convert(self, value: ir.Value) -> bool:
+        """Return whether a value has a dtype that is converted."""
+        dtype = self.scope.dtype(value)
+        return dtype in HALVES if self.widens else dtype == ir.DataType.FLOAT
 
     def misfit(self, value: ir.Value | None) -> str | None:
         """Return why a constant cannot have the format; None if it can, and for other values."""
@@ -189,11 +217,13 @@ class _Half:
                 assert value is not None
                 if value in made:
                     continue
-                node.replace_input_with(index, self._lowered(value, node, maker))
+                node.replace_input_with(index, self._in_format(value, node, maker))
                 unused[value] = None
         for node, converted in chosen.items():
             for index in converted.outputs:
-                self._widen(node.outputs[index], node, chosen, maker)
+                self._convert(node.outputs[index], node, chosen, maker)
+            if node.op_type == "Cast" and converted.outputs:
+                node.attributes.add(ir.AttrInt64("to", int(self.dtype)))
         for value in unused:
             producer = value.producer()
             if is_used(value):
@@ -203,33 +233,34 @@ class _Half:
             elif producer.op_type == "Constant":
                 remove_nodes(graph, [producer])
 
-    def _lowered(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
-        """Return the value in 16 bits, created before its first consumer."""
-        if value in self._down:
-            return self._down[value]
+    def _in_format(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
+        """Return the value in the format, created before its first consumer."""
+        if value in self._converted:
+            return self._converted[value]
         graph, tensor = self.scope.graph, self.scope.constant(value)
         name = self.scope.names.value(f"{value.name}_{_short(self.dtype)}")
         if tensor is not None:
-            self._down[value] = self.scope.new_constant(graph, _rounded(tensor, self.dtype, name), name)
+            self._converted[value] = self.scope.new_constant(graph, _rounded(tensor, self.dtype, name), name)
         else:
-            self._down[value] = self._cast(value, self.dtype, name, node, maker, before=True)
-        return self._down[value]
+            self._converted[value] = self._cast(value, self.dtype, name, node, maker, before=True)
+        return self._converted[value]
 
-    def _widen(self, value: ir.Value, node: ir.Node, chosen: Mapping[ir.Node, _Converted], maker: str) -> None:
-        """Make an output 16 bits wide, and cast it for the consumers that need float32; that value keeps the name."""
-        name, shape = str(value.name), value.shape
+    def _convert(self, value: ir.Value, node: ir.Node, chosen: Mapping[ir.Node, _Converted], maker: str) -> None:
+        """Give an output the format, and cast it for the consumers that need its own; that value keeps the name."""
+        name, shape, dtype = str(value.name), value.shape, self.scope.dtype(value)
+        assert dtype is not None
         others = [use for use in value.uses() if use.node not in chosen or use.idx not in chosen[use.node].inputs]
         value.type = ir.TensorType(self.dtype)
         value.name = self.scope.names.value(f"{name}_{_short(self.dtype)}")
         if not others and not value.is_graph_output():
             return
-        up = self._cast(value, ir.DataType.FLOAT, name, node, maker, before=False)
-        up.shape = shape
+        back = self._cast(value, dtype, name, node, maker, before=False)
+        back.shape = shape
         for use in others:
-            use.node.replace_input_with(use.idx, up)
+            use.node.replace_input_with(use.idx, back)
         for index, output in enumerate(self.scope.graph.outputs):
             if output is value:
-                self.scope.graph.outputs[index] = up
+                self.scope.graph.outputs[index] = back
 
     def _cast(
         self, value: ir.Value, to: ir.DataType, name: str, node: ir.Node, maker: str, *, before: bool
@@ -242,6 +273,16 @@ class _Half:
         return result
 
 
+def _joins(node: ir.Node, chosen: Collection[ir.Node]) -> bool:
+    """Return whether a node is no Cast, or one beside others that are converted."""
+    source, others = node.inputs[0], (use.node for use in node.outputs[0].uses())
+    return (
+        node.op_type != "Cast"
+        or (source is not None and source.producer() in chosen)
+        or any(other in chosen for other in others)
+    )
+
+
 def _short(dtype: ir.DataType) -> str:
     return next(name for name, format_ in FORMATS.items() if format_ == dtype)
 
@@ -251,8 +292,9 @@ def _names(node: ir.Node) -> list[str]:
     return [str(node.name), *lineage.origin(node)]
 
 
-def _is_float(value: ir.Value, scope: Scope) -> bool:
-    return scope.dtype(value) == ir.DataType.FLOAT
+def _type_name(dtype: ir.DataType) -> str:
+    """Return the name of a dtype in the types of schemas."""
+    return "float" if dtype == ir.DataType.FLOAT else dtype.name.lower()
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:

@@ -25,10 +25,12 @@ from onnx_bridge.core.errors import NOT_DETERMINED, InputError, ParityError
 from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
+from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Context, Exactness, Pass, Proof, Result, Rewrite
+from tests.passes.helpers import tiny
 
 
 def write(path: Path, text: str, **weights: Any) -> Path:
@@ -399,6 +401,16 @@ class TestDifferences:
         for word in ("bisect", str(model), "--pipeline", "--dim"):
             assert word in error.hint
         assert {each.name: each.read_bytes() for each in out.iterdir()} == before
+
+    def test_a_difference_in_float16_that_is_one_in_float32_too(self, runtime: Runtime, tmp_path: Path) -> None:
+        text = "(float16[2,8] x) => (float16[2,8] y) { y = MatMul(x, w) }"
+        path, weights = tmp_path / "model.onnx", np.random.default_rng(0).standard_normal((8, 8)).astype(np.float16)
+        models.save(tiny(text, w=weights), path)
+        assert onnx_bridge.convert(path, tmp_path / "right", target="ref").wholly_on_migraphx
+        with pytest.raises(ParityError) as caught:
+            onnx_bridge.convert(path, tmp_path / "out", target="ref", pipeline="wrong-constant,legalize")
+        assert caught.value.output == "y"
+        assert not (tmp_path / "out").exists()
 
     def test_the_command_fails(
         self,

@@ -33,7 +33,9 @@ from onnx_bridge.migraphx.remote_program import RemoteProgram
 from onnx_bridge.migraphx.worker import Worker
 from passes.core.text import counted
 from passes.graphs.traversal import ancestors_of_last
-from passes.probing.partition import Partition, Side, boundary, can_cross
+from passes.probing.partition import Partition, Side, boundary, can_cross, extract
+from passes.rewriting.base import Context
+from passes.specialize.convert_precision import ConvertPrecision
 
 _LIMITS = (OutOfMemory, WorkerTimeout, RuntimeNotFound, ProgramLost)
 """Failures that are not attributed to a node."""
@@ -71,6 +73,7 @@ class Compiler:
         options: arguments of MIGraphX's ``compile``.
         stopwatch: announces and times the stages.
         gpu: what compiles for a GPU elsewhere, if the worker and the target are its.
+        widened: whether what the model computes in 16 bits is computed in float32.
     """
 
     model: ir.Model
@@ -81,11 +84,13 @@ class Compiler:
     options: Mapping[str, bool] = field(default_factory=dict)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     gpu: GpuCompiler | None = None
+    widened: bool = False
 
     def elsewhere(self, gpu: GpuCompiler, environment: Mapping[str, str]) -> Compiler:
         """Return the compiler of the same model for a GPU elsewhere, given further variables."""
         options = {**self.options, "exhaustive_tune": False}  # nothing can be measured
-        return replace(self, worker=gpu.worker(environment), target=gpu.target, options=options, gpu=gpu)
+        worker = gpu.worker(environment)
+        return replace(self, worker=worker, target=gpu.target, options=options, gpu=gpu, widened=False)
 
     def described(self, error: RuntimeFailure) -> RuntimeFailure:
         """Return an error that says for which GPU elsewhere MIGraphX failed."""
@@ -106,7 +111,8 @@ class Compiler:
             return None
         graph = self.model.graph
         borders = [value for value in graph.inputs if not value.is_initializer()], list(graph.outputs)
-        whole = self.path if (list(partition.inputs), list(partition.outputs)) == borders else None
+        is_whole = (list(partition.inputs), list(partition.outputs)) == borders
+        whole = self.path if is_whole and not self.widened else None
         forecast = CompileForecast.of([partition.nodes], self.worker.runtime)
         started, compiling = time.perf_counter(), False
         try:
@@ -175,8 +181,7 @@ class Compiler:
 
     def _parse(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], whole: Path | None) -> RemoteProgram:
         names = [[str(value.name) for value in values] for values in (inputs, outputs)]
-        part = part_file(self.model, *names)
-        with part if whole is None else contextlib.nullcontext(whole) as path:
+        with self._part_file(*names) if whole is None else contextlib.nullcontext(whole) as path:
             program = parse(self.worker, path, {str(tensor.name): _sizes(tensor) for tensor in inputs})
         shapes = program.get_output_shapes()
         if len(shapes) != len(outputs):
@@ -191,6 +196,12 @@ class Compiler:
             if declared is not None and None not in declared and list(shape.lens) != (declared or [1]):
                 raise RuntimeFailure(f"MIGraphX infers the shape {list(shape.lens)} for {value.name}, not {declared}")
         return program
+
+    def _part_file(self, inputs: Sequence[str], outputs: Sequence[str]) -> contextlib.AbstractContextManager[Path]:
+        part = extract(self.model, inputs, outputs)
+        if self.widened:
+            ConvertPrecision(to="fp32").run(part, Context())
+        return part_file(part)
 
 
 def _sizes(value: ir.Value) -> list[int | None] | None:

@@ -23,7 +23,10 @@ from onnx_bridge.core.progress import Stage
 from onnx_bridge.migraphx.gpu.stub import has_all_kernels, stub_version
 from onnx_bridge.provider.provider import Session
 from onnx_bridge.samples.calibration import Calibration
+from passes.builders.arithmetic import HALVES
 from passes.probing.partition import Side
+
+WIDENED = "`ref` truncates numbers of 16 bits, which adds up beyond the tolerance: its program computes in float32"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Compiled:
         session: how ONNX Runtime's provider runs the whole; None for programs of MIGraphX.
         served: the session itself.
         gpu_programs: the programs for a GPU elsewhere; empty unless the request names its architecture.
+        widened: whether the programs for ``ref`` compute in float32 what the model computes in 16 bits.
     """
 
     cleaned: CleanedModel
@@ -50,26 +54,49 @@ class Compiled:
     session: SessionInfo | None = None
     served: Session | None = None
     gpu_programs: tuple[GpuProgramInfo, ...] = ()
+    widened: bool = False
 
 
-def partition_and_compile(cleaned: CleanedModel) -> Compiled:
+def can_widen(cleaned: CleanedModel) -> bool:
+    """Return whether a model computes in 16 bits of its own accord, where ``ref`` truncates each result.
+
+    So all errors have one sign, and those of a deep model add up to more than its tolerance. A GPU rounds.
+    """
+    plan = cleaned.plan
+    if plan.target != "ref" or plan.provider is not None or plan.request.precision != "fp32":
+        return False
+    return any(value.dtype in HALVES for node in cleaned.model.graph for value in node.outputs)
+
+
+def partition_and_compile(cleaned: CleanedModel, *, widened: bool = False) -> Compiled:
     """Partition, compile and save, within the limits of the request for a GPU elsewhere as well.
+
+    Args:
+        cleaned: the model.
+        widened: whether the programs for ``ref`` compute in float32 what the model computes in 16 bits.
 
     Raises:
         InputError: the calibration samples are wrong, or the model does not fit into a single program.
         RuntimeFailure: MIGraphX failed, or a node can be run neither by it nor, if allowed, by ONNX Runtime.
     """
     with contextlib.ExitStack() as limits:
-        return _partition_and_compile(cleaned, limits)
+        return _partition_and_compile(cleaned, widened, limits)
 
 
-def _partition_and_compile(cleaned: CleanedModel, limits: contextlib.ExitStack) -> Compiled:
+def _partition_and_compile(cleaned: CleanedModel, widened: bool, limits: contextlib.ExitStack) -> Compiled:
     plan = cleaned.plan
     with plan.stopwatch(Stage.START):
         plan.worker.start()
     quantizer = None if cleaned.products else plan.precision.quantizer(cleaned.model, plan.target)
     compiler = Compiler(
-        cleaned.model, plan.worker, plan.target, cleaned.path, quantizer, plan.options.compile, plan.stopwatch
+        cleaned.model,
+        plan.worker,
+        plan.target,
+        cleaned.path,
+        quantizer,
+        plan.options.compile,
+        plan.stopwatch,
+        widened=widened,
     )
     partitioned = partition(
         cleaned.model,
@@ -105,9 +132,17 @@ def _partition_and_compile(cleaned: CleanedModel, limits: contextlib.ExitStack) 
     by_model = cleaned.products.calibration if cleaned.products else None
     calibration = quantizer.calibration if quantizer else by_model
     notes = [*(quantizer.notes if quantizer else ()), *partitioned.notes, *plan.tuning.notes]
-    notes += [program.note for program in gpu_programs]
+    notes += [program.note for program in gpu_programs] + [WIDENED] * widened
     return Compiled(
-        cleaned, partitioned, programs, calibration, samples, tuning, tuple(notes), gpu_programs=gpu_programs
+        cleaned,
+        partitioned,
+        programs,
+        calibration,
+        samples,
+        tuning,
+        tuple(notes),
+        gpu_programs=gpu_programs,
+        widened=widened,
     )
 
 

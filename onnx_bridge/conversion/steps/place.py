@@ -37,10 +37,10 @@ _SCALARS = "it shapes scalars, which the provider returns as (1,)"
 _CROSSING = "it hands values to nodes, or takes values from them, that are hidden from the provider"
 
 
-def compile_or_place(cleaned: CleanedModel) -> Compiled:
+def compile_or_place(cleaned: CleanedModel, *, widened: bool = False) -> Compiled:
     """Compile a cleaned model, or place its nodes if it is for ONNX Runtime; errors are those of either."""
     provider = cleaned.plan.provider
-    return partition_and_compile(cleaned) if provider is None else place_for(provider, cleaned)
+    return partition_and_compile(cleaned, widened=widened) if provider is None else place_for(provider, cleaned)
 
 
 def place_for(provider: Provider, cleaned: CleanedModel) -> Compiled:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
+from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.source import Source
-from onnx_bridge.conversion.steps.clean import clean
+from onnx_bridge.conversion.steps.clean import CleanedModel, clean
+from onnx_bridge.conversion.steps.compile import WIDENED, can_widen
 from onnx_bridge.conversion.steps.describe import describe
 from onnx_bridge.conversion.steps.place import compile_or_place
 from onnx_bridge.conversion.steps.prove import prove
 from onnx_bridge.conversion.steps.publish import publish
 from onnx_bridge.conversion.steps.resolve import resolve
+from onnx_bridge.core.errors import ParityError
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.request import ModelSource
@@ -29,6 +32,19 @@ def run(
     """Convert a model as a request says, proven on ``samples`` (default: a generated one); errors as `convert`."""
     with resolve(Source.of(model), out, request, progress) as plan:
         cleaned = clean(plan)
-        compiled = compile_or_place(cleaned)
-        manifest = prove(compiled, describe(compiled), samples)
+        try:
+            manifest = _compile_and_prove(cleaned, samples)
+        except ParityError as error:
+            if not can_widen(cleaned):
+                raise
+            plan.stopwatch.progress(WIDENED)
+            try:
+                manifest = _compile_and_prove(cleaned, samples, widened=True)
+            except ParityError:
+                raise error from None
         return publish(manifest, plan)
+
+
+def _compile_and_prove(cleaned: CleanedModel, samples: Sequence[Sample], *, widened: bool = False) -> Manifest:
+    compiled = compile_or_place(cleaned, widened=widened)
+    return prove(compiled, describe(compiled), samples)

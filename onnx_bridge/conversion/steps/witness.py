@@ -105,7 +105,7 @@ class Witnesses:
 
         try:
             with resolve(self._source(witness), self.folder / "witness", self._request(witness), progress) as small:
-                compiled = compile_or_place(clean(small))
+                compiled = compile_or_place(clean(small), widened=self.compiled.widened)
                 conversions = ((whole.cleaned.model, whole.partitioned) for whole in (self.compiled, compiled))
                 if (difference := different_decision(*conversions)) is not None:
                     raise Unprovable(f"the witness is not converted by the same decisions: {difference}")
