@@ -22,6 +22,7 @@ from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import undetermined
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
+from onnx_bridge.reference.comparison.inside import OpenModel
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference, run_file
 from onnx_bridge.reference.reference import kept_runs
@@ -29,6 +30,7 @@ from onnx_bridge.reference.resized import resize
 from onnx_bridge.reference.second_opinion import second_opinion
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
+from passes.builders.arithmetic import HALVES
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, available_bytes, limited
 from passes.isolation.process import Reason
@@ -49,6 +51,10 @@ class TooLarge(Unprovable):
 
 class NoReferenceRun(Unprovable):
     """The reference does not run a model on a sample that the model fits."""
+
+
+class Overflow(Exception):
+    """A model computes an infinity or NaN in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,19 @@ class Agreement:
 
 
 def compare_with_reference(
-    bundle: Path, original: Original, precision: ComputedPrecision, limits: Limits, runtime: Runtime
+    bundle: Path,
+    original: Original,
+    precision: ComputedPrecision,
+    limits: Limits,
+    runtime: Runtime,
+    narrower: Path | None = None,
 ) -> Agreement | OutputComparison:
     """Run a bundle and its original on seeded samples.
 
     Args:
         bundle: its folder, or its program.
         runtime: the MIGraphX that compiled the bundle.
+        narrower: the cleaned model, if the program computes in float32 what that computes in 16 bits.
 
     Returns:
         The agreement; or the output that is furthest beyond its tolerance.
@@ -103,9 +115,10 @@ def compare_with_reference(
     Raises:
         TooLarge: a limit was exceeded.
         Unprovable: the reference does not run the model, or its outputs are not determined.
+        Overflow: a number of ``narrower`` is infinite, which the program need not show.
         RuntimeFailure: MIGraphX fails on the sample.
     """
-    return _Comparison(original, precision, limits).of(bundle, runtime)
+    return _Comparison(original, precision, limits, narrower).of(bundle, runtime)
 
 
 def runs_on_reference(original: Original, limits: Limits) -> bool:
@@ -123,6 +136,7 @@ class _Comparison:
     original: Original
     precision: ComputedPrecision
     limits: Limits
+    narrower: Path | None = None
 
     def of(self, path: Path, runtime: Runtime) -> Agreement | OutputComparison:
         memory = None if self.limits.memory is None else self.limits.memory / 2**30
@@ -144,6 +158,8 @@ class _Comparison:
             same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
         errors, by_onnx = list[float](), False
         for sample, right in zip(samples, expected, strict=True):
+            if self.narrower is not None:
+                _check_range(models.load(self.narrower), sample)
             actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
             if not compared.passed:
@@ -272,6 +288,19 @@ class _Comparison:
     @property
     def _run_limits(self) -> Limits:
         return self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
+
+
+def _check_range(model: ir.Model, sample: Sample) -> None:
+    """Raise Overflow if a number that a model computes in 16 bits is not finite, or is not known."""
+    opened = OpenModel(model)
+    names = [str(value.name) for node in opened.graph for value in node.outputs if value.dtype in HALVES]
+    try:
+        values = opened.values(names, sample)
+    except BridgeError as error:
+        raise Overflow(str(error)) from None
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and not np.isfinite(value.astype(np.float32)).all():
+            raise Overflow(name)
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

@@ -63,6 +63,7 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
 
     Raises:
         ParityError: the bundle, or its witness, differs from the reference in an output.
+        Overflow: of a widened model, a number is infinite in 16 bits.
         RuntimeFailure: MIGraphX fails on a sample that the reference takes.
     """
     plan = compiled.cleaned.plan
@@ -155,7 +156,8 @@ class _Prover:
         folder = plan.folder / plan.out.name if plan.program_only else plan.folder
         precision = computed_precision(original.model, compiled.cleaned.model, self.request.precision)
         limits = Limits(timeout, Limits.of(None, self.request.memory).memory)
-        compared = compare_with_reference(folder, original, precision, limits, self.plan.runtime)
+        narrower = compiled.cleaned.path if compiled.widened else None
+        compared = compare_with_reference(folder, original, precision, limits, self.plan.runtime, narrower)
         if isinstance(compared, Agreement):
             return compared
         if self.request.precision in BY_CALIBRATION:  # what is lost depends on the samples of the calibration

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.manifest import Manifest
+from onnx_bridge.conversion.proving.comparison import Overflow
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import CleanedModel, clean
 from onnx_bridge.conversion.steps.compile import WIDENED, can_widen
@@ -40,7 +41,7 @@ def run(
             plan.stopwatch.progress(WIDENED)
             try:
                 manifest = _compile_and_prove(cleaned, samples, widened=True)
-            except ParityError:
+            except (ParityError, Overflow):
                 raise error from None
         return publish(manifest, plan)
 
