@@ -20,9 +20,9 @@ from onnx_bridge.core.values import Value
 from onnx_bridge.reference.comparison.tolerances import largest
 from passes.operators import operators
 
-_UNIT = 2.0**-23
+UNIT = 2.0**-23
 """The unit in the last place of 1.0 in float32."""
-_SIDES = 2
+SIDES = 2
 """Both sides round."""
 _GIVEN, _BY_ONE, _SUMS = operators("given"), operators("unit"), operators("sums")
 _FOLLOWED = _GIVEN | _SUMS | {"Mul", "Div"}
@@ -47,7 +47,7 @@ def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, f
     names = [str(value.name) for value in wanted if value.producer() is not None]
     magnitudes = {name: _largest(array) for name, array in fetch(names).items()} if names else {}
     rounding = _Rounding(magnitudes)
-    return {str(value.name): _SIDES * _UNIT * rounding.of(value, _DEPTH) for value in chosen}
+    return {str(value.name): SIDES * UNIT * rounding.of(value, _DEPTH) for value in chosen}
 
 
 def _collect(value: ir.Value, collected: dict[ir.Value, None], depth: int) -> None:

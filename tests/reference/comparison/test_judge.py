@@ -20,6 +20,7 @@ from passes.quantization.to_int8.saturate_before_quantize import saturate_before
 from passes.quantization.to_int8.uint8_to_int8 import Uint8ToInt8
 from passes.rewriting.base import Context
 from passes.shapes.inference import infer
+from tests.passes.helpers import tiny
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
 ONE = np.float32(1.0)
@@ -166,6 +167,24 @@ def test_chaos_is_not_determined_and_a_fault_in_it_differs() -> None:
     assert "moves by" in str(found.undetermined)
     for wrong in (chaotic(50, factor="3.85"), chaotic(50, last="1.1")):
         assert judged(chaotic(50), wrong, x=x).differs
+
+
+def test_a_sum_of_large_terms_is_rounded_as_coarsely_as_they_are() -> None:
+    """Terms of 3,000 that cancel, added in another order: the sums differ by more than 1e-4."""
+    draw = np.random.default_rng(0)
+    weights = draw.standard_normal((64, 8)).astype(np.float32) * 1000
+    x = np.abs(draw.standard_normal((2, 64))).astype(np.float32) * 3
+    weights[-1] = -(x[:, :-1].astype(np.float64) @ weights[:-1])[0] / x[0, -1]
+    x[1] = x[0]
+
+    graph = "(float[2,64] x) => (float[2,8] y) {{ {} y = Neg(m) }}"
+    one = tiny(graph.format("m = MatMul(x, w)"), w=weights.copy())
+    halves = "p, q = Split<axis = 1>(x)  a = MatMul(p, v)  b = MatMul(q, w)  m = Add(a, b)"
+    other = tiny(graph.format(halves), v=weights[:32], w=weights[32:])
+    (found,) = judged(one, other, x=x).outputs
+    assert found.verdict == "not determined"
+    weights[3] *= np.float32(1.001)
+    assert judged(one, tiny(graph.format("m = MatMul(x, w)"), w=weights), x=x).differs
 
 
 def test_the_floor_is_a_rounding_of_what_the_output_is_computed_from() -> None:
