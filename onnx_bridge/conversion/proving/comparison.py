@@ -20,17 +20,15 @@ from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
-from onnx_bridge.reference.comparison.conditioning import undetermined
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
-from onnx_bridge.reference.comparison.inside import OpenModel
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference, run_file
-from onnx_bridge.reference.reference import kept_runs
+from onnx_bridge.reference.half_emulation import emulate_halves
+from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.reference.resized import resize
 from onnx_bridge.reference.second_opinion import second_opinion
 from onnx_bridge.samples.roles import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
-from passes.builders.arithmetic import HALVES
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, available_bytes, limited
 from passes.isolation.process import Reason
@@ -51,10 +49,6 @@ class TooLarge(Unprovable):
 
 class NoReferenceRun(Unprovable):
     """The reference does not run a model on a sample that the model fits."""
-
-
-class Overflow(Exception):
-    """A model computes an infinity or NaN in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,8 @@ def compare_with_reference(
     Args:
         bundle: its folder, or its program.
         runtime: the MIGraphX that compiled the bundle.
-        narrower: the cleaned model, if the program computes in float32 what that computes in 16 bits.
+        narrower: the cleaned model, if the program computes in float32 what that computes in 16 bits: compared as well,
+            rounded after each node.
 
     Returns:
         The agreement; or the output that is furthest beyond its tolerance.
@@ -115,7 +110,6 @@ def compare_with_reference(
     Raises:
         TooLarge: a limit was exceeded.
         Unprovable: the reference does not run the model, or its outputs are not determined.
-        Overflow: a number of ``narrower`` is infinite, which the program need not show.
         RuntimeFailure: MIGraphX fails on the sample.
     """
     return _Comparison(original, precision, limits, narrower).of(bundle, runtime)
@@ -158,24 +152,43 @@ class _Comparison:
             same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
         errors, by_onnx = list[float](), False
         for sample, right in zip(samples, expected, strict=True):
-            if self.narrower is not None:
-                _check_range(models.load(self.narrower), sample)
+            legs = [] if self.narrower is None else [self._rounded(models.load(self.narrower), right, sample)]
             actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
             if not compared.passed:
                 compared, agrees = self._judged(bundle, actual, right, sample)
                 by_onnx |= agrees
-                wrong = [output for output in compared.outputs if output.differs]
-                if wrong:
-                    return max(wrong, key=lambda output: output.severity)
-                for output in compared.outputs:
-                    if output.undetermined is not None:
-                        raise Unprovable(f"the values of {output.name} are not determined: {output.undetermined}")
-            errors += [output.max_abs for output in compared.outputs if output.max_abs is not None]
+            outputs = [output for leg in (*legs, compared) for output in leg.outputs]
+            if wrong := [output for output in outputs if output.differs]:
+                return max(wrong, key=lambda output: output.severity)
+            for output in compared.outputs:
+                if output.undetermined is not None:
+                    raise Unprovable(f"the values of {output.name} are not determined: {output.undetermined}")
+            determined = [output for output in outputs if output.undetermined is None]
+            errors += [output.max_abs for output in determined if output.max_abs is not None]
         if same:
             advice = "`onnx-bridge check --inputs FILE` compares it on inputs of its real use"
             raise Unprovable(f"{', '.join(sorted(same))}: {SAYS_NOTHING}; {advice}")
         return Agreement(max(errors, default=None), len(samples), by_onnx)
+
+    def _rounded(self, cleaned: ir.Model, right: Sample, sample: Sample) -> Comparison:
+        """Compare a cleaned model with the original, each result in 16 bits rounded, as a GPU does."""
+        model, tolerances = emulate_halves(cleaned), self.precision.tolerances
+        with limited(self._run_limits):
+            try:
+                outputs = Reference(model).run(sample)
+            except BridgeError as error:
+                raise Unprovable(f"the reference does not run the model rounded to 16 bits: {error}") from None
+            compared = compare(outputs, right, tolerances)
+            if compared.passed:
+                return compared
+            return self._judges(model).of_cleaned(outputs, right, sample, {**sample, **self._frozen}, tolerances)
+
+    def _judges(self, cleaned: ir.Model) -> ChainJudge:
+        original = models.load(self.original.path)
+        if self.original.shapes:
+            original = resize(original, self.original.shapes)
+        return ChainJudge(original, cleaned, self.precision.epsilon)
 
     def _cleaned(self, bundle: Bundle) -> ir.Model:
         return models.load(bundle.model_path) if bundle.model_path else self.original.model
@@ -195,30 +208,22 @@ class _Comparison:
         """
         tolerances, given = self.precision.tolerances, {**sample, **self._frozen}
         compared = compare(actual, right, tolerances)
+        judges = self._judges(self._cleaned(bundle))
         why: str | None = "the bundle keeps no cleaned model"
         if bundle.model_path is not None:
-            original = models.load(self.original.path)
-            if self.original.shapes:
-                original = resize(original, self.original.shapes)
-            judges = ChainJudge(original, models.load(bundle.model_path), self.precision.epsilon)
             inside = InsideProgram.of(bundle.program)
             try:
                 with limited(self.limits):
                     (outputs,) = self._run(bundle.model_path, [sample])
                     passes = judges.of_cleaned(outputs, right, sample, given, tolerances)
                     compared = judges.of_device(actual, right, sample, (outputs, passes), inside, tolerances)
-                why = judges.unexamined
+                why = None
             except (BridgeError, Unprovable) as error:
                 why = str(error)
-        differing = [output for output in compared.outputs if output.differs]
-        if differing and (second := self._second_opinion(actual, sample)) is not None:
+        if compared.differs and (second := self._second_opinion(actual, sample)) is not None:
             return second, True
-        run = partial(self._run, self.original.path, shapes=self.original.shapes)
-        if differing and why is not None and undetermined(differing, given, right, run, self.precision.epsilon):
-            listed = ", ".join(output.name for output in differing)
-            what = "the reference's own change as much when its inputs change by one unit in the last place"
-            raise Unprovable(f"the values of {listed} are not determined: {what}; inside nothing was compared: {why}")
-        return compared, False
+        with limited(self._run_limits):
+            return judges.from_outside(compared, right, given, why), False
 
     @property
     def _frozen(self) -> Mapping[str, Value]:
@@ -288,19 +293,6 @@ class _Comparison:
     @property
     def _run_limits(self) -> Limits:
         return self.limits if self.limits.memory is not None else replace(self.limits, growth=available_bytes())
-
-
-def _check_range(model: ir.Model, sample: Sample) -> None:
-    """Raise Overflow if a number that a model computes in 16 bits is not finite, or is not known."""
-    opened = OpenModel(model)
-    names = [str(value.name) for node in opened.graph for value in node.outputs if value.dtype in HALVES]
-    try:
-        values = opened.values(names, sample)
-    except BridgeError as error:
-        raise Overflow(str(error)) from None
-    for name, value in values.items():
-        if isinstance(value, np.ndarray) and not np.isfinite(value.astype(np.float32)).all():
-            raise Overflow(name)
 
 
 def _outputs(bundle: Bundle, sample: Sample) -> dict[str, Value]:

@@ -63,7 +63,6 @@ def prove(compiled: Compiled, manifest: Manifest, samples: Sequence[Sample] = ()
 
     Raises:
         ParityError: the bundle, or its witness, differs from the reference in an output.
-        Overflow: of a widened model, a number is infinite in 16 bits.
         RuntimeFailure: MIGraphX fails on a sample that the reference takes.
     """
     plan = compiled.cleaned.plan

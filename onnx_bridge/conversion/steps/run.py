@@ -7,7 +7,6 @@ from pathlib import Path
 
 from onnx_bridge.bundle.bundle import Bundle
 from onnx_bridge.bundle.manifest.manifest import Manifest
-from onnx_bridge.conversion.proving.comparison import Overflow
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import CleanedModel, clean
 from onnx_bridge.conversion.steps.compile import WIDENED, can_widen
@@ -35,14 +34,11 @@ def run(
         cleaned = clean(plan)
         try:
             manifest = _compile_and_prove(cleaned, samples)
-        except ParityError as error:
+        except ParityError:
             if not can_widen(cleaned):
                 raise
             plan.stopwatch.progress(WIDENED)
-            try:
-                manifest = _compile_and_prove(cleaned, samples, widened=True)
-            except (ParityError, Overflow):
-                raise error from None
+            manifest = _compile_and_prove(cleaned, samples, widened=True)
         return publish(manifest, plan)
 
 

@@ -18,6 +18,7 @@ from onnx_bridge.bundle.device import Device
 from onnx_bridge.bundle.intermediate_values import InsideProgram
 from onnx_bridge.bundle.manifest.compatibility import require_own_settings
 from onnx_bridge.conversion import convert as conversion
+from onnx_bridge.conversion.precision.computed_precision import computed_precision
 from onnx_bridge.conversion.precision.precision import BY_PASS, TOLERANCES
 from onnx_bridge.core.errors import BridgeError, InputError
 from onnx_bridge.core.files.kept_runs import KeptRuns
@@ -74,6 +75,7 @@ class Baseline:
         legs: what was compared so far.
         inside: the values inside the bundle; None if none can be fetched.
         reference: the session of the original, if one is open.
+        epsilon: the unit in the last place of 1.0 of what is computed; 0 if it is that of the dtypes.
         unproven: the outputs that are the same for all generated samples, and for livelier ones.
     """
 
@@ -91,6 +93,7 @@ class Baseline:
     legs: list[Leg] = field(default_factory=list)
     inside: InsideProgram | None = None
     reference: Reference | None = None
+    epsilon: float = 0.0
     unproven: tuple[str, ...] = ()
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
@@ -136,6 +139,7 @@ class Baseline:
             device_name(bundle),
             [*notes, *reference.notes, *said, *files.find_non_finite(samples)],
             inside=InsideProgram.of(bundle.program),
+            epsilon=computed_precision(model, (cleaned or [model])[0], bundle.manifest.request.precision).epsilon,
             reference=reference,
             unproven=tuple(sorted(unproven)),
         )
@@ -211,7 +215,9 @@ class Baseline:
         return (
             None
             if self.cleaned is None
-            else ChainJudge(models.loaded(self.original), models.loaded(self.cleaned), session=self.reference)
+            else ChainJudge(
+                models.loaded(self.original), models.loaded(self.cleaned), self.epsilon, session=self.reference
+            )
         )
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:

@@ -75,6 +75,20 @@ class ChainJudge:
         )
         return Comparison(tuple(merged))
 
+    def from_outside(
+        self, compared: Comparison, expected: Values, original_sample: Values, why: str | None = None
+    ) -> Comparison:
+        """Return outputs that differ as not determined, if the reference moves as far and nothing inside is compared.
+
+        Args:
+            why: why that is so; default: `unexamined`.
+        """
+        unexamined = why or self.unexamined
+        if unexamined is None or not compared.differs:
+            return compared
+        judge = self._judge("original", self.original, Tolerances())
+        return judge.from_outside(compared, expected, original_sample, unexamined)
+
     def moves(self, expected: Values, original_sample: Values) -> dict[str, OutputComparison]:
         """Return how far each output of the reference moves by itself, by name."""
         return self._judge("original", self.original, Tolerances()).moves(original_sample, expected)

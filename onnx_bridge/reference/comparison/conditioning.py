@@ -7,15 +7,15 @@ against itself proves nothing about a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from onnx_bridge.core.values import Array, Value
-from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
-from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison
+from onnx_bridge.reference.comparison.tolerances import is_float
 
 FACTOR = 10.0
 """An error is the reference's own if it is at most this multiple of what the reference moves by.
@@ -75,26 +75,6 @@ def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> 
     largest = max((comparison.max_abs or 0.0 for comparison in moved), default=0.0)
     spread = max((comparison.rmse or 0.0 for comparison in moved), default=0.0)
     return differing.max_abs <= FACTOR * largest and differing.rmse <= FACTOR * spread
-
-
-def undetermined(
-    differing: Sequence[OutputComparison],
-    sample: Sample,
-    expected: Sample,
-    run: Callable[[Sequence[Sample]], Sequence[Sample]],
-    epsilon: float = 0.0,
-) -> bool:
-    """Return whether the reference itself moves by at least the differences of all outputs that differ.
-
-    Args:
-        differing: the outputs that differ, of one sample.
-        sample: the sample.
-        expected: the reference's outputs for it.
-        run: the reference.
-        epsilon: the unit in the last place of 1.0 (`nudged`).
-    """
-    runs = run([nudged(sample, seed, epsilon) for seed in SEEDS])
-    return explains_all(differing, [compare(outputs, expected, Tolerances()) for outputs in runs])
 
 
 def explains_all(differing: Sequence[OutputComparison], moved: Sequence[Comparison]) -> bool:

@@ -85,6 +85,23 @@ class Judge:
         outputs = (output if output.passed else replace(output, undetermined=why) for output in compared.outputs)
         return compared if why is None else Comparison(tuple(outputs))
 
+    def from_outside(self, compared: Comparison, expected: Values, sample: Values, unexamined: str) -> Comparison:
+        """Return outputs that differ as not determined, if the reference moves as far.
+
+        Args:
+            unexamined: why nothing inside could be compared.
+        """
+        differing = [output for output in compared.outputs if output.differs]
+        try:
+            if not explains_all(differing, self._moved.against(expected, sample)):
+                return compared
+        except BridgeError:  # the reference need not take moved inputs
+            return compared
+        itself = "the reference itself moves as far when its inputs move by one unit in the last place"
+        why = f"{itself}; inside nothing was compared: {unexamined}"
+        outputs = (replace(output, undetermined=why) if output.differs else output for output in compared.outputs)
+        return Comparison(tuple(outputs))
+
     def moves(self, sample: Values, expected: Values) -> dict[str, OutputComparison]:
         """Return the outputs with inputs moved by one unit in the last place, against those without, by name.
 

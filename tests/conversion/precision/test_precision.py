@@ -19,7 +19,8 @@ from onnx_bridge.bundle.requantize import quantize_again
 from onnx_bridge.cli.main import app
 from onnx_bridge.conversion.precision.precision import Precision
 from onnx_bridge.conversion.precision.quantized_products import quantize_products, with_pairs
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.conversion.steps.compile import WIDENED
+from onnx_bridge.core.errors import InputError, ParityError
 from onnx_bridge.migraphx.compile_options import CompileOptions
 from onnx_bridge.migraphx.program import Tensor
 from onnx_bridge.migraphx.runtime import Runtime
@@ -76,6 +77,26 @@ def test_the_tolerance_of_a_bundle_is_that_of_its_precision(cnn: Path, tmp_path:
     bundle = onnx_bridge.convert(cnn, tmp_path / "out", target="ref", precision="bf16")
     assert onnx_bridge.check(bundle).passed
     assert not onnx_bridge.check(bundle, tolerance="float32").passed
+
+
+def test_a_deep_model_in_16_bits(tmp_path: Path) -> None:
+    """``ref`` truncates, so that each of 120 products is too small; what ONNX Runtime rounds agrees."""
+    layers = "".join(f"m{i} = MatMul(v{i}, w)  v{i + 1} = Elu(m{i})  " for i in range(1, 120))
+    rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
+    text = f"(float[4,8] x) => (float[4,8] y) {{ v1 = MatMul(x, w) {layers} y = MatMul(v120, w) }}"
+    models.save(model(text, w=rotation.astype(np.float32)), tmp_path / "deep.onnx")
+    bundle = onnx_bridge.convert(tmp_path / "deep.onnx", tmp_path / "out", target="ref", precision="fp16")
+    assert WIDENED in bundle.manifest.notes
+    assert bundle.manifest.proof.error is not None
+    assert bundle.manifest.proof.error > 1e-5  # that of float16, not of the program
+
+
+def test_what_overflows_in_16_bits_differs(tmp_path: Path) -> None:
+    """The program of ``ref`` may compute in float32, which does not overflow."""
+    text = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, w)  b = Mul(a, a)  y = Sqrt(b) }"
+    models.save(model(text, w=1000 * np.eye(8, dtype=np.float32)), tmp_path / "large.onnx")
+    with pytest.raises(ParityError):
+        onnx_bridge.convert(tmp_path / "large.onnx", tmp_path / "out", target="ref", precision="fp16")
 
 
 def test_a_note_lists_nodes_in_float32(cnn: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""bfloat16 on the reference: models that the pass convert-precision makes."""
+"""16-bit floats on the reference: models that the pass convert-precision makes, and roundings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnx_bridge.reference.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference
 from passes.rewriting.base import Context
 from passes.specialize.convert_precision import ConvertPrecision
@@ -29,3 +30,22 @@ def test_what_convert_precision_makes() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.02)
     (weights,) = (array for array in initializers(source).values() if array.ndim == 4)
     assert weights.tobytes() == w.astype(ml_dtypes.bfloat16).tobytes()
+
+
+def test_float16_is_rounded_after_each_node() -> None:
+    """ONNX Runtime by itself rounds only what a model returns."""
+    source = model("(float16[3] x) => (float16[3] y) { a = Mul(x, x)  y = Sqrt(a) }")
+    inputs = {"x": np.array([1000, 1.0009765625, 1], np.float16)}
+    assert np.isfinite(np.asarray(Reference(source).run(dict(inputs))["y"])).all()
+    emulated = emulate_halves(source)
+    onnx.checker.check_model(ir.to_proto(emulated), full_check=True)
+    (actual,) = Reference(emulated).run(dict(inputs)).values()
+    with np.errstate(over="ignore"):
+        expected = np.sqrt(np.square(inputs["x"]))  # numpy rounds both
+    assert np.isinf(expected[0])
+    np.testing.assert_array_equal(np.asarray(actual), expected)
+
+
+def test_what_has_no_16_bits_stays() -> None:
+    source = model("(float[3] x) => (float[3] y) { y = Sqrt(x) }")
+    assert [node.op_type for node in emulate_halves(source).graph] == ["Sqrt"]
