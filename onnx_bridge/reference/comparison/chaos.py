@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,13 +12,14 @@ import onnx_ir as ir
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.values import Value, flat
 from onnx_bridge.reference.comparison.choices import chooses, same_choice
-from onnx_bridge.reference.comparison.compare import Comparison, compare
+from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
-from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values
+from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values, cut
 from onnx_bridge.reference.comparison.rounding import SIDES, UNIT
 from onnx_bridge.reference.comparison.tolerances import Tolerances, default_tolerance, is_float
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.dependencies import fixed_values
+from passes.graphs.matching import origin
 from passes.graphs.traversal import is_used
 from passes.operators import operators
 from passes.probing.partition import extract, needed
@@ -79,6 +81,35 @@ class MovedReference:
             if table.is_initializer() or table in fixed:
                 rows.append(str(node.outputs[0].name))
         return rows
+
+
+def before_bounds(
+    opened: OpenModel, epsilon: float, names: Sequence[str], tested: Tested, sample: Values
+) -> tuple[list[OutputComparison], list[Comparison]] | None:
+    """Return how the operands of outputs that are bounded differ, and how far they move by themselves.
+
+    Softmax of numbers that are far apart is 1 and 0: it shows no move until the largest is another one.
+
+    Args:
+        names: outputs; the result is None unless all of them are of Softmax or the like, with known operands.
+    """
+    by_name = {str(value.name): value for value in opened.graph.outputs}
+    operands = [_unbounded(by_name[name]) if name in by_name else None for name in names]
+    known = list(dict.fromkeys(name for name in operands if name is not None and name in tested.names))
+    if None in operands or not known or len(known) < len(set(operands)):
+        return None
+    before = OpenModel(cut(opened.unfolded, {}, known))
+    expected, found = before.run(sample), tested.values(sample, known)
+    compared = compare({name: found[name] for name in known}, expected, Tolerances())
+    differing = [output for output in compared.outputs if not output.passed]
+    return differing, MovedReference(before, epsilon).against(expected, sample)
+
+
+def _unbounded(output: ir.Value) -> str | None:
+    """Return the operand of the bounded function that an output is computed by, perhaps cast or shaped since."""
+    node = origin(output, lambda node: node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Flatten"))
+    operand = node.inputs[0] if node is not None and node.op_type in ("Softmax", "Sigmoid", "Tanh") else None
+    return None if operand is None else str(operand.name)
 
 
 def wrong_node(

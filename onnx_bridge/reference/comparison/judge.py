@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.values import flat
-from onnx_bridge.reference.comparison.chaos import MovedReference, wrong_node
+from onnx_bridge.reference.comparison.chaos import MovedReference, before_bounds, wrong_node
 from onnx_bridge.reference.comparison.choices import rounds
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.computed_precision import Inside, computed_precisions
@@ -147,8 +147,12 @@ class Judge:
     ) -> str | None:
         """Return why outputs are not determined, if the reference moves as far by itself; otherwise None."""
         moved = self._moved.against(expected, sample)
-        if not explains_all([output for output in compared.outputs if not output.passed], moved):
-            return None
+        differing = [output for output in compared.outputs if not output.passed]
+        if not explains_all(differing, moved):
+            unbounded = before_bounds(self._open, self.epsilon, [output.name for output in differing], tested, sample)
+            if unbounded is None or not explains_all(*unbounded):
+                return None
+            moved = unbounded[1]
         wrong, self.unexamined = wrong_node(self._open, tested, sample, actual, self.tolerances)
         if wrong or self.unexamined is not None:
             return None

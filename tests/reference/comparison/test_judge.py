@@ -11,6 +11,7 @@ import pytest
 from onnx_bridge.reference.comparison.chain import ChainJudge
 from onnx_bridge.reference.comparison.choices import choices
 from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, InsideModel, cut
 from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
@@ -167,6 +168,33 @@ def test_chaos_is_not_determined_and_a_fault_in_it_differs() -> None:
     assert "moves by" in str(found.undetermined)
     for wrong in (chaotic(50, factor="3.85"), chaotic(50, last="1.1")):
         assert judged(chaotic(50), wrong, x=x).differs
+
+
+def test_a_bounded_output_of_a_chaotic_model() -> None:
+    """Sigmoid of what is far beyond 0 moves by nothing, and is another number once that is on the other side."""
+    x = np.array([0.2, 0.4, 0.6, 0.7], np.float32)
+    start = "0.0000005"
+    right, found = (Reference(chaotic(22, start=each)).run({"x": x})["y"] for each in ("0.0", start))
+    moved = [Reference(chaotic(22)).run(nudged({"x": x}, seed))["y"] for seed in SEEDS]
+    right, found = np.asarray(right), np.asarray(found)
+    reach = np.max([np.abs(np.asarray(each) - right) for each in moved], axis=0)
+    crosses = np.abs(found - right) > 3 * reach
+    assert crosses.any()
+    border = np.where(crosses, (right + 2 * reach * np.sign(found - right)), np.float32(9)).astype(np.float32)
+
+    def bounded(**changes: str) -> ir.Model:
+        source = chaotic(22, **changes)
+        text = ir.to_onnx_text(source).rstrip().removesuffix("}")
+        numbers = ", ".join(f"{float(number):.9g}" for number in border)
+        text += f"""t = Constant <value = float[4] {{{numbers}}}> ()
+            f = Constant <value = float[1] {{100000000.0}}> ()
+            d = Sub (y, t)  g = Mul (d, f)  z = Sigmoid (g)
+        }}"""
+        return ir.from_onnx_text(text.replace("=> (float[4] y)", "=> (float[4] z)"))
+
+    (judgement,) = judged(bounded(), bounded(start=start), x=x).outputs
+    assert judgement.verdict == "not determined"
+    assert judged(bounded(), bounded(start="0.001"), x=x).differs
 
 
 def test_a_sum_of_large_terms_is_rounded_as_coarsely_as_they_are() -> None:
