@@ -22,15 +22,19 @@ from passes.graphs.traversal import subgraphs
 _ATTRIBUTES = ("dtype", "output_dtype", "to")
 
 
-def has_bfloat16(model: ir.Model) -> bool:
-    """Return whether an input of a node is known to be bfloat16."""
+def takes(model: ir.Model, dtypes: Collection[ir.DataType]) -> bool:
+    """Return whether an input of a node is known to be of one of some dtypes."""
     scope = Scope(model, model.graph)
-    nodes = scope.nodes()
-    return any(_dtype(value, scope) == ir.DataType.BFLOAT16 for node in nodes for value in node.inputs)
+    return any(_dtype(value, scope) in dtypes for node in scope.nodes() for value in node.inputs)
 
 
 def emulate_halves(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> ir.Model:
-    """Return a copy of a model that computes in float32 instead of some dtypes, except for its inputs and outputs."""
+    """Return a model that computes in float32 instead of some dtypes, except for its inputs and outputs.
+
+    It is the model itself if no node takes them, else a copy.
+    """
+    if not takes(model, dtypes):
+        return model
     copy = model.clone()
     scope = Scope(copy, copy.graph)
     names = scope.names

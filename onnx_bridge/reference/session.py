@@ -18,7 +18,7 @@ from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference import ops_libraries
 from onnx_bridge.reference.faithful import faithful
-from onnx_bridge.reference.half_emulation import emulate_halves, has_bfloat16
+from onnx_bridge.reference.half_emulation import emulate_halves, takes
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark.emulation import Emulation
@@ -210,9 +210,8 @@ def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
     if error.newest_ir_version is not None:
         model.ir_version = error.newest_ir_version
         return model
-    if has_bfloat16(model):
-        return emulate_halves(model, {ir.DataType.BFLOAT16})
-    return downgrade_random_operators(model)
+    bfloat16 = {ir.DataType.BFLOAT16}
+    return emulate_halves(model, bfloat16) if takes(model, bfloat16) else downgrade_random_operators(model)
 
 
 def _loosened(model: ir.Model) -> ir.Model:

@@ -174,7 +174,10 @@ def test_a_deep_model_of_float16(runtime: Runtime, tmp_path: Path) -> None:
     """The cleaned model stays in float16."""
     actual, expected = converted(deep_half(), {"x": DEEP_INPUT}, tmp_path)
     assert np.abs(actual["y"] - expected["y"]).max() < 2e-3 * np.abs(expected["y"]).max()
-    assert WIDENED in onnx_bridge.load(tmp_path / "bundle").manifest.notes
+    bundle = onnx_bridge.load(tmp_path / "bundle")
+    assert WIDENED in bundle.manifest.notes
+    assert bundle.manifest.program.widened
+    assert onnx_bridge.check(bundle, fresh=True).passed
     kept = onnx.load(tmp_path / "bundle" / "model.onnx")
     assert T.FLOAT16 in {each.data_type for each in kept.graph.initializer}
 

@@ -48,4 +48,4 @@ def test_float16_is_rounded_after_each_node() -> None:
 
 def test_what_has_no_16_bits_stays() -> None:
     source = model("(float[3] x) => (float[3] y) { y = Sqrt(x) }")
-    assert [node.op_type for node in emulate_halves(source).graph] == ["Sqrt"]
+    assert emulate_halves(source) is source

@@ -292,6 +292,7 @@ class ProgramInfo:
         cleaning: how the cleaned model was made; None if it cannot be reused.
         folder: the folder in which it is a bundle of its own; empty if it is in the folder of the manifest.
         manifest: the manifest of that bundle; None without a folder.
+        widened: whether what the model computes in 16 bits is computed in float32.
     """
 
     dims: dict[str, Size]
@@ -308,6 +309,7 @@ class ProgramInfo:
     cleaning: CleaningInfo | None = None
     folder: str = ""
     manifest: FileInfo | None = None
+    widened: bool = False
 
     def __post_init__(self) -> None:
         tensors = [*self.inputs, *self.outputs]

@@ -18,7 +18,7 @@ from onnx_bridge.core.errors import BridgeError, InputError, OutOfMemory, Worker
 from onnx_bridge.core.values import Array, Value, flat
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
-from onnx_bridge.reference.comparison.chain import ChainJudge
+from onnx_bridge.reference.comparison.chain import ChainJudge, of_widened
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
@@ -152,7 +152,7 @@ class _Comparison:
             same = enliven(self._cleaned(bundle), samples, expected, others, self.precision.tolerances)
         errors, by_onnx = list[float](), False
         for sample, right in zip(samples, expected, strict=True):
-            legs = [] if self.narrower is None else [self._rounded(models.load(self.narrower), right, sample)]
+            legs = [] if self.narrower is None else [self._rounded(self.narrower, right, sample)]
             actual = runs.outputs(sample, partial(_outputs, bundle, sample))
             compared = compare(actual, right, self.precision.tolerances)
             if not compared.passed:
@@ -171,24 +171,25 @@ class _Comparison:
             raise Unprovable(f"{', '.join(sorted(same))}: {SAYS_NOTHING}; {advice}")
         return Agreement(max(errors, default=None), len(samples), by_onnx)
 
-    def _rounded(self, cleaned: ir.Model, right: Sample, sample: Sample) -> Comparison:
-        """Compare a cleaned model with the original, each result in 16 bits rounded, as a GPU does."""
-        model, tolerances = emulate_halves(cleaned), self.precision.tolerances
-        with limited(self._run_limits):
-            try:
-                outputs = Reference(model).run(sample)
-            except BridgeError as error:
-                raise Unprovable(f"the reference does not run the model rounded to 16 bits: {error}") from None
-            compared = compare(outputs, right, tolerances)
-            if compared.passed:
-                return compared
-            return self._judges(model).of_cleaned(outputs, right, sample, {**sample, **self._frozen}, tolerances)
+    def _rounded(self, cleaned: Path, right: Sample, sample: Sample) -> Comparison:
+        """Compare a cleaned model with the original; raises Unprovable."""
+        try:
+            with limited(self._run_limits):
+                return self._of_cleaned(self._judges(models.load(cleaned)), right, sample)[1]
+        except BridgeError as error:
+            raise Unprovable(f"the reference does not run the model rounded to 16 bits: {error}") from None
+
+    def _of_cleaned(self, judges: ChainJudge, right: Sample, sample: Sample) -> tuple[Sample, Comparison]:
+        """Return the outputs of the cleaned model, and their judgement."""
+        outputs, given = Reference(judges.cleaned).run(sample), {**sample, **self._frozen}
+        return outputs, judges.of_cleaned(outputs, right, sample, given, self.precision.tolerances)
 
     def _judges(self, cleaned: ir.Model) -> ChainJudge:
+        """Return the judges of a cleaned model, each result in 16 bits rounded, as a GPU does."""
         original = models.load(self.original.path)
         if self.original.shapes:
             original = resize(original, self.original.shapes)
-        return ChainJudge(original, cleaned, self.precision.epsilon)
+        return ChainJudge(original, emulate_halves(cleaned), self.precision.epsilon)
 
     def _cleaned(self, bundle: Bundle) -> ir.Model:
         return models.load(bundle.model_path) if bundle.model_path else self.original.model
@@ -214,15 +215,16 @@ class _Comparison:
             inside = InsideProgram.of(bundle.program)
             try:
                 with limited(self.limits):
-                    (outputs,) = self._run(bundle.model_path, [sample])
-                    passes = judges.of_cleaned(outputs, right, sample, given, tolerances)
-                    compared = judges.of_device(actual, right, sample, (outputs, passes), inside, tolerances)
+                    cleaned = self._of_cleaned(judges, right, sample)
+                    compared = judges.of_device(actual, right, sample, cleaned, inside, tolerances)
                 why = None
             except (BridgeError, Unprovable) as error:
                 why = str(error)
         if compared.differs and (second := self._second_opinion(actual, sample)) is not None:
             return second, True
         with limited(self._run_limits):
+            if self.narrower is not None:
+                compared = of_widened(compared, actual, models.load(self.narrower), sample)
             return judges.from_outside(compared, right, given, why), False
 
     @property

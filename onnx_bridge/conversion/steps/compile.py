@@ -30,6 +30,7 @@ WIDENED = (
     "`ref` truncates numbers of 16 bits, which adds up beyond the tolerance: its program computes in float32, and in "
     "16 bits the model was compared on ONNX Runtime, rounded after each node"
 )
+"""The note on a bundle that is widened."""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ def describe(compiled: Compiled) -> Manifest:
         calibration=CalibrationInfo(calibration.source, calibration.count, compiled.samples) if calibration else None,
         tuning=compiled.tuning,
         cleaning=CleaningInfo(reusable, cleaned.results.notes) if reusable else None,
+        widened=compiled.widened,
     )
     return Manifest(
         name=plan.source.name,

@@ -35,12 +35,13 @@ from onnx_bridge.parity.layers.compare import compare_layers
 from onnx_bridge.parity.layers.report import LayerReport
 from onnx_bridge.parity.layers.subject import LayerSubject
 from onnx_bridge.parity.reference_runs import run_samples, samples_for, versions
-from onnx_bridge.reference.comparison.chain import ChainJudge
+from onnx_bridge.reference.comparison.chain import ChainJudge, of_widened
 from onnx_bridge.reference.comparison.compare import Comparison, compare_all, tolerances_of
 from onnx_bridge.reference.comparison.computed_precision import computed_precisions, output_presets
 from onnx_bridge.reference.comparison.dependence import enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.evaluations import NoReference
+from onnx_bridge.reference.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.reference.second_opinion import BY_ONNX, second_opinion
 from onnx_bridge.requests.parity import CheckRequest
@@ -77,6 +78,7 @@ class Baseline:
         reference: the session of the original, if one is open.
         epsilon: the unit in the last place of 1.0 of what is computed; 0 if it is that of the dtypes.
         unproven: the outputs that are the same for all generated samples, and for livelier ones.
+        widened: whether the bundle computes in float32 what the model computes in 16 bits.
     """
 
     request: CheckRequest
@@ -95,6 +97,7 @@ class Baseline:
     reference: Reference | None = None
     epsilon: float = 0.0
     unproven: tuple[str, ...] = ()
+    widened: bool = False
     _outputs: dict[str, Outputs] = field(default_factory=dict)
     _sketches: dict[str, Sketch] = field(default_factory=dict)
 
@@ -142,6 +145,7 @@ class Baseline:
             epsilon=computed_precision(model, (cleaned or [model])[0], bundle.manifest.request.precision).epsilon,
             reference=reference,
             unproven=tuple(sorted(unproven)),
+            widened=bundle.manifest.program.widened,
         )
 
     @classmethod
@@ -162,10 +166,10 @@ class Baseline:
 
     def compare_cleaned(self, tell: Progress) -> None:
         """Run the cleaned model on ONNX Runtime, and compare it."""
-        if self.cleaned is not None:
+        if self.cleaned is not None and self._rounded is not None:
             digest = models.digest(self.cleaned) if isinstance(self.cleaned, Path) else None
-            runs = kept_runs(digest, models.loaded(self.cleaned), fresh=self.request.fresh)
-            session = Reference(self.cleaned, runs=runs)
+            runs = kept_runs(digest, models.loaded(self._rounded), fresh=self.request.fresh)
+            session = Reference(self._rounded, runs=runs)
             outputs = run_samples(session, self.samples, "cleaned model on ONNX Runtime", tell)
             self.compare(CLEANED, outputs, self.cleaning_tolerances)
 
@@ -189,6 +193,8 @@ class Baseline:
                 compared = judges.of_device(outputs, right, sample, cleaned, self.inside, own)
             if compared.differs and (second := self._second_opinion(given, outputs, own)) is not None:
                 compared, self.notes = second, tuple(dict.fromkeys((*self.notes, f"{name}: {BY_ONNX}")))
+            elif compared.differs and self.widened and name == self.device_name and self.cleaned is not None:
+                compared = of_widened(compared, outputs, models.loaded(self.cleaned), sample)
         moves = {} if judges is None else judges.moves(right, given)
         return Comparison(
             tuple(
@@ -211,12 +217,19 @@ class Baseline:
         return kept_runs(digest, models.loaded(self.original), by_onnx=True, fresh=self.request.fresh)
 
     @cached_property
+    def _rounded(self) -> Path | ir.Model | None:
+        """The cleaned model, each result in 16 bits rounded, as a GPU does."""
+        model = None if self.cleaned is None else models.loaded(self.cleaned)
+        rounded = None if model is None else emulate_halves(model)
+        return self.cleaned if rounded is model else rounded
+
+    @cached_property
     def _judges(self) -> ChainJudge | None:
         return (
             None
-            if self.cleaned is None
+            if self._rounded is None
             else ChainJudge(
-                models.loaded(self.original), models.loaded(self.cleaned), self.epsilon, session=self.reference
+                models.loaded(self.original), models.loaded(self._rounded), self.epsilon, session=self.reference
             )
         )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.inside import InsideModel, Tested, Values
@@ -20,6 +21,10 @@ from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.scopes import Scope, name_nodes
+from passes.rewriting.base import Context
+from passes.specialize.convert_precision import ConvertPrecision
+
+_WIDENED = "the model itself returns these numbers if it is computed in float32, as the program is"
 
 
 @dataclass
@@ -105,6 +110,33 @@ class ChainJudge:
             self._judges[name] = Judge(model, tolerances, self.epsilon, session)
         self._judges[name].tolerances = tolerances
         return self._judges[name]
+
+
+def of_widened(compared: Comparison, actual: Values, cleaned: ir.Model, sample: Values) -> Comparison:
+    """Return outputs that differ as not determined, if they are those of the model in float32, or differ by its moves.
+
+    Args:
+        compared: the program's outputs against the original's.
+        actual: the program's outputs.
+        cleaned: the cleaned model, which computes in 16 bits.
+        sample: its inputs.
+    """
+    wide = cleaned.clone()
+    ConvertPrecision(to="fp32").run(wide, Context())
+    judge = Judge(wide, Tolerances())
+    try:
+        right = Reference(wide).run(sample)
+        judged = judge.judge(actual, right, sample, None)
+    except BridgeError:
+        return compared
+    judged = judge.from_outside(judged, right, sample, _WIDENED)
+    same = {output.name for output in judged.outputs if not output.differs}
+    return Comparison(
+        tuple(
+            replace(output, undetermined=_WIDENED) if output.differs and output.name in same else output
+            for output in compared.outputs
+        )
+    )
 
 
 def _merged(

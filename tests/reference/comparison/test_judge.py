@@ -8,13 +8,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnx_bridge.reference.comparison.chain import ChainJudge
+from onnx_bridge.reference.comparison.chain import ChainJudge, of_widened
 from onnx_bridge.reference.comparison.choices import choices
-from onnx_bridge.reference.comparison.compare import Comparison
+from onnx_bridge.reference.comparison.compare import Comparison, compare
 from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, InsideModel, cut
 from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
+from onnx_bridge.reference.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
 from passes.quantization.to_int8.saturate_before_quantize import saturate_before_quantize
@@ -195,6 +196,23 @@ def test_a_bounded_output_of_a_chaotic_model() -> None:
     (judgement,) = judged(bounded(), bounded(start=start), x=x).outputs
     assert judgement.verdict == "not determined"
     assert judged(bounded(), bounded(start="0.001"), x=x).differs
+
+
+def test_a_program_that_computes_in_float32_what_the_model_computes_in_16_bits() -> None:
+    cleaned = tiny("(float16[4] x) => (float16[4] y) { h = Exp(x)  s = Sub(h, k)  y = Mul(s, m) }", **EXPONENTS)
+    infer(cleaned)
+    x = np.array([0.1, 0.2, 0.3, 0.4], np.float16)
+    exact = (np.exp(x.astype(np.float32)) - EXPONENTS["k"]) * EXPONENTS["m"]
+    right, wrong = {"y": exact.astype(np.float16)}, {"y": (exact + 5).astype(np.float16)}
+    expected = {"y": np.asarray(Reference(emulate_halves(cleaned)).run({"x": x})["y"])}
+    for actual, verdict in ((right, "not determined"), (wrong, "differs")):
+        (found,) = of_widened(compare(actual, expected), actual, cleaned, {"x": x}).outputs
+        assert found.verdict == verdict
+    assert ir.DataType.FLOAT16 in {value.dtype for node in cleaned.graph for value in node.outputs}
+
+
+EXPONENTS = {"k": np.array([1.104, 1.2205, 1.349, 1.491], np.float16), "m": np.array([100], np.float16)}
+"""Numbers that are so close to the exponentials of some that half of their difference is rounding in float16."""
 
 
 def test_a_sum_of_large_terms_is_rounded_as_coarsely_as_they_are() -> None:
