@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from passes.builders.arithmetic import HALVES
 from passes.core.errors import InputError, nearest
-from passes.core.schemas import parameter, schema_of
+from passes.core.schemas import parameter, schema_of, type_name
 from passes.graphs import lineage
 from passes.graphs.matching import origin
 from passes.graphs.replacement import remove_nodes
@@ -96,9 +96,9 @@ class ConvertPrecision(Pass):
             return _Converted.of_cast(node, values)
         if node.op_type in _OTHERS:
             return None
-        if not any(values.convert(value) for value in node.outputs if value.name):
+        if not any(values.is_source(value) for value in node.outputs if value.name):
             return None
-        if not any(values.convert(value) for value in node.inputs if value is not None):
+        if not any(values.is_source(value) for value in node.inputs if value is not None):
             return None
         name = node.name or ""
         kept = next((entry for entry in self.keep if entry == node.op_type or entry in _names(node)), None)
@@ -145,7 +145,7 @@ class _Converted:
         schema = schema_of(node.op_type, values.scope.opset(), node.domain)
         if schema is None:
             return None
-        wanted = f"tensor({_type_name(values.dtype)})"
+        wanted = type_name(int(values.dtype))
         open_ = {
             constraint.type_param_str
             for constraint in schema.type_constraints
@@ -154,12 +154,12 @@ class _Converted:
         inputs = {
             index: kind
             for index, value in enumerate(node.inputs)
-            if value is not None and values.convert(value) and (kind := _kind(schema.inputs, index)) in open_
+            if value is not None and values.is_source(value) and (kind := _kind(schema.inputs, index)) in open_
         }
         outputs = tuple(
             index
             for index, value in enumerate(node.outputs)
-            if value.name and values.convert(value) and _kind(schema.outputs, index) in set(inputs.values())
+            if value.name and values.is_source(value) and _kind(schema.outputs, index) in set(inputs.values())
         )
         parameters = [(value, _kind(schema.inputs, index)) for index, value in enumerate(node.inputs)]
         parameters += [(value, _kind(schema.outputs, index)) for index, value in enumerate(node.outputs)]
@@ -171,8 +171,8 @@ class _Converted:
     @classmethod
     def of_cast(cls, node: ir.Node, values: _Values) -> _Converted | None:
         """Return what to convert of a Cast from or to what is converted."""
-        inputs = (0,) if node.inputs[0] is not None and values.convert(node.inputs[0]) else ()
-        outputs = (0,) if values.convert(node.outputs[0]) else ()
+        inputs = (0,) if node.inputs[0] is not None and values.is_source(node.inputs[0]) else ()
+        outputs = (0,) if values.is_source(node.outputs[0]) else ()
         return cls(inputs, outputs) if inputs or outputs else None
 
 
@@ -183,13 +183,13 @@ class _Values:
     scope: Scope
     dtype: ir.DataType
     _misfits: dict[ir.Value, str | None] = field(default_factory=dict)
-    _converted: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    _made: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     @property
     def widens(self) -> bool:
         return self.dtype == ir.DataType.FLOAT
 
-    def convert(self, value: ir.Value) -> bool:
+    def is_source(self, value: ir.Value) -> bool:
         """Return whether a value has a dtype that is converted."""
         dtype = self.scope.dtype(value)
         return dtype in HALVES if self.widens else dtype == ir.DataType.FLOAT
@@ -235,15 +235,15 @@ class _Values:
 
     def _in_format(self, value: ir.Value, node: ir.Node, maker: str) -> ir.Value:
         """Return the value in the format, created before its first consumer."""
-        if value in self._converted:
-            return self._converted[value]
+        if value in self._made:
+            return self._made[value]
         graph, tensor = self.scope.graph, self.scope.constant(value)
         name = self.scope.names.value(f"{value.name}_{_short(self.dtype)}")
         if tensor is not None:
-            self._converted[value] = self.scope.new_constant(graph, _rounded(tensor, self.dtype, name), name)
+            self._made[value] = self.scope.new_constant(graph, _rounded(tensor, self.dtype, name), name)
         else:
-            self._converted[value] = self._cast(value, self.dtype, name, node, maker, before=True)
-        return self._converted[value]
+            self._made[value] = self._cast(value, self.dtype, name, node, maker, before=True)
+        return self._made[value]
 
     def _convert(self, value: ir.Value, node: ir.Node, chosen: Mapping[ir.Node, _Converted], maker: str) -> None:
         """Give an output the format, and cast it for the consumers that need its own; that value keeps the name."""
@@ -290,11 +290,6 @@ def _short(dtype: ir.DataType) -> str:
 def _names(node: ir.Node) -> list[str]:
     """Return the name of a node, and those of its origins in the source model."""
     return [str(node.name), *lineage.origin(node)]
-
-
-def _type_name(dtype: ir.DataType) -> str:
-    """Return the name of a dtype in the types of schemas."""
-    return "float" if dtype == ir.DataType.FLOAT else dtype.name.lower()
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:

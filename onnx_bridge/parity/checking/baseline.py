@@ -168,8 +168,8 @@ class Baseline:
         """Run the cleaned model on ONNX Runtime, and compare it."""
         if self.cleaned is not None and self._rounded is not None:
             digest = models.digest(self.cleaned) if isinstance(self.cleaned, Path) else None
-            runs = kept_runs(digest, models.loaded(self._rounded), fresh=self.request.fresh)
-            session = Reference(self._rounded, runs=runs)
+            runs = kept_runs(digest, self._rounded, fresh=self.request.fresh)
+            session = Reference(self.cleaned if self._rounded is self._loaded else self._rounded, runs=runs)
             outputs = run_samples(session, self.samples, "cleaned model on ONNX Runtime", tell)
             self.compare(CLEANED, outputs, self.cleaning_tolerances)
 
@@ -193,8 +193,8 @@ class Baseline:
                 compared = judges.of_device(outputs, right, sample, cleaned, self.inside, own)
             if compared.differs and (second := self._second_opinion(given, outputs, own)) is not None:
                 compared, self.notes = second, tuple(dict.fromkeys((*self.notes, f"{name}: {BY_ONNX}")))
-            elif compared.differs and self.widened and name == self.device_name and self.cleaned is not None:
-                compared = of_widened(compared, outputs, models.loaded(self.cleaned), sample)
+            elif compared.differs and self.widened and name == self.device_name and self._loaded is not None:
+                compared = of_widened(compared, outputs, self._loaded, sample)
         moves = {} if judges is None else judges.moves(right, given)
         return Comparison(
             tuple(
@@ -217,20 +217,21 @@ class Baseline:
         return kept_runs(digest, models.loaded(self.original), by_onnx=True, fresh=self.request.fresh)
 
     @cached_property
-    def _rounded(self) -> Path | ir.Model | None:
-        """The cleaned model, each result in 16 bits rounded, as a GPU does."""
-        model = None if self.cleaned is None else models.loaded(self.cleaned)
-        rounded = None if model is None else emulate_halves(model)
-        return self.cleaned if rounded is model else rounded
+    def _loaded(self) -> ir.Model | None:
+        """The cleaned model, in memory."""
+        return None if self.cleaned is None else models.loaded(self.cleaned)
+
+    @cached_property
+    def _rounded(self) -> ir.Model | None:
+        """The cleaned model, each result in 16 bits rounded, as a GPU does; itself if nothing is in 16 bits."""
+        return None if self._loaded is None else emulate_halves(self._loaded)
 
     @cached_property
     def _judges(self) -> ChainJudge | None:
         return (
             None
             if self._rounded is None
-            else ChainJudge(
-                models.loaded(self.original), models.loaded(self._rounded), self.epsilon, session=self.reference
-            )
+            else ChainJudge(models.loaded(self.original), self._rounded, self.epsilon, session=self.reference)
         )
 
     def compare_layers(self, device: Device | None, host: Mapping[str, str], tell: Progress) -> LayerReport:

@@ -15,14 +15,12 @@ from onnx_bridge.reference.comparison.choices import chooses, same_choice
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
 from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values, cut
-from onnx_bridge.reference.comparison.rounding import SIDES, UNIT
-from onnx_bridge.reference.comparison.tolerances import Tolerances, default_tolerance, is_float
-from onnx_bridge.reference.reference import Reference
+from onnx_bridge.reference.comparison.rounding import is_rounding
+from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.matching import origin
 from passes.graphs.traversal import is_used
-from passes.operators import operators
-from passes.probing.partition import extract, needed
+from passes.probing.partition import needed
 
 _MOST_BYTES = 4 << 30
 """The most bytes of all values of a model whose nodes are examined one by one."""
@@ -94,22 +92,24 @@ def before_bounds(
         names: outputs; the result is None unless all of them are of Softmax or the like, with known operands.
     """
     by_name = {str(value.name): value for value in opened.graph.outputs}
-    operands = [_unbounded(by_name[name]) if name in by_name else None for name in names]
-    known = list(dict.fromkeys(name for name in operands if name is not None and name in tested.names))
-    if None in operands or not known or len(known) < len(set(operands)):
+    operands = list(dict.fromkeys(_unbounded(by_name.get(name)) for name in names))
+    if not all(operand in tested.names for operand in operands):
         return None
-    before = OpenModel(cut(opened.unfolded, {}, known))
-    expected, found = before.run(sample), tested.values(sample, known)
-    compared = compare({name: found[name] for name in known}, expected, Tolerances())
+    before = OpenModel(cut(opened.unfolded, {}, operands))
+    expected, found = before.run(sample), tested.values(sample, operands)
+    compared = compare({name: found[name] for name in operands}, expected, Tolerances())
     differing = [output for output in compared.outputs if not output.passed]
     return differing, MovedReference(before, epsilon).against(expected, sample)
 
 
-def _unbounded(output: ir.Value) -> str | None:
-    """Return the operand of the bounded function that an output is computed by, perhaps cast or shaped since."""
+def _unbounded(output: ir.Value | None) -> str:
+    """Return the operand of the bounded function that an output is computed by, perhaps cast or shaped since.
+
+    Empty if there is none.
+    """
     node = origin(output, lambda node: node.op_type in ("Cast", "Identity", "Reshape", "Squeeze", "Flatten"))
     operand = node.inputs[0] if node is not None and node.op_type in ("Softmax", "Sigmoid", "Tanh") else None
-    return None if operand is None else str(operand.name)
+    return "" if operand is None else str(operand.name)
 
 
 def wrong_node(
@@ -151,37 +151,9 @@ def wrong_node(
             continue
         if compare({name: value}, {name: right}, Tolerances()).passed:
             continue
-        if not _is_rounding(node, value, right, opened.unfolded, values):
+        if not is_rounding(node, value, right, opened.unfolded, values):
             return f"{node.op_type} {node.name}", None
     return None, None
-
-
-def _is_rounding(node: ir.Node, value: Value, right: Value, model: ir.Model, values: Values) -> bool:
-    """Return whether the terms of each sum of a node are so large that a rounding of them explains its difference.
-
-    A sum Σ aᵢ·bᵢ is rounded as coarsely as Σ |aᵢ|·|bᵢ|, however small it is (Higham, Accuracy and Stability of
-    Numerical Algorithms, 2nd edition, section 3.1); here by one unit in the last place on either side.
-    """
-    if not isinstance(value, np.ndarray) or not isinstance(right, np.ndarray) or value.shape != right.shape:
-        return False
-    if node.op_type not in operators("many") or value.dtype != np.float32:
-        return False
-    given = [str(operand.name) for operand in node.inputs if operand is not None and operand.name in values]
-    try:
-        part = extract(model, given, [str(node.outputs[0].name)])
-        for constant in part.graph.initializers.values():
-            if constant.const_value is not None and is_float(constant.const_value.dtype.numpy()):
-                constant.const_value = ir.tensor(np.abs(constant.const_value.numpy()))
-        (terms,) = Reference(part).run({name: _magnitude(values[name]) for name in given}).values()
-    except BridgeError:
-        return False
-    limit = default_tolerance(right)
-    allowed = limit.atol + limit.rtol * np.abs(right) + SIDES * UNIT * np.asarray(terms)
-    return bool((np.abs(value - right) <= allowed).all())
-
-
-def _magnitude(value: Value) -> Value:
-    return np.abs(value) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
 def _has_floats(sample: Values) -> bool:

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.values import Value
-from onnx_bridge.reference.comparison.tolerances import largest
+from onnx_bridge.reference.comparison.tolerances import default_tolerance, is_float, largest
+from onnx_bridge.reference.reference import Reference
 from passes.operators import operators
+from passes.probing.partition import extract
 
-UNIT = 2.0**-23
+_UNIT = 2.0**-23
 """The unit in the last place of 1.0 in float32."""
-SIDES = 2
+_SIDES = 2
 """Both sides round."""
 _GIVEN, _BY_ONE, _SUMS = operators("given"), operators("unit"), operators("sums")
 _FOLLOWED = _GIVEN | _SUMS | {"Mul", "Div"}
@@ -47,7 +50,35 @@ def floors(model: ir.Model, outputs: Sequence[str], fetch: Fetch) -> dict[str, f
     names = [str(value.name) for value in wanted if value.producer() is not None]
     magnitudes = {name: _largest(array) for name, array in fetch(names).items()} if names else {}
     rounding = _Rounding(magnitudes)
-    return {str(value.name): SIDES * UNIT * rounding.of(value, _DEPTH) for value in chosen}
+    return {str(value.name): _SIDES * _UNIT * rounding.of(value, _DEPTH) for value in chosen}
+
+
+def is_rounding(node: ir.Node, value: Value, right: Value, model: ir.Model, values: Mapping[str, Value]) -> bool:
+    """Return whether the terms of each sum of a node are so large that a rounding of them explains its difference.
+
+    A sum Σ aᵢ·bᵢ is rounded as coarsely as Σ |aᵢ|·|bᵢ|, however small it is (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd edition, section 3.1); here by one unit in the last place on either side.
+    """
+    if not isinstance(value, np.ndarray) or not isinstance(right, np.ndarray) or value.shape != right.shape:
+        return False
+    if node.op_type not in operators("many") or value.dtype != np.float32:
+        return False
+    given = [str(operand.name) for operand in node.inputs if operand is not None and operand.name in values]
+    try:
+        part = extract(model, given, [str(node.outputs[0].name)])
+        for constant in part.graph.initializers.values():
+            if constant.const_value is not None and is_float(constant.const_value.dtype.numpy()):
+                constant.const_value = ir.tensor(np.abs(constant.const_value.numpy()))
+        (terms,) = Reference(part).run({name: _magnitude(values[name]) for name in given}).values()
+    except BridgeError:
+        return False
+    limit = default_tolerance(right)
+    allowed = limit.atol + limit.rtol * np.abs(right) + _SIDES * _UNIT * np.asarray(terms)
+    return bool((np.abs(value - right) <= allowed).all())
+
+
+def _magnitude(value: Value) -> Value:
+    return np.abs(value) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
 def _collect(value: ir.Value, collected: dict[ir.Value, None], depth: int) -> None:
