@@ -167,9 +167,10 @@ class Baseline:
     def compare_cleaned(self, tell: Progress) -> None:
         """Run the cleaned model on ONNX Runtime, and compare it."""
         if self.cleaned is not None and self._rounded is not None:
-            digest = models.digest(self.cleaned) if isinstance(self.cleaned, Path) else None
+            as_it_is = self._rounded is self._loaded
+            digest = models.digest(self.cleaned) if as_it_is and isinstance(self.cleaned, Path) else None
             runs = kept_runs(digest, self._rounded, fresh=self.request.fresh)
-            session = Reference(self.cleaned if self._rounded is self._loaded else self._rounded, runs=runs)
+            session = Reference(self.cleaned if as_it_is else self._rounded, runs=runs)
             outputs = run_samples(session, self.samples, "cleaned model on ONNX Runtime", tell)
             self.compare(CLEANED, outputs, self.cleaning_tolerances)
 
