@@ -56,7 +56,7 @@ def test_random_models_bit_by_bit(proto: onnx.ModelProto, condition: bool) -> No
 
 @pytest.mark.slow
 @given(random_models.models(), st.booleans())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 def test_random_models(proto: onnx.ModelProto, condition: bool) -> None:
     feeds = {"x": np.random.default_rng(0).standard_normal(random_models.X, np.float32), "c": np.array(condition)}
     expected = reference(proto, feeds)

@@ -19,7 +19,7 @@ from passes.specialize.convert_precision import ConvertPrecision
 
 SEED = 1
 """Other models than those of ``make suite NAME=differential``."""
-PART = 20
+PART = 40
 
 
 @pytest.fixture(scope="module")
