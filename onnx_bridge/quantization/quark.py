@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -113,7 +114,8 @@ def quantize(source: Source, recipe: Recipe, reader: CalibrationReader) -> tuple
     """Quantize as `onnx_bridge.quantization.onnxruntime_quantizer.quantize`; raises InputError without Quark, too."""
     library = load("quark.onnx")
     try:
-        with suppressed_output(), contextlib.chdir(source.path.parent), _counted(reader):  # it writes times there
+        # It writes times into the folder that it runs in.
+        with suppressed_output(), contextlib.chdir(source.path.parent), _counted(reader), _raised_errors():
             if recipe.scheme == "int4-weights":
                 _four_bits(source)
             else:
@@ -146,6 +148,28 @@ def _counted(reader: CalibrationReader) -> Iterator[None]:
         yield
     finally:
         module.CachedDataReader = kind
+
+
+@contextlib.contextmanager
+def _raised_errors() -> Iterator[None]:
+    """Raise the first error that Quark logs: it catches it, and goes on by another method, or leaves a layer out."""
+    kind = load("quark.common.utils.log").ScreenLogger
+    first: list[BaseException] = []
+    own = kind.error
+
+    def error(logger: Any, text: str, *args: Any, **kwargs: Any) -> None:
+        first.append(sys.exc_info()[1] or RuntimeError(text))
+
+    kind.error = error
+    try:
+        yield
+    except Exception:
+        if not first:
+            raise
+    finally:
+        kind.error = own
+    if first:
+        raise first[0]
 
 
 def _four_bits(source: Source) -> None:

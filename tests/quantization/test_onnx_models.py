@@ -14,8 +14,11 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.model import io as models
+from onnx_bridge.quantization import quark
+from onnx_bridge.quantization.calibration_data import CalibrationReader
+from onnx_bridge.quantization.prepare import Source
 from onnx_bridge.reference.reference import Reference
-from onnx_bridge.requests.schemes import METHODS, QUANTIZERS, SCHEMES
+from onnx_bridge.requests.schemes import METHODS, QUANTIZERS, SCHEMES, Recipe
 from passes.isolation import worker
 
 Data = list[dict[str, Array]]
@@ -238,6 +241,38 @@ def test_calibration_has_the_activations_of_one_sample_in_memory(source: Path) -
     data = [{"x": random.standard_normal((1500, 3, 8, 8)).astype(np.float32)} for _ in range(32)]
     made = onnx_bridge.quantize(source, with_="ort", calibration=data, calibrate="percentile", memory=0.5)
     assert (made.deviations[0].sqnr_db or 0) > LEAST["int8"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "module", "name"),
+    [
+        (Recipe("int8", method="percentile"), "calibration.collectors", "OverridedHistogramCollector.collect"),
+        (Recipe("int8-pow2", method="mse"), "calibration.collectors", "PowOfTwoCollector.collect"),
+        (
+            Recipe("int8", method="minmax", algorithms=(("adaround", {"iterations": 2}),)),
+            "algorithm.finetuning.fast_finetune",
+            "optimize_module",
+        ),
+    ],
+)
+def test_what_fails_inside_quark_is_not_done_in_another_way(
+    source: Path, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, module: str, name: str
+) -> None:
+    """Quark would take the next simpler method, or leave the layers as they are, and only log it."""
+    task = Source(source, tmp_path / "out.onnx", (), large=False)
+    quark.quantize(task, recipe, CalibrationReader(data, lambda _: None))
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("no memory is left")
+
+    holder: object = quark.load(f"quark.onnx.{module}")
+    *holders, attribute = name.split(".")
+    for each in holders:
+        holder = getattr(holder, each)
+    monkeypatch.setattr(holder, attribute, fail)
+    with pytest.raises(InputError) as caught:
+        quark.quantize(task, recipe, CalibrationReader(data, lambda _: None))
+    assert isinstance(caught.value.__cause__, MemoryError)
 
 
 def test_methods_find_different_ranges(source: Path, data: Data) -> None:
