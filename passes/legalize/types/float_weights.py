@@ -1,19 +1,19 @@
-"""Replace a dequantized weight by its numbers, if a runtime takes its zero point for that of a weight beside it.
+"""Replace a dequantized weight by its numbers, which a runtime multiplies although it fails with the weight as it is.
 
     MatMul(x, DQ(w, s))     →  MatMul(x, v)       v = DQ(w, s), computed; likewise Gemm and Conv
 
-A runtime that makes one product of several products of one input may do so before it looks at each one's zero point.
-The weight is stored in the type of its scales from then on.
+A runtime that makes one product of several products of one input may do so before it looks at each one's zero point;
+or it may have no kernel for convolutions of a float8. The weight is stored in the type that is multiplied from then on.
 
-Skips: weights, scales or zero points that are not constant; scales of blocks, or of another dtype than the weight's.
+Skips: weights, scales or zero points that are not constant.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from passes.builders.quantize_linear import output_dtype
-from passes.graphs.quantization import aligned, parameters
+from passes.evaluation.constant_session import EvaluationError
+from passes.evaluation.evaluation import evaluate
 from passes.operators import is_dequantize
 from passes.rewriting.base import Skip
 from passes.rewriting.edit import Edit
@@ -26,15 +26,12 @@ def float_weight(node: ir.Node, edit: Edit) -> Replacement:
     weight = edit.input(node, 1).producer()
     if weight is None or not is_dequantize(weight):
         return None
-    dequantized, integers = parameters(weight, edit.scope), edit.scope.constant(weight.inputs[0])
-    if isinstance(dequantized, str):
-        return Skip(dequantized)
-    if integers is None:
-        return Skip("the weight is not constant")
-    if output_dtype(weight, edit.scope) != ir.DataType.from_numpy(dequantized.scale.dtype):
-        return Skip("the weight has another dtype than its scale")
-    scale, zero = (aligned(array, dequantized, len(integers.shape)) for array in (dequantized.scale, dequantized.zero))
-    if scale is None or zero is None:
-        return Skip("the weight has scales of blocks")
-    numbers = (integers.numpy().astype(zero.dtype) - zero).astype(scale.dtype) * scale
+    given = {value: edit.scope.constant(value) for value in weight.inputs if value is not None}
+    constants = {value: tensor for value, tensor in given.items() if tensor is not None}
+    if len(constants) < len(given):
+        return Skip("the weight, its scale or its zero point is not constant")
+    try:
+        (numbers,) = evaluate([weight], constants, weight.outputs, edit.scope)
+    except EvaluationError as error:
+        return Skip(f"the weight cannot be computed: {error}")
     return edit.op(node.op_type, [node.inputs[0], edit.constant(numbers), *node.inputs[2:]], dict(node.attributes))
