@@ -144,7 +144,8 @@ def compare_outputs(request: ProbeRequest, outputs: Mapping[str, Tensor], stands
                 actual = actual.reshape(())
             if unordered is not None and right.ndim and actual.ndim:
                 actual, right = np.sort(actual, unordered), np.sort(right, unordered)
-            reason, error = node_tolerance(request.probe, right, stands_in=stands_in).reason(actual, right)
+            held = node_tolerance(request.probe, right, stands_in=stands_in, rehearsed=request.rehearsed)
+            reason, error = held.reason(actual, right)
             if error is not None:
                 errors.append(error)
             if reason is not None and _is_own(request, number, name, actual):

@@ -110,7 +110,11 @@ class Prober:
                     answers[request.probe] = provider_answer(request, answer, self.provider, stands_in)
         if self.rehearsal is None:
             return answers
-        right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]
+        right = [
+            replace(request, rehearsed=True)
+            for request in requests
+            if answers[request.probe].verdict.status is Status.OK
+        ]
         if not self.rehearsal.computes:
             right = [replace(request, samples=[], expected=[]) for request in right]
         elif self.rehearsal.target != TARGET:  # kernels, which may lose NaN

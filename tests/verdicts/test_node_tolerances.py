@@ -113,6 +113,18 @@ def test_a_quantizer_of_float32_is_exact_and_others_may_differ_in_few_elements()
     assert close.reason(two, expected)[0] is not None
 
 
+def test_a_rehearsal_may_delete_a_pair_that_rounds_to_float8(numbers: Array) -> None:
+    probe = probe_of("""(float[256] x) => (y) { one = Constant<value_float = 1.0>()
+        q = QuantizeLinear<output_dtype = 17>(x, one) y = DequantizeLinear(q, one) }""")
+    rounded = numbers.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert node_tolerance(probe, rounded).reason(numbers, rounded)[0] is not None
+    deleted = node_tolerance(probe, rounded, rehearsed=True)
+    assert deleted.reason(numbers, rounded)[0] is None
+    assert deleted.reason(1.25 * numbers, rounded)[0] is not None
+    integers = probe_of("(float[256] x, float s) => (y) { q = QuantizeLinear(x, s) y = DequantizeLinear(q, s) }")
+    assert node_tolerance(integers, rounded, rehearsed=True).reason(numbers, rounded)[0] is not None
+
+
 def test_a_replacement_is_held_to_what_it_replaces(numbers: Array) -> None:
     cast = probe_of("(float[256] x) => (y) { y = Cast<to=10>(x) }")
     replacement = probe_of("(float[256] x) => (y) { z = Mul(x, x) y = Cast<to=10>(z) }", replaces=cast)
