@@ -58,6 +58,13 @@ def resolve_target(target: str, runtime: Runtime, root: Path = Path("/")) -> str
     )
 
 
+def target_architecture(target: str) -> str | None:
+    """Return the architecture that programs for a target are for in the end; None for ``ref``, and if it is unknown."""
+    if (named := named_architecture(target)) is not None:
+        return named.name
+    return gpu_architecture() if target in ("auto", "gpu") else None
+
+
 def gpu_architecture(root: Path = Path("/")) -> str | None:
     """Return the architecture of this machine's AMD GPU ("gfx942"); None without one that this process may use."""
     architectures = gpu_architectures(root)

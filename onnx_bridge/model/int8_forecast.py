@@ -8,8 +8,8 @@ first condition of an 8-bit kernel that it fails (`passes.graphs.int8_kernels`).
 MIGraphX will delete together with its DequantizeLinear: whether its saturation is lost, because nothing else bounds its
 input.
 
-The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``. The forecast needs neither a GPU nor MIGraphX. It
-applies to the model that MIGraphX parses: clean the model first.
+The conditions are those of MIGraphX 2.14's pass ``simplify_qdq``, and the formats of float8 that a GPU multiplies. The
+forecast needs neither a GPU nor MIGraphX. It applies to the model that MIGraphX parses: clean the model first.
 """
 
 from __future__ import annotations
@@ -90,12 +90,15 @@ class Forecast:
         return {"summary": self.summary(), "kernels": self.kernels(), **asdict(self)}
 
 
-def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] | None = None) -> Forecast:
+def forecast(
+    source: ir.Model | str | os.PathLike[str], nodes: Collection[str] | None = None, architecture: str | None = None
+) -> Forecast:
     """Forecast the kernels of a model's convolutions and matrix products on a GPU.
 
     Args:
         source: a model, or the path of one. Types and shapes are inferred in place; nothing else is changed.
         nodes: the names of those that run on MIGraphX; None is all.
+        architecture: the GPU's ("gfx942"), which may lack products of float8; None is one that has them.
 
     Raises:
         InputError: the file does not exist, or is not a model.
@@ -103,7 +106,7 @@ def forecast(source: ir.Model | str | os.PathLike[str], nodes: Collection[str] |
     model = loaded(source)
     infer(model)
     scope = name_nodes(Scope(model, model.graph))
-    products = [_product(node, scope) for node in scope.nodes() if _is_product(node, scope)]
+    products = [_product(node, scope, architecture) for node in scope.nodes() if _is_product(node, scope)]
     lost = _lost_saturations(scope)
     chosen = {str(node.name) for node in scope.nodes()} if nodes is None else nodes
     return Forecast(
@@ -116,12 +119,12 @@ def _is_product(node: ir.Node, scope: Scope) -> bool:
     return plain(node, scope, *PRODUCTS) or (node.op_identifier()[:2] == _WEIGHTS_OF_4_BITS and is_plain(node, scope))
 
 
-def _product(node: ir.Node, scope: Scope) -> Product:
+def _product(node: ir.Node, scope: Scope, architecture: str | None) -> Product:
     name = node.name or ""
     if node.domain:
         four = node.attributes.get_int("bits", 4) == 4
         return Product(name, node.op_type, "int4-weight" if four else "float", quantized=True)
-    forecast = forecast_kernel(node, scope)
+    forecast = forecast_kernel(node, scope, architecture)
     quantized = node.op_type.endswith("Integer") or any(_is_dequantized(value) for value in node.inputs[:2])
     if forecast.reason is None:
         return Product(name, node.op_type, forecast.kernel, quantized=quantized, wrong=forecast.wrong)

@@ -11,12 +11,17 @@ The gpu target's pass ``simplify_qdq`` (of MIGraphX 2.14) makes a product of 8 b
 
 It looks at how many scales there are, not at which axis they belong to: if the axes are of one size, scales along
 another axis are taken for those that it wants, and the numbers are wrong.
+
+A later pass, ``eliminate_data_type``, computes products of float8 in float where the GPU has no instructions for them:
+CDNA 3 (gfx94x) multiplies the formats with an unsigned zero (fnuz), to which another pass converts those of the Open
+Compute Project (OCP); gfx95x and RDNA 4 (gfx12) multiply only those of OCP.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +38,8 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInt
 
 LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
 """Operators that ``simplify_qdq`` looks through from a product to DequantizeLinear."""
-_FP8 = {ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2}
+_FNUZ = {ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ}
+_FP8 = {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2, *_FNUZ}
 
 
 class Condition(enum.Enum):
@@ -51,6 +57,7 @@ class Condition(enum.Enum):
     SCALES_OF_WEIGHT = "the weight has one scale, or one for each output channel"
     SCALES_OF_ROWS = "the left operand has one scale, or one for each row"
     SCALES_OF_COLUMNS = "the right operand has one scale, or one for each column"
+    ARCHITECTURE = "the GPU multiplies floats of 8 bits of this format"
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,8 @@ class Operand:
     direct: bool = True
 
 
-def forecast_kernel(node: ir.Node, scope: Scope) -> KernelForecast:
-    """Forecast the kernel of a node of `PRODUCTS` after ``simplify_qdq``."""
+def forecast_kernel(node: ir.Node, scope: Scope, architecture: str | None = None) -> KernelForecast:
+    """Forecast the kernel of a node of `PRODUCTS`, on a GPU of an architecture ("gfx942"); None is one with float8."""
     if node.op_type in ("ConvInteger", "MatMulInteger"):
         return KernelForecast("int8")
     reason, operands = _operands(node, scope)
@@ -102,7 +109,20 @@ def forecast_kernel(node: ir.Node, scope: Scope) -> KernelForecast:
         four = any(_is_int4(value, scope) for value in node.inputs[:2])
         return KernelForecast("int4-weight" if four else "float", reason)
     dtypes = {quantized_dtype(operand.dequantize, scope) for operand in operands}
-    return KernelForecast("int8" if ir.DataType.INT8 in dtypes else "fp8", None, _wrong(node, operands, scope))
+    wrong = _wrong(node, operands, scope)
+    if ir.DataType.INT8 in dtypes:
+        return KernelForecast("int8", None, wrong)
+    if architecture is None or _multiplies_float8(architecture, dtypes):
+        return KernelForecast("fp8", None, wrong)
+    return KernelForecast(
+        "float", Reason(Condition.ARCHITECTURE, str(operands[0].dequantize.outputs[0].name), architecture)
+    )
+
+
+def _multiplies_float8(architecture: str, dtypes: Collection[ir.DataType | None]) -> bool:
+    if architecture.startswith("gfx94"):
+        return True
+    return architecture.startswith(("gfx95", "gfx12")) and _FNUZ.isdisjoint(dtypes)
 
 
 def trace(value: ir.Value | None, scope: Scope) -> Operand | Reason:

@@ -209,6 +209,25 @@ def test_one_scale_that_is_not_a_scalar(tmp_path: Path, runtime: Runtime) -> Non
     assert forecast(path).kernels() == {"int8": 1}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "able"),
+    [
+        (ml_dtypes.float8_e4m3fnuz, {"gfx942"}),
+        (ml_dtypes.float8_e4m3fn, {"gfx942", "gfx950", "gfx1201"}),
+    ],
+)
+def test_not_every_architecture_multiplies_float8(dtype: Any, able: set[str]) -> None:
+    zero, weight = np.zeros((), dtype), np.ones((4, 4), dtype)
+    text = f"(float[2,4] x) => (float[2,4] y) {{ {INPUT} {WEIGHT} y = MatMul(d, e) }}"
+    source = tiny(text, opset=19, s=np.float32(0.05), z=zero, w=weight)
+    for architecture in ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"):
+        (product,) = forecast(source, architecture=architecture).products
+        assert (product.kernel, product.condition) == (
+            ("fp8", "") if architecture in able else ("float", "architecture")
+        )
+    assert forecast(source).kernels() == {"fp8": 1}
+
+
 def test_text_and_json(tmp_path: Path) -> None:
     found = onnx_bridge.forecast(written(CASES["uint8"][0], "2,4", tmp_path))
     assert found.summary() == "1 float; saturation lost at 1"

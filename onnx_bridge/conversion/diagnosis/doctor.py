@@ -34,7 +34,7 @@ from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
+from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target, target_architecture
 from onnx_bridge.model import io as models
 from onnx_bridge.model import provenance
 from onnx_bridge.model.int8_forecast import forecast
@@ -165,7 +165,7 @@ def _run(
         partitions=[{"side": part.side.value, "nodes": len(part.nodes)} for part in partitioned.plan.partitions],
         share=partitioned.share,
         proofs=partitioned.proofs,
-        kernels=forecast(after.model, partitioned.plan.on_device).kernels(),
+        kernels=forecast(after.model, partitioned.plan.on_device, target_architecture(aim)).kernels(),
         compiling=partitioned.forecast(runtime),
         target=aim,
         gpu=None if gpu is None or problem else GpuForecast.of(after.model, partitioned, gpu),

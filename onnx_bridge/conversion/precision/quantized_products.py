@@ -38,8 +38,10 @@ OPSETS = {"int8": 13, "fp8": 19}
 """The first opset in which QuantizeLinear gives the format."""
 
 _MAKER = "quantize-products"
-_FORMATS: Mapping[str, tuple[Any, float]] = {"int8": (np.int8, 127.0), "fp8": (ml_dtypes.float8_e4m3fnuz, 240.0)}
+_OF_MODELS: Mapping[str, tuple[Any, float]] = {"int8": (np.int8, 127.0), "fp8": (ml_dtypes.float8_e4m3fnuz, 240.0)}
 """The dtype of each precision, and its largest magnitude."""
+_OF_PROGRAMS: Mapping[str, tuple[Any, float]] = {**_OF_MODELS, "fp8": (ml_dtypes.float8_e4m3fn, 448.0)}
+"""The same, as MIGraphX's quantizers have them."""
 _TOGETHER = 64
 """The number of values that are fetched in one run."""
 
@@ -83,7 +85,7 @@ def quantize_products(
     _check(keep, candidates, kept)
     chosen = [node for node in candidates if node not in kept]
     operands = dict.fromkeys(value for node in chosen for value in node.inputs[:2] if value is not None)
-    _insert_pairs(scope, chosen, precision, largest_magnitudes(copy, operands, calibration.samples))
+    _insert_pairs(scope, chosen, _OF_MODELS[precision], largest_magnitudes(copy, operands, calibration.samples))
     names = tuple(str(node.name) for node in chosen), tuple(str(node.name) for node in kept)
     return QuantizedProducts(copy, precision, calibration, *names)
 
@@ -98,13 +100,15 @@ def effect(model: ir.Model, precision: str) -> list[str]:
 def with_pairs(model: ir.Model, precision: str) -> ir.Model:
     """Return a copy of a model with the nodes that MIGraphX's quantizer inserts into its program, for any ranges."""
     copy = model.clone()
-    _insert_pairs(name_nodes(Scope(copy, copy.graph)), products(copy), precision, {})
+    _insert_pairs(name_nodes(Scope(copy, copy.graph)), products(copy), _OF_PROGRAMS[precision], {})
     return copy
 
 
-def _insert_pairs(scope: Scope, chosen: Sequence[ir.Node], precision: str, largest: Mapping[str, float]) -> None:
+def _insert_pairs(
+    scope: Scope, chosen: Sequence[ir.Node], into: tuple[Any, float], largest: Mapping[str, float]
+) -> None:
     """Insert QuantizeLinear and DequantizeLinear at the operands of products, by their largest magnitudes."""
-    dtype, end = _FORMATS[precision]
+    dtype, end = into
     pairs: dict[ir.Value, ir.Value] = {}
     for node in chosen:
         for place in (0, 1):

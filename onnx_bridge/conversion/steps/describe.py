@@ -29,7 +29,7 @@ from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.compile_options import recorded
 from onnx_bridge.migraphx.program import Shape
-from onnx_bridge.migraphx.targets import gpu_architecture
+from onnx_bridge.migraphx.targets import gpu_architecture, target_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
@@ -109,13 +109,14 @@ def _notes(compiled: Compiled) -> list[str]:
 
 def _forecast(compiled: Compiled) -> dict[str, Any]:
     """Return the kernels of a model that is quantized, or whose programs MIGraphX has quantized; empty for others."""
-    model = compiled.cleaned.model
+    model, request = compiled.cleaned.model, compiled.cleaned.plan.request
+    architecture = target_architecture(request.target)
     if is_quantized(model):
-        return forecast(model, _on_gpu(compiled)).to_json()
+        return forecast(model, _on_gpu(compiled), architecture).to_json()
     if compiled.calibration is None:
         return {}
-    quantized = with_pairs(model, compiled.cleaned.plan.request.precision)
-    return replace(forecast(quantized, _on_gpu(compiled)), lost=()).to_json()
+    quantized = with_pairs(model, request.precision)
+    return replace(forecast(quantized, _on_gpu(compiled), architecture), lost=()).to_json()
 
 
 def _on_gpu(compiled: Compiled) -> set[str]:

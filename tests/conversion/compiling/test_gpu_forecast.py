@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from tests.conversion.compiling.test_forecast import model
+from tests.passes import harness
 
 LAYERS = {
     "repeats": (
@@ -66,3 +70,50 @@ def test_nodes_are_not_named_if_nothing_is_emulated() -> None:
 def test_an_architecture_is_needed(target: str) -> None:
     with pytest.raises(InputError, match="gpu:gfx942"):
         onnx_bridge.doctor(model("(float[4] x) => (float[4] y) { y = Sin(x) }"), target=target, compile_time=True)
+
+
+FLOAT8 = "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) e = DequantizeLinear(w, s, z)"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kernel", "call"),
+    [("gfx942", "fp8", "gpu::hip_quant_gemm"), ("gfx1100", "float", "gpu::hip_gemm")],
+)
+def test_products_of_float8_are_what_is_forecast(architecture: str, kernel: str, call: str) -> None:
+    source = harness.model(
+        f"(float[8,64] x) => (float[8,64] y) {{ {FLOAT8} y = MatMul(d, e) }}",
+        opset=21,
+        s=np.float32(0.01),
+        z=np.zeros((), ml_dtypes.float8_e4m3fn),
+        w=np.random.default_rng(0).normal(size=(64, 64)).astype(ml_dtypes.float8_e4m3fn),
+    )
+    diagnosis = onnx_bridge.doctor(source, target=f"gpu:{architecture}", compile_time=True)
+    assert diagnosis.kernels == {kernel: 1}
+    assert diagnosis.gpu is not None
+    assert [step.name for step in diagnosis.gpu.problems] == [call]
+
+
+def test_a_quantizer_of_programs_has_the_format_of_other_architectures(tmp_path: Path) -> None:
+    """Of a model MIGraphX reads only the format of CDNA 3."""
+    source = model(
+        "(float[8,64] x) => (float[8,64] y) { y = MatMul(x, w) }",
+        w=np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32),
+    )
+    bundle = onnx_bridge.convert(source, tmp_path / "bundle", target="gpu:gfx1201", precision="fp8")
+    assert bundle.manifest.program.forecast["kernels"] == {"fp8": 1}
+    (program,) = bundle.path.glob("*.gfx1201.mxr")
+    assert b"gpu::hip_quant_gemm" in program.read_bytes()  # the name of an instruction
+
+
+def test_convolutions_of_float8_stay_on_the_device() -> None:
+    """This MIGraphX has no kernel for them, and one in float is better than a transfer."""
+    source = harness.model(
+        f"(float[1,4,6,6] x) => (float[1,3,4,4] y) {{ {FLOAT8} y = Conv(d, e) }}",
+        opset=21,
+        s=np.float32(0.01),
+        z=np.zeros((), ml_dtypes.float8_e4m3fn),
+        w=np.arange(108).reshape(3, 4, 3, 3).astype(ml_dtypes.float8_e4m3fn),
+    )
+    diagnosis = onnx_bridge.doctor(source, target="gpu:gfx942")
+    assert [part["side"] for part in diagnosis.partitions] == ["device"]
+    assert diagnosis.kernels == {"float": 1}
