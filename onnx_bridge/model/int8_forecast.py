@@ -129,7 +129,7 @@ def _product(node: ir.Node, scope: Scope, architecture: str | None) -> Product:
     if forecast.reason is None:
         return Product(name, node.op_type, forecast.kernel, quantized=quantized, wrong=forecast.wrong)
     condition = forecast.reason.condition.name.lower().replace("_", "-")
-    return Product(name, node.op_type, forecast.kernel, condition, str(forecast.reason), quantized)
+    return Product(name, node.op_type, forecast.kernel, condition, str(forecast.reason), quantized, forecast.wrong)
 
 
 def _is_dequantized(value: ir.Value | None) -> bool:

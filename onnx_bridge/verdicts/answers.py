@@ -50,15 +50,21 @@ class Answer:
 
 
 def answer_of(
-    request: ProbeRequest, reply: Mapping[str, Any], outputs: Mapping[str, Tensor], *, stands_in: bool = False
+    request: ProbeRequest,
+    reply: Mapping[str, Any],
+    outputs: Mapping[str, Tensor],
+    stands_in: bool = False,
+    rehearsed: bool = False,
 ) -> Answer:
     """Return the answer to a request.
 
     Args:
         outputs: MIGraphX's outputs, as ``sample:output``.
         stands_in: whether the probe ran on another target than the model will.
+        rehearsed: whether the passes of the gpu target came before.
     """
-    return Answer(_verdict(request, reply, outputs, stands_in), request.in_doubt or _is_transient(reply))
+    verdict = _verdict(request, reply, outputs, stands_in, rehearsed)
+    return Answer(verdict, request.in_doubt or _is_transient(reply))
 
 
 def _is_transient(reply: Mapping[str, Any]) -> bool:
@@ -69,7 +75,7 @@ def _is_transient(reply: Mapping[str, Any]) -> bool:
 
 
 def _verdict(
-    request: ProbeRequest, reply: Mapping[str, Any], outputs: Mapping[str, Tensor], stands_in: bool
+    request: ProbeRequest, reply: Mapping[str, Any], outputs: Mapping[str, Tensor], stands_in: bool, rehearsed: bool
 ) -> Verdict:
     if "timeout" in reply:
         return Verdict(Status.HANGS, f"no answer within {reply['timeout']:g} s")
@@ -87,7 +93,7 @@ def _verdict(
     if steered is not None:  # the samples may happen to have it
         return Verdict(Status.WRONG, steered)
     if request.samples:
-        verdict = compare_outputs(request, outputs, stands_in)  # which may find that it proves nothing
+        verdict = compare_outputs(request, outputs, stands_in, rehearsed)  # which may find that it proves nothing
         proves = verdict.status is Status.WRONG or request.unproven is None
         return verdict if proves else replace(verdict, proof=Proof.NONE, unproven=request.unproven)
     fixed = _fixed_size(request.probe, shapes, foreign=False)
@@ -132,7 +138,9 @@ def _fixed_size(probe: Probe, shapes: Sequence[Shape], *, foreign: bool) -> str 
     return None
 
 
-def compare_outputs(request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bool) -> Verdict:
+def compare_outputs(
+    request: ProbeRequest, outputs: Mapping[str, Tensor], stands_in: bool, rehearsed: bool = False
+) -> Verdict:
     """Return the verdict by the outputs of a request, as ``sample:output``; a scalar may have the shape (1,)."""
     errors, reasons = [], []
     unordered = unordered_axis(request.probe)
@@ -144,7 +152,7 @@ def compare_outputs(request: ProbeRequest, outputs: Mapping[str, Tensor], stands
                 actual = actual.reshape(())
             if unordered is not None and right.ndim and actual.ndim:
                 actual, right = np.sort(actual, unordered), np.sort(right, unordered)
-            held = node_tolerance(request.probe, right, stands_in=stands_in, rehearsed=request.rehearsed)
+            held = node_tolerance(request.probe, right, stands_in=stands_in, rehearsed=rehearsed)
             reason, error = held.reason(actual, right)
             if error is not None:
                 errors.append(error)

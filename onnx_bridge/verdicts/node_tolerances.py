@@ -27,6 +27,8 @@ from onnx_bridge.core.tolerance import EXACT, ONE_STEP, Tolerance
 from onnx_bridge.core.values import Array
 from onnx_bridge.reference.comparison.compare import compare
 from onnx_bridge.reference.comparison.tolerances import default_tolerance, is_float, largest
+from passes.builders.small_dtypes import float_info
+from passes.graphs.int8_kernels import FLOAT8
 from passes.graphs.quantization import quantized_dtype
 from passes.operators import operators
 from passes.probing.probe import Probe
@@ -37,13 +39,6 @@ _NOISE = 2e-7
 """The least absolute part of a tolerance of floats."""
 _FEW = 1 / 8
 """The share of the elements that may be a step away; a quantizer that cuts off is a step away in half of them."""
-
-_HALF_STEPS: dict[ir.DataType | None, float] = {
-    ir.DataType.FLOAT8E4M3FN: 2**-4,
-    ir.DataType.FLOAT8E4M3FNUZ: 2**-4,
-    ir.DataType.FLOAT8E5M2: 2**-3,
-    ir.DataType.FLOAT8E5M2FNUZ: 2**-3,
-}
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ def node_tolerance(probe: Probe, expected: Array, *, stands_in: bool = False, re
 def _half_step(probe: Probe) -> float:
     """Return half a step of the floats that a probe quantizes to, as a share of the number; 0 for integers."""
     dtypes = {quantized_dtype(node, probe.scope) for node in probe.nodes if node.op_type == "QuantizeLinear"}
-    return max((_HALF_STEPS.get(dtype, 0.0) for dtype in dtypes), default=0.0)
+    return max((float(float_info(dtype).eps) / 2 for dtype in dtypes if dtype in FLOAT8), default=0.0)
 
 
 def _rounding(expected: Array, names: Collection[str]) -> Tolerance:

@@ -44,7 +44,6 @@ class ProbeRequest:
         unproven: why it is not run, or why its run proves too little; None if it proves all.
         in_doubt: whether the reference did not answer, which it may do the next time.
         special: whether the last sample is one of NaN and infinities: what is made of these alone is no wrong verdict.
-        rehearsed: whether the passes of the gpu target come before it runs.
     """
 
     probe: Probe
@@ -55,7 +54,6 @@ class ProbeRequest:
     unproven: Unproven | None = None
     in_doubt: bool = False
     special: bool = False
-    rehearsed: bool = False
 
     def with_special_sample(self) -> ProbeRequest:
         """Return the request with a sample of NaN and infinities, if the probe is of an operator on floats."""

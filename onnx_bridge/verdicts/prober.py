@@ -110,11 +110,7 @@ class Prober:
                     answers[request.probe] = provider_answer(request, answer, self.provider, stands_in)
         if self.rehearsal is None:
             return answers
-        right = [
-            replace(request, rehearsed=True)
-            for request in requests
-            if answers[request.probe].verdict.status is Status.OK
-        ]
+        right = [request for request in requests if answers[request.probe].verdict.status is Status.OK]
         if not self.rehearsal.computes:
             right = [replace(request, samples=[], expected=[]) for request in right]
         elif self.rehearsal.target != TARGET:  # kernels, which may lose NaN
@@ -213,6 +209,7 @@ class Prober:
             "probes": [request.to_json() for request in requests],
             "target": TARGET,
         }
+        rehearsed = bool(groups) and self.rehearsal is not None
         worker, stands_in = workers.shared_with_heap_checks(self.runtime), self.compile_for != TARGET
         if groups and self.rehearsal is not None:
             worker, stands_in = self.rehearsal.worker(checks_heap=True), True
@@ -224,7 +221,7 @@ class Prober:
         for index, (request, reply) in enumerate(zip(requests, replies["answers"], strict=True)):
             prefix = f"{index}:"
             own = {name.removeprefix(prefix): array for name, array in outputs.items() if name.startswith(prefix)}
-            answers.append(None if reply is None else answer_of(request, reply, own, stands_in=stands_in))
+            answers.append(None if reply is None else answer_of(request, reply, own, stands_in, rehearsed))
         return answers
 
 

@@ -12,7 +12,7 @@ The gpu target's pass ``simplify_qdq`` (of MIGraphX 2.14) makes a product of 8 b
 It looks at how many scales there are, not at which axis they belong to: if the axes are of one size, scales along
 another axis are taken for those that it wants, and the numbers are wrong.
 
-A later pass, ``eliminate_data_type``, computes products of float8 in float where the GPU has no instructions for them:
+A later pass, ``eliminate_data_type``, computes products of float8 in float if the GPU has no instructions for them:
 CDNA 3 (gfx94x) multiplies the formats with an unsigned zero (fnuz), to which another pass converts those of the Open
 Compute Project (OCP); gfx95x and RDNA 4 (gfx12) multiply only those of OCP.
 """
@@ -39,7 +39,7 @@ PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInt
 LOOKED_THROUGH = ("Transpose", "Reshape", "Expand", "Cast", "Identity")
 """Operators that ``simplify_qdq`` looks through from a product to DequantizeLinear."""
 _FNUZ = {ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2FNUZ}
-_FP8 = {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2, *_FNUZ}
+FLOAT8 = {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2, *_FNUZ}
 
 
 class Condition(enum.Enum):
@@ -114,9 +114,8 @@ def forecast_kernel(node: ir.Node, scope: Scope, architecture: str | None = None
         return KernelForecast("int8", None, wrong)
     if architecture is None or _multiplies_float8(architecture, dtypes):
         return KernelForecast("fp8", None, wrong)
-    return KernelForecast(
-        "float", Reason(Condition.ARCHITECTURE, str(operands[0].dequantize.outputs[0].name), architecture)
-    )
+    operand = str(operands[0].dequantize.outputs[0].name)
+    return KernelForecast("float", Reason(Condition.ARCHITECTURE, operand, architecture), wrong)
 
 
 def _multiplies_float8(architecture: str, dtypes: Collection[ir.DataType | None]) -> bool:
@@ -203,7 +202,7 @@ def _operands(node: ir.Node, scope: Scope) -> tuple[Reason | None, list[Operand]
             return Reason(Condition.SAME_GRAPH, name, "in a graph around it"), []
     for operand in operands:
         dtype = quantized_dtype(operand.dequantize, scope)
-        if dtype != ir.DataType.INT8 and dtype not in _FP8:
+        if dtype != ir.DataType.INT8 and dtype not in FLOAT8:
             of = dtype.name.lower() if dtype is not None else "an unknown dtype"
             return Reason(Condition.DTYPE, operand.dequantize.name or "", of), []
     return None, operands

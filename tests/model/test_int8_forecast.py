@@ -228,6 +228,20 @@ def test_not_every_architecture_multiplies_float8(dtype: Any, able: set[str]) ->
     assert forecast(source).kernels() == {"fp8": 1}
 
 
+def test_scales_of_another_axis_are_wrong_in_float_too() -> None:
+    """Float8 becomes float after MIGraphX has taken them for those of the columns."""
+    text = f"""(float[2,4] x) => (float[2,4] y) {{ {INPUT}
+        e = DequantizeLinear <axis = 0> (w, v, o) y = MatMul(d, e) }}"""
+    float8 = ml_dtypes.float8_e4m3fn
+    source = tiny(
+        text, opset=19, s=np.float32(0.05), z=np.zeros((), float8), w=np.ones((4, 4), float8), v=GIVEN["v"],
+        o=np.zeros(4, float8),
+    )  # fmt: skip
+    (product,) = forecast(source, architecture="gfx1100").products
+    assert product.kernel == "float"
+    assert product.wrong
+
+
 def test_text_and_json(tmp_path: Path) -> None:
     found = onnx_bridge.forecast(written(CASES["uint8"][0], "2,4", tmp_path))
     assert found.summary() == "1 float; saturation lost at 1"

@@ -29,7 +29,7 @@ from onnx_bridge.core.progress import Stage
 from onnx_bridge.core.version import VERSION
 from onnx_bridge.migraphx.compile_options import recorded
 from onnx_bridge.migraphx.program import Shape
-from onnx_bridge.migraphx.targets import gpu_architecture, target_architecture
+from onnx_bridge.migraphx.targets import target_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
@@ -80,7 +80,7 @@ def describe(compiled: Compiled) -> Manifest:
         request=plan.request,
         model=program.model,
         target=plan.target,
-        architecture=gpu_architecture() if plan.target == "gpu" else None,
+        architecture=target_architecture(plan.target),
         versions=_versions(plan.worker)
         | ({} if plan.provider is None else {"onnxruntime-migraphx": plan.provider.environment.version}),
         inputs=inputs,

@@ -26,7 +26,7 @@ from onnx_bridge.migraphx.gpu.compiler import GpuCompiler
 from onnx_bridge.migraphx.gpu.rehearse import rehearsal
 from onnx_bridge.migraphx.rehearsal.depth import Rehearsal
 from onnx_bridge.migraphx.runtime import Runtime
-from onnx_bridge.migraphx.targets import gpu_architecture, resolve_target
+from onnx_bridge.migraphx.targets import resolve_target, target_architecture
 from onnx_bridge.migraphx.worker import Worker
 from onnx_bridge.provider import provider as providers
 from onnx_bridge.provider.provider import Provider
@@ -111,7 +111,7 @@ def resolve(source: Source, out: Path, request: ConvertRequest, progress: Progre
         raise InputError(what, where=str(out), hint="give a folder")
     provider = providers.shared(runtime=runtime) if request.application else None
     options = CompileOptions.of(request.options, runtime, target)
-    origin = Origin(target, gpu_architecture() if target == "gpu" else None, runtime.version)
+    origin = Origin(target, target_architecture(target), runtime.version)
     in_model = request.quantizes_model(origin.architecture)
     precision = Precision(request.precision, request.keep_fp32, request.calibration, in_model)
     tuning = TuningResults(options.tuning, origin)
