@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from typer.testing import CliRunner
 
 import onnx_bridge
 from onnx_bridge.batch.engines import ray as ray_engine
+from onnx_bridge.batch.engines import ray_node
 from onnx_bridge.batch.engines.ray import Ray
 from onnx_bridge.cli.main import app
 from onnx_bridge.core.errors import InputError, RuntimeNotFound, Unreachable
@@ -279,6 +281,26 @@ def test_no_suitable_node(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None
         assert engine.machine("auto")[1] == "ref"
     finally:
         engine.close()
+
+
+def test_scratch_folders_of_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts while another creates its folder does not remove that one as abandoned."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    create, found = tempfile.mkdtemp, []
+    second = threading.Thread(target=lambda: found.append(ray_node._scratch.__wrapped__()))
+
+    def create_slowly(dir: Path) -> str:  # named as in tempfile
+        folder = create(dir=dir)
+        if threading.current_thread() is not second:
+            second.start()
+            second.join(0.5)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", create_slowly)
+    found.append(ray_node._scratch.__wrapped__())
+    second.join()
+    assert len(set(found)) == 2
+    assert all(folder.is_dir() for folder in found)
 
 
 class TestWithoutACluster:

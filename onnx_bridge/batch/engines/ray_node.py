@@ -86,21 +86,29 @@ def _scratch() -> Path:
     """Create and lock a folder of this process; those of processes that have exited are removed."""
     home = Path(tempfile.gettempdir()) / f"onnx-bridge-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    for path in home.iterdir():
-        with contextlib.suppress(OSError):
-            lock = _lock(path)
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
-    folder = Path(tempfile.mkdtemp(dir=home))
-    _lock(folder)
+    creating = _lock(home, wait=True)  # or another process would remove the folder before it is locked
+    try:
+        for path in home.iterdir():
+            with contextlib.suppress(OSError):
+                lock = _lock(path)
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+        folder = Path(tempfile.mkdtemp(dir=home))
+        _lock(folder)
+    finally:
+        os.close(creating)
     return folder
 
 
-def _lock(folder: Path) -> int:
-    """Lock a folder until the returned descriptor is closed; raises OSError if another process has locked it."""
+def _lock(folder: Path, *, wait: bool = False) -> int:
+    """Lock a folder until the returned descriptor is closed.
+
+    Raises:
+        OSError: another process has locked it, unless this one is to ``wait``.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         os.close(descriptor)
         raise
