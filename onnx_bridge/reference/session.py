@@ -18,11 +18,12 @@ from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference import ops_libraries
 from onnx_bridge.reference.faithful import faithful
-from onnx_bridge.reference.half_emulation import emulate_halves, takes
+from onnx_bridge.reference.missing_kernels.decoded_constants import decode_constants
+from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves, takes
+from onnx_bridge.reference.missing_kernels.random_operators import downgrade_random_operators
 from onnx_bridge.reference.onnxruntime_errors import OnnxRuntimeError, Reason
 from onnx_bridge.reference.output_dtypes import narrow, widen_outputs
 from onnx_bridge.reference.quark.emulation import Emulation
-from onnx_bridge.reference.random_operators import downgrade_random_operators
 from onnx_bridge.reference.unknown_operators import explained
 from passes.evaluation.constant_session import unreleased_opsets
 from passes.graphs.byte_strings import from_proto
@@ -160,7 +161,10 @@ class Session:
             if error.reason not in (Reason.NEWER_IR_VERSION, Reason.NO_KERNEL):
                 raise
             loaded = models.owned(model if isinstance(model, ir.Model) else _in_memory(model))
-            return self._load(_supported(loaded, error) or loaded, custom_op_libraries)
+            if error.newest_ir_version is not None:  # a newer version stores the same computation
+                loaded.ir_version = error.newest_ir_version
+                return self._open(loaded, custom_op_libraries)
+            return self._load(_supported(loaded) or loaded, custom_op_libraries)
 
     def _needs_lists(self, sample: Mapping[str, Value]) -> bool:
         """Return whether there are inputs or outputs that cannot be OrtValues."""
@@ -201,17 +205,18 @@ def _in_memory(model: _Model) -> ir.Model:
     return models.load(model) if isinstance(model, Path) else model
 
 
-def _supported(model: ir.Model, error: OnnxRuntimeError) -> ir.Model | None:
-    """Return the model, which may be changed, in a form that ONNX Runtime runs after all; otherwise None.
+def _supported(model: ir.Model) -> ir.Model | None:
+    """Return the model, which may be changed, in a form that ONNX Runtime has kernels for; None if there is none.
 
-    A newer IR version stores the same computation; few kernels take bfloat16, which is emulated; and the kernels that
-    draw random numbers are of older opsets.
+    Constants are decoded from dtypes without kernels; few kernels take bfloat16, which is emulated; and the kernels
+    that draw random numbers are of older opsets.
     """
-    if error.newest_ir_version is not None:
-        model.ir_version = error.newest_ir_version
-        return model
+    decoded = decode_constants(model)
+    model = decoded or model
     bfloat16 = {ir.DataType.BFLOAT16}
-    return emulate_halves(model, bfloat16) if takes(model, bfloat16) else downgrade_random_operators(model)
+    if takes(model, bfloat16):
+        return emulate_halves(model, bfloat16)
+    return downgrade_random_operators(model) or decoded
 
 
 def _loosened(model: ir.Model) -> ir.Model:

@@ -23,7 +23,7 @@ from onnx_bridge.reference.comparison.compare import Comparison, OutputCompariso
 from onnx_bridge.reference.comparison.dependence import SAYS_NOTHING, enliven
 from onnx_bridge.reference.comparison.tolerances import is_float
 from onnx_bridge.reference.evaluations import NoReference, run_file
-from onnx_bridge.reference.half_emulation import emulate_halves
+from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.reference.resized import resize
 from onnx_bridge.reference.second_opinion import second_opinion

@@ -41,7 +41,7 @@ from onnx_bridge.reference.comparison.computed_precision import computed_precisi
 from onnx_bridge.reference.comparison.dependence import enliven
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 from onnx_bridge.reference.evaluations import NoReference
-from onnx_bridge.reference.half_emulation import emulate_halves
+from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.reference.second_opinion import BY_ONNX, second_opinion
 from onnx_bridge.requests.parity import CheckRequest

@@ -71,7 +71,7 @@ def test_modules_that_decide_on_verdicts() -> None:
         "onnx_bridge.verdicts.index_tables",
         "onnx_bridge.verdicts.race_conditions",
         "onnx_bridge.migraphx.c_api",
-        "onnx_bridge.reference.half_emulation",
+        "onnx_bridge.reference.missing_kernels.half_emulation",
         "passes.shapes.inference",
         "passes.graphs.scopes",
     } <= modules(VERDICTS)

@@ -15,7 +15,7 @@ from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, InsideModel, cut
 from onnx_bridge.reference.comparison.judge import Judge
 from onnx_bridge.reference.comparison.tolerances import Tolerances
-from onnx_bridge.reference.half_emulation import emulate_halves
+from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference
 from passes.cleanup.lift_constant_nodes import LiftConstantNodes
 from passes.quantization.to_int8.saturate_before_quantize import saturate_before_quantize

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnx_bridge.reference.half_emulation import emulate_halves
+from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference
 from passes.rewriting.base import Context
 from passes.specialize.convert_precision import ConvertPrecision

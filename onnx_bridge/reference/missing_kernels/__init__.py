@@ -1,0 +1,1 @@
+"""Models in forms that ONNX Runtime's CPU provider has kernels for."""
