@@ -5,12 +5,14 @@ Fixtures import what they need when they are used: tests of `passes` run without
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import pytest
@@ -52,6 +54,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="only examples that need no MIGraphX, PyTorch or browser; rules of legalization run on ONNX Runtime alone",
     )
+
+
+def _crash_file(process: int) -> Path:
+    """Return the file to which a process of pytest-xdist writes where its threads were when it crashed."""
+    return Path(tempfile.gettempdir()) / f"onnx-bridge-crash-{process}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        path = _crash_file(os.getpid())
+        faulthandler.enable(path.open("w"))
+        config.add_cleanup(path.unlink)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: Any) -> None:
+    """Report how a process ended, and where it was: its own output is far above, or lost."""
+    process = report.node.gateway._io.popen
+    path = _crash_file(process.pid)
+    report.longrepr += f"\nexit status {process.wait(10)}\n{path.read_text()}"
+    path.unlink()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
