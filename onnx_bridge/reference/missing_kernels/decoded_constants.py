@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from onnx_bridge.core.values import Array
 from passes.cleanup.remove_dead import RemoveDead
+from passes.graphs.randomness import is_random
 from passes.graphs.scopes import Scope
 from passes.graphs.traversal import subgraphs
 from passes.rewriting.base import Context
@@ -42,25 +43,28 @@ def decode_constants(model: ir.Model) -> ir.Model | None:
         for value, array in zip(node.outputs, results, strict=True):
             known[value] = array
             if ir.DataType.from_numpy(array.dtype) not in _UNKNOWN:
-                constant = scope.new_constant(model.graph, ir.tensor(array), str(value.name))
+                name, value.name = str(value.name), scope.names.value(f"{value.name}/coded")
+                constant = scope.new_constant(model.graph, ir.tensor(array), name)
                 value.replace_all_uses_with(constant, replace_graph_outputs=True)
     return RemoveDead().run(model, Context()).model
 
 
 def _computed(node: ir.Node, scope: Scope, known: dict[ir.Value, Array]) -> list[Array] | None:
-    """Return what a node computes; None unless all of its operands are constants, or computed from some."""
-    if node.domain not in ("", "ai.onnx") or any(subgraphs(node)):
+    """Return what a node computes; None if it fails, or unless all operands are constants, or computed from some."""
+    if not node.inputs or node.domain not in ("", "ai.onnx") or any(subgraphs(node)) or is_random(node, scope):
         return None
-    operands: list[Array | None] = []
-    for value in node.inputs:
-        array = None if value is None else _array(value, scope, known)
-        if value is not None and array is None:
+    try:
+        operands = [None if value is None else _array(value, scope, known) for value in node.inputs]
+        if any(array is None and value is not None for array, value in zip(operands, node.inputs, strict=True)):
             return None
-        operands.append(array)
-    feeds: dict[str, Any] = {f"i{index}": array for index, array in enumerate(operands) if array is not None}
-    proto = ir.to_proto(node)
-    proto.input[:] = ["" if array is None else f"i{index}" for index, array in enumerate(operands)]
-    return [np.asarray(result) for result in ReferenceEvaluator(proto).run(None, feeds)]
+        feeds: dict[str, Any] = {f"i{index}": array for index, array in enumerate(operands) if array is not None}
+        proto = ir.to_proto(node)
+        proto.input[:] = ["" if array is None else f"i{index}" for index, array in enumerate(operands)]
+        return [np.asarray(result) for result in ReferenceEvaluator(proto).run(None, feeds)]
+    except MemoryError:
+        raise
+    except Exception:  # whatever numpy and ONNX's operators raise; a chain that is too long
+        return None
 
 
 def _array(value: ir.Value, scope: Scope, known: dict[ir.Value, Array]) -> Array | None:

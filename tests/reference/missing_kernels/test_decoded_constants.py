@@ -50,19 +50,38 @@ def test_a_product(case: str, kept: str, tmp_path: Path) -> None:
         proto.ir_version += 40
     path.write_bytes(proto.SerializeToString())
     before = ir.to_proto(source).SerializeToString()
-    (actual,) = Reference(source if kept == "memory" else path).run({"x": x}).values()
+    actual = Reference(source if kept == "memory" else path).run({"x": x})["y"]
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-5, atol=1e-5)
     assert ir.to_proto(source).SerializeToString() == before
 
 
 def test_numbers_that_are_an_output() -> None:
     source = model("() => (float[64,8] y) { y = DequantizeLinear(w, s) }", opset=OPSET, w=W, s=HALF)
-    (actual,) = Reference(source).run({}).values()
+    actual = Reference(source).run({})["y"]
     np.testing.assert_array_equal(np.asarray(actual), W.astype(np.float32) * HALF)
 
 
-def test_what_is_computed_of_inputs_is_refused() -> None:
-    text = "q = QuantizeLinear <output_dtype = 23> (x, s)  y = DequantizeLinear(q, s)"
-    source = model(f"(float[2] x) => (float[2] y) {{ {text} }}", opset=OPSET, s=HALF)
+def test_a_long_chain_is_refused() -> None:
+    text = "".join(f"s{index + 1} = Neg(s{index})  " for index in range(5000))
+    source = model(f"() => (float[64,8] y) {{ {text} y = DequantizeLinear(w, s5000) }}", opset=OPSET, w=W, s0=HALF)
     with pytest.raises(InputError):
         Reference(source)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q = QuantizeLinear <output_dtype = 23> (x, s)  y = DequantizeLinear(q, s)",
+        "r = RandomNormalLike(s)  f = DequantizeLinear(w, r)  y = MatMul(x, f)",
+        "r = RandomNormal <shape = [1]> ()  t = Squeeze(r)  f = DequantizeLinear(w, t)  y = MatMul(x, f)",
+        "f = DequantizeLinear <axis = 9, block_size = 5> (w, s)  y = MatMul(x, f)",
+    ],
+    ids=["of inputs", "of random numbers", "of random numbers without operands", "nothing"],
+)
+def test_what_is_no_constant_is_refused(text: str) -> None:
+    source = model("(float[2,64] x) => (float[2,8] y) { y = MatMul(x, w) }", opset=OPSET, w=W, s=HALF)
+    proto = ir.to_proto(source)
+    del proto.graph.node[:]
+    proto.graph.node.extend(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
+    with pytest.raises(InputError):
+        Reference(proto.SerializeToString())
