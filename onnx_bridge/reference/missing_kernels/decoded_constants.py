@@ -34,15 +34,18 @@ def decode_constants(model: ir.Model) -> ir.Model | None:
     if not any(_is_unknown(value, scope) for node in scope.nodes() for value in node.inputs):
         return None
     known: dict[ir.Value, Array] = {}
+    coded: set[ir.Value | None] = set()
     for node in list(model.graph):
-        if not any(value in known or _is_unknown(value, scope) for value in node.inputs if value is not None):
+        if not any(value in coded or _is_unknown(value, scope) for value in node.inputs):
             continue
         results = _computed(node, scope, known)
         if results is None:
             return None
         for value, array in zip(node.outputs, results, strict=True):
             known[value] = array
-            if ir.DataType.from_numpy(array.dtype) not in _UNKNOWN:
+            if ir.DataType.from_numpy(array.dtype) in _UNKNOWN:
+                coded.add(value)
+            else:
                 name, value.name = str(value.name), scope.names.value(f"{value.name}/coded")
                 constant = scope.new_constant(model.graph, ir.tensor(array), name)
                 value.replace_all_uses_with(constant, replace_graph_outputs=True)

@@ -31,6 +31,7 @@ CASES = {
     ),
     "cast": (f"f = Cast <to = {onnx.TensorProto.FLOAT}> (w)", {}),
     "moved": ("v = Transpose (w)  u = Transpose (v)  f = DequantizeLinear (u, s)", {"s": HALF}),
+    "shared scale": ("f = DequantizeLinear (w, s)  n = Mul(x, s)  z = Div(n, s)  o = Sub(z, x)", {"s": HALF}),
 }
 
 
