@@ -73,10 +73,8 @@ class NodeVerdicts:
     def failing_clusters(self, sound: Collection[ir.Node]) -> list[Finding]:
         """Return the clusters of ``sound`` nodes that fail together, except those that pass within their rule group."""
         clusters = fusion_clusters(self.scope, rehearsed=self.target.rehearses)
-        probes = [
-            (cluster, Probe.of(cluster, self.scope)) for cluster in clusters if all(node in sound for node in cluster)
-        ]
-        failing = [finding for finding in self._ask(probes) if finding.fails]
+        asked = [cluster for cluster in clusters if all(node in sound for node in cluster.nodes)]
+        failing = [finding for finding in self._ask(asked) if finding.fails]
         nodes = [node for node in self.scope.graph if node in sound] if failing else []
         return [finding for finding in self._in_groups(failing, nodes) if finding.fails]
 

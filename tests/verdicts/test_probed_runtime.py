@@ -184,24 +184,40 @@ class TestWrongNumbers:
             value=np.float32(value),
             w=np.ones((1, 1, 3, 3), np.float32),
         )
-        (group,) = fusion_clusters(scope)
-        *alone, together = target.verdicts([*(Probe.of([node], scope) for node in group), Probe.of(group, scope)])
+        (cluster,) = fusion_clusters(scope)
+        *alone, together = target.verdicts([*(Probe.of([node], scope) for node in cluster.nodes), cluster.probe])
         assert [verdict.status for verdict in alone] == [Status.OK, Status.OK]
         assert together.status is (Status.WRONG if value else Status.OK)
 
     @pytest.mark.usefixtures("defective_runtime")
-    @pytest.mark.parametrize("between", ["r = Identity(t)", "c = Conv(t, w) r = Relu(c)"])
-    def test_a_view_and_a_resize_that_are_right_alone(self, target: Target, between: str) -> None:
+    @pytest.mark.parametrize(
+        "before",
+        [
+            "r = Transpose<perm=[0,3,1,2]>(x)",
+            "t = Transpose<perm=[0,3,1,2]>(x) c = Conv(t, w) r = Relu(c)",
+            "t = Transpose<perm=[0,3,1,2]>(x) c0 = Conv(t, w)"
+            + "".join(f" c{index + 1} = Relu(c{index})" for index in range(40))
+            + " r = Concat<axis=1>(c40, c20)",
+            't = Einsum<equation="bhwc->bchw">(x) r = Softmax(t)',
+            "t = Hardmax<axis=1>(x) r = Neg(t)",
+            "t = GridSample(x, g) r = Neg(t)",
+            "t = Expand(e, sizes) r = MaxPool<kernel_shape=[1,1]>(t)",
+        ],
+    )
+    def test_a_layout_that_reaches_a_resize_right_alone(self, target: Target, before: str) -> None:
         scope = scope_of(
-            f"(float[1,4,4,3] x) => (y) {{ t = Transpose<perm=[0,3,1,2]>(x) {between} y = Resize(r, none, scales) }}",
-            w=np.ones((2, 3, 1, 1), np.float32),
+            f"(float[1,4,5,3] x, float[1,5,3,2] g, float[1,3,1,8] e) => (y) {{ {before} y = Resize(r, none, scales) }}",
+            w=np.random.default_rng(0).normal(size=(2, 3, 1, 1)).astype(np.float32),
+            sizes=np.array([1, 3, 6, 8]),
             none=np.zeros(0, np.float32),
             scales=np.array([1, 1, 2, 2], np.float32),
         )
-        (group,) = fusion_clusters(scope)
-        *alone, together = target.verdicts([*(Probe.of([node], scope) for node in group), Probe.of(group, scope)])
+        (cluster,) = fusion_clusters(scope)
+        assert cluster.nodes[-1].op_type == "Resize"
+        whole = Probe.of(list(scope.graph), scope)
+        *alone, whole, found = target.verdicts([*(Probe.of([n], scope) for n in cluster.nodes), whole, cluster.probe])
         assert {verdict.status for verdict in alone} == {Status.OK}
-        assert together.status is Status.WRONG
+        assert whole.status is found.status is Status.WRONG
 
     def test_negative_indices(self, target: Target) -> None:
         gather = judged(target, last_node("(float[4,3] x, int64[2] i) => (y) { y = Gather(x, i) }"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -313,7 +313,7 @@ class TestWork:
 
 class TestSuspects:
     def groups(self, text: str, **constants: Any) -> list[list[str]]:
-        return [[node.op_type for node in group] for group in fusion_clusters(scope_of(text, **constants))]
+        return [[node.op_type for node in each.nodes] for each in fusion_clusters(scope_of(text, **constants))]
 
     def test_a_pad_before_a_convolution_or_a_pooling(self) -> None:
         pads = np.array([0, 0, 1, 1, 0, 0, 1, 1])
@@ -322,23 +322,33 @@ class TestSuspects:
         conv = "(float[1,2,4,4] x) => (y) { p = Pad(x, pads) y = Conv(p, w) }"
         assert self.groups(conv, pads=pads, w=np.ones((1, 2, 1, 1), np.float32)) == [["Pad", "Conv"]]
 
+    RESIZED: ClassVar = {"none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+
     def test_views_before_a_resize(self) -> None:
         text = (
-            "(float[1,4,4,3] x) => (y) { n = Neg(x) t = Transpose<perm=[0,3,1,2]>(n) i = Identity(t)"
+            "(float[1,3,4,4] x) => (y) { n = Neg(x) a, b = Split<axis=1>(n, sizes) i = Identity(b)"
             " y = Resize(i, none, scales) }"
         )
-        found = self.groups(text, none=np.zeros(0, np.float32), scales=np.array([1, 1, 2, 2], np.float32))
-        assert found == [["Transpose", "Identity", "Resize"]]
+        assert self.groups(text, sizes=np.array([1, 2]), **self.RESIZED) == [["Split", "Identity", "Resize"]]
 
-    def test_a_transpose_whose_order_of_elements_reaches_a_resize(self) -> None:
-        constants = {"none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+    @pytest.mark.parametrize("count", [0, 1, 100])
+    def test_a_transpose_whose_layout_reaches_a_resize(self, count: int) -> None:
+        between = "".join(f" c{index + 1} = Sigmoid(c{index})" for index in range(count))
         text = (
-            "(float[1,4,4,3] x, float[1,3,4,4] o) => (y) {{ t = Transpose<perm=[0,3,1,2]>(x) c = {} a = Add(o, c)"
-            " r = Relu(a) y = Resize(r, none, scales) }}"
+            "(float[1,4,4,3] x, float[1,3,4,4] o) => (y) {{ t = Transpose<perm=[0,3,1,2]>(x) c0 = Add(o, t)"
+            + between
+            + " r = {} y = Resize(r, none, scales) }}"
         )
-        found = self.groups(text.format("Sigmoid(t)"), **constants)
-        assert found == [["Transpose", "Sigmoid", "Add", "Relu", "Resize"]]
-        assert self.groups(text.format("Reshape(t, s)"), s=np.array([1, 3, 4, 4]), **constants) == []
+        (found,) = fusion_clusters(scope_of(text.format(f"Relu(c{count})"), **self.RESIZED))
+        assert [node.op_type for node in found.nodes] == ["Transpose", "Resize"]
+        assert [node.op_type for node in found.probe.nodes] == ["Transpose", "Resize"]
+        assert [found.probe.shape(value) for value in found.probe.inputs] == [(4, 4, 3, 1)]
+        shape = np.array([1, 3, 4, 4])
+        assert self.groups(text.format(f"Reshape(c{count}, s)"), s=shape, **self.RESIZED) == []
+
+    def test_a_resize_by_unknown_scales_has_no_cluster(self) -> None:
+        text = "(float[1,4,4,3] x, float[4] s) => (y) { t = Transpose<perm=[0,3,1,2]>(x) y = Resize(t, none, s) }"
+        assert self.groups(text, none=self.RESIZED["none"]) == []
 
     def test_weights_with_and_without_a_zero_point_beside_each_other(self) -> None:
         text = (
@@ -349,7 +359,8 @@ class TestSuspects:
         def found(other: str, first: int, second: int) -> list[list[str]]:
             constants = {"s": np.float32(0.1), "a": np.int8(first), "b": np.int8(second)}
             scope = scope_of(text.format(other), w=np.ones((4, 3), np.int8), **constants)
-            return [[str(node.outputs[0].name) for node in group] for group in fusion_clusters(scope, rehearsed=True)]
+            found = fusion_clusters(scope, rehearsed=True)
+            return [[str(node.outputs[0].name) for node in each.nodes] for each in found]
 
         assert found("x", 3, 0) == [["d", "e", "y", "z"]]
         assert found("x", 0, 3) == [["e", "d", "z", "y"]]

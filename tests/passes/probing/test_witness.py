@@ -516,7 +516,7 @@ def test_a_cluster_and_a_constant_cone() -> None:
     model = tiny(text, pads=ints(0, 0, 1, 1, 0, 0, 1, 1), w=weight(32, 16, 3, 3))
     inference.infer(model)
     (cluster,) = fusion_clusters(Scope(model, model.graph))
-    found = small(Probe.of(cluster, Scope(model, model.graph)))
+    found = small(cluster.probe)
     assert [node.op_type for node in found.nodes] == ["Pad", "Conv"]
     assert is_small(found)
     run(found)
