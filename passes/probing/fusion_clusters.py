@@ -114,7 +114,7 @@ def _reordered(scope: Scope) -> Iterator[tuple[ir.Node, ir.Node]]:
     for node in scope.nodes():
         producers = [_producer(node, index) for index in range(len(node.inputs))]
         origin = next((origins[producer] for producer in producers if producer in origins), None)
-        if node.op_type in _AFTER_VIEWS and producers[0] in origins:
+        if node.op_type in _AFTER_VIEWS and origin is not None and producers[0] in origins:
             yield origins[producers[0]], node
         elif node.op_type in _REORDERING:
             origins[node] = node

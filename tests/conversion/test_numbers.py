@@ -202,3 +202,17 @@ def test_a_deep_model_that_overflows_in_float16(runtime: Runtime, tmp_path: Path
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ParityError):
         onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "bundle", target="ref")
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_a_resize_far_behind_a_transpose(runtime: Runtime, tmp_path: Path, mode: str) -> None:
+    """MIGraphX before 2.16 reads its elements in memory order, which is that of the Transpose."""
+    between = "".join(f" c{index + 1} = LeakyRelu<alpha = 0.99>(c{index})" for index in range(60))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]> g (float[1,4,6,3] x) => (float[1,3,16,24] y)
+            <float[4] s = {{1.0, 1.0, 2.0, 2.0}}> {{
+            c0 = Transpose<perm = [0,3,1,2]>(x){between} a = Resize<mode = "{mode}">(c60, , s) b = Neg(a)
+            y = Resize<mode = "{mode}">(b, , s) }}"""
+    )
+    got, wanted = converted(model, {"x": np.random.default_rng(0).normal(size=(1, 4, 6, 3)).astype("f")}, tmp_path)
+    np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-5, atol=1e-6)
