@@ -20,6 +20,7 @@ from onnx_bridge.core.errors import ParityError
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.reference.reference import Reference
 from passes.graphs.tensors import tensor_proto
+from passes.rewriting.base import Proof
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
@@ -180,6 +181,30 @@ def test_a_deep_model_of_float16(runtime: Runtime, tmp_path: Path) -> None:
     assert onnx_bridge.check(bundle, fresh=True).passed
     kept = onnx.load(tmp_path / "bundle" / "model.onnx")
     assert T.FLOAT16 in {each.data_type for each in kept.graph.initializer}
+
+
+@pytest.mark.parametrize(("budget", "level"), [(1e-9, Proof.NONE), (0.01, Proof.WITNESS)])
+def test_a_model_of_float16_that_is_not_run_at_real_size(
+    runtime: Runtime, tmp_path: Path, budget: float, level: Proof
+) -> None:
+    """Nothing shows whether truncation stays within the tolerance, not even a witness."""
+    convolution = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2])
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(np.float16) for shape in ((4, 3, 96, 96), (4, 3, 3, 3)))
+    model = network([convolution], {"x": x}, {"y": T.FLOAT16}, stored("w", w))
+    onnx.save(model, tmp_path / "model.onnx")
+    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "bundle", target="ref", prove_budget=budget)
+    assert bundle.proof.level is level
+    assert WIDENED in bundle.manifest.notes
+    assert bundle.manifest.program.widened
+    assert onnx_bridge.check(bundle).passed
+
+
+def test_a_deep_model_of_float16_that_nobody_wants_compared(runtime: Runtime, tmp_path: Path) -> None:
+    onnx.save(deep_half(), tmp_path / "model.onnx")
+    bundle = onnx_bridge.convert(tmp_path / "model.onnx", tmp_path / "bundle", target="ref", prove="never")
+    assert not bundle.manifest.program.widened
+    assert not onnx_bridge.check(bundle).passed
 
 
 def test_what_is_kept_of_a_model_is_not_taken_for_the_same_one_rounded(runtime: Runtime, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from onnx_bridge.bundle.requantize import KEPT
 from onnx_bridge.conversion.compiling.compiler import Compiler
 from onnx_bridge.conversion.compiling.partition import Partitioned, partition
 from onnx_bridge.conversion.compiling.tuning_results import ENDING
+from onnx_bridge.conversion.precision.precision import BY_CALIBRATION
 from onnx_bridge.conversion.precision.quantizer import Quantizer, loads_back
 from onnx_bridge.conversion.staging import refuse_to_overwrite
 from onnx_bridge.conversion.steps.clean import CleanedModel
@@ -27,8 +28,8 @@ from passes.builders.arithmetic import HALVES
 from passes.probing.partition import Side
 
 WIDENED = (
-    "`ref` truncates numbers of 16 bits, which adds up beyond the tolerance: its program computes in float32, and in "
-    "16 bits the model was compared on ONNX Runtime, rounded after each node"
+    "`ref` truncates numbers of 16 bits, which adds up in deep models: its program computes in float32. In 16 bits the "
+    "model is compared on ONNX Runtime, rounded after each node"
 )
 """The note on a bundle that is widened."""
 
@@ -62,12 +63,12 @@ class Compiled:
 
 
 def can_widen(cleaned: CleanedModel) -> bool:
-    """Return whether a model computes in 16 bits on ``ref``, which truncates each result.
+    """Return whether a model computes in 16 bits on ``ref``, which truncates each result, and is not quantized there.
 
     So all errors have one sign, and those of a deep model add up to more than its tolerance. A GPU rounds.
     """
     plan = cleaned.plan
-    if plan.target != "ref" or plan.provider is not None:
+    if plan.target != "ref" or plan.provider is not None or plan.request.precision in BY_CALIBRATION:
         return False
     return any(value.dtype in HALVES for node in cleaned.model.graph for value in node.outputs)
 

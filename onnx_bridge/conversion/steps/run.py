@@ -20,6 +20,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.requests.conversion import ConvertRequest
 from onnx_bridge.requests.request import ModelSource
 from onnx_bridge.samples.inputs import Sample
+from passes.rewriting.base import Proof
 
 
 def run(
@@ -34,9 +35,12 @@ def run(
         cleaned = clean(plan)
         try:
             manifest = _compile_and_prove(cleaned, samples)
+            is_doubtful = plan.request.prove != "never" and manifest.proof.level is not Proof.RUN
         except ParityError:
             if not can_widen(cleaned):
                 raise
+            is_doubtful = True
+        if is_doubtful and can_widen(cleaned):
             plan.stopwatch.progress(WIDENED)
             manifest = _compile_and_prove(cleaned, samples, widened=True)
         return publish(manifest, plan)
