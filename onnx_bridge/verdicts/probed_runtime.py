@@ -9,9 +9,11 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import onnx_ir as ir
 
 from onnx_bridge.core.files.code_digest import code_digest
 from onnx_bridge.core.files.user_cache import cache_dir
@@ -28,7 +30,9 @@ from onnx_bridge.verdicts.race_conditions import race_condition
 from onnx_bridge.verdicts.run_time import compile_seconds, run_seconds, unrolling_seconds
 from passes.core.doubts import Doubts
 from passes.core.text import counted
+from passes.graphs import lineage
 from passes.probing.instructions import instructions
+from passes.probing.node_verdicts import RULE
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
@@ -61,6 +65,9 @@ class ProbedRuntime:
         compile_for: the target of the whole model in the end; probes run on ``ref`` whatever it is.
         rehearsal: a rehearsal of the gpu target; what ``ref`` computes right must be right in it as well.
         provider: ONNX Runtime's provider; what MIGraphX computes right must be right by it as well.
+
+    Attributes:
+        rewritten: the names of nodes of the source model that are to be rewritten, whatever MIGraphX makes of them.
     """
 
     name = TARGET
@@ -78,6 +85,7 @@ class ProbedRuntime:
         provider: Provider | None = None,
     ) -> None:
         self.runtime = runtime
+        self.rewritten: Collection[str] = ()
         self.budget = BUDGET if budget is None else budget
         self._left = self.budget
         self._longest = timeout or LONGEST
@@ -117,6 +125,8 @@ class ProbedRuntime:
             return Verdict(Status.REJECTED, probe.problem)
         if not probe.outputs:
             return Verdict(Status.OK, unproven=Unproven(Obstacle.UNUSED))
+        if self.rewritten and any(map(self._is_rewritten, probe.nodes)):
+            return Verdict(Status.REJECTED, "it is rewritten at real size")
         seconds = compile_seconds(probe.nodes, self.runtime)
         unrolling = unrolling_seconds(probe, self.runtime)
         if unrolling > self._longest or (not unrolling and seconds > self._timeout):
@@ -127,6 +137,11 @@ class ProbedRuntime:
             return Verdict(Status.WRONG, race)
         table = index_table(probe, self.runtime)
         return None if table is None else Verdict(Status.COSTLY, table)
+
+    def _is_rewritten(self, node: ir.Node) -> bool:
+        """Return whether a node stands for a single one of the source model that is to be rewritten, and is not yet."""
+        is_done = node.metadata_props.get(lineage.PASS, "").startswith(RULE)
+        return not is_done and len(names := lineage.origin(node)) == 1 and names[0] in self.rewritten
 
     def _known(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
         """Return the verdicts in the cache, of probes by signature."""

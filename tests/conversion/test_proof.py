@@ -197,6 +197,19 @@ class TestLevels:
         assert bundle.proof.level is Proof.WITNESS
         assert "x [2, 3, 32, 32]" in bundle.proof.what
 
+    def test_what_only_its_size_lets_be_rewritten_is_rewritten_in_the_witness(
+        self, runtime: Runtime, tmp_path: Path
+    ) -> None:
+        """MIGraphX before 2.16 makes a table of more than a million indices of the large Resize alone."""
+        text = '(float[4,3,96,96] x) => (y) { c = Conv<pads=[1,1,1,1]>(x, w) y = Resize<mode="nearest">(c, , s) }'
+        weights = np.random.default_rng(0).normal(size=(8, 3, 3, 3)).astype(np.float32)
+        path = write(tmp_path / "m.onnx", text, w=weights, s=[1, 1, 2, 2])
+        bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", prove_budget=0.1)
+        assert bundle.proof.level is Proof.WITNESS
+        assert bundle.model_path is not None
+        operators = [node.op_type for node in onnx.load(bundle.model_path).graph.node]
+        assert operators == ["Conv", *(["Resize"] if runtime.release >= (2, 16) else ["Gather", "Gather"])]
+
     def test_the_levels_of_a_pyramid_keep_their_proportions(self, runtime: Runtime, tmp_path: Path) -> None:
         text = (
             "(float[1,3,80,96] low, float[1,3,40,48] middle, float[1,3,20,24] high) => (float[1,3,80,96] y)"

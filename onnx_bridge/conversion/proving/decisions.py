@@ -1,7 +1,8 @@
 """Comparison of the decisions of two conversions: their rewrites, and their nodes on the host.
 
-A witness proves something of a model only if it was rewritten and partitioned in the same way. Every node says which
-pass made it and which nodes it replaces, so that the cleaned models show what was decided, however they were obtained.
+A witness proves something of a model only if it was rewritten and partitioned in the same way. What MIGraphX gets wrong
+at real size alone is therefore rewritten in the witness as well. Every node says which pass made it and which nodes it
+replaces, so that the cleaned models show what was decided, however they were obtained.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import onnx_ir as ir
 from onnx_bridge.conversion.compiling.partition import Partitioned
 from passes.core.text import counted
 from passes.graphs import lineage
-from passes.graphs.scopes import scopes
+from passes.graphs.scopes import nodes_of, scopes
+from passes.probing.node_verdicts import RULE
 from passes.probing.partition import Side
 
 Conversion = tuple[ir.Model, Partitioned]
@@ -35,6 +37,12 @@ def different_decision(original: Conversion, witness: Conversion) -> str | None:
     if original[1].environment != witness[1].environment:
         return "MIGraphX needed other settings to compile the witness"
     return None
+
+
+def rewritten_alone(model: ir.Model) -> frozenset[str]:
+    """Return the names of the nodes of the source model that legalization has rewritten, each by itself."""
+    made = [node for node in nodes_of(model) if node.metadata_props.get(lineage.PASS, "").startswith(RULE)]
+    return frozenset(names[0] for node in made if len(names := lineage.origin(node)) == 1 and names[0])
 
 
 def _nodes(model: ir.Model) -> Iterator[Node]:

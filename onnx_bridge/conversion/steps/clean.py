@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,8 +53,12 @@ class CleanedModel:
         return [*self.results.notes, *(self.products.notes if self.products else ())]
 
 
-def clean(plan: Plan) -> CleanedModel:
+def clean(plan: Plan, rewritten: Collection[str] = ()) -> CleanedModel:
     """Clean the model, or take the cleaned model of the bundle in OUT.
+
+    Args:
+        plan: what is converted, and how.
+        rewritten: the names of nodes that are rewritten, whatever MIGraphX makes of them.
 
     Raises:
         InputError: the model or the request is wrong, or a file cannot be written.
@@ -70,6 +75,7 @@ def clean(plan: Plan) -> CleanedModel:
         rehearsal=plan.rehearsal,
         provider=plan.provider,
     )
+    verdicts.rewritten = rewritten
     results = _reused(plan) or _cleaned(plan, verdicts)
     products = plan.precision.quantized_products(results.model)
     if products is not None:

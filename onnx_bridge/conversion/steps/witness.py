@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onnx_bridge.bundle.manifest.manifest import Manifest
 from onnx_bridge.conversion.proving.comparison import Original, Unprovable, runs_on_reference
-from onnx_bridge.conversion.proving.decisions import different_decision
+from onnx_bridge.conversion.proving.decisions import different_decision, rewritten_alone
 from onnx_bridge.conversion.proving.shrinking import Shapes, as_sizes, fixed_axes, open_axes, share, smaller_shapes
 from onnx_bridge.conversion.source import Source
 from onnx_bridge.conversion.steps.clean import clean
@@ -105,7 +105,8 @@ class Witnesses:
 
         try:
             with resolve(self._source(witness), self.folder / "witness", self._request(witness), progress) as small:
-                compiled = compile_or_place(clean(small), widened=self.compiled.widened)
+                cleaned = clean(small, rewritten_alone(self.compiled.cleaned.model))
+                compiled = compile_or_place(cleaned, widened=self.compiled.widened)
                 conversions = ((whole.cleaned.model, whole.partitioned) for whole in (self.compiled, compiled))
                 if (difference := different_decision(*conversions)) is not None:
                     raise Unprovable(f"the witness is not converted by the same decisions: {difference}")
