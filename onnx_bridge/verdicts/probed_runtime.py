@@ -32,7 +32,7 @@ from passes.core.doubts import Doubts
 from passes.core.text import counted
 from passes.graphs import lineage
 from passes.probing.instructions import instructions
-from passes.probing.node_verdicts import RULE
+from passes.probing.node_verdicts import made_by_rule
 from passes.probing.probe import Probe
 from passes.probing.witness import witness
 from passes.rewriting.base import Obstacle, Proof, Skip, Status, Unproven, Verdict
@@ -140,8 +140,7 @@ class ProbedRuntime:
 
     def _is_rewritten(self, node: ir.Node) -> bool:
         """Return whether a node stands for a single one of the source model that is to be rewritten, and is not yet."""
-        is_done = node.metadata_props.get(lineage.PASS, "").startswith(RULE)
-        return not is_done and len(names := lineage.origin(node)) == 1 and names[0] in self.rewritten
+        return not made_by_rule(node) and lineage.sole_origin(node) in self.rewritten
 
     def _known(self, probes: Mapping[str, Probe]) -> dict[str, Verdict]:
         """Return the verdicts in the cache, of probes by signature."""

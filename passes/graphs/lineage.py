@@ -51,6 +51,12 @@ def origin(node: ir.Node) -> list[str]:
     return [node.name or ""] if names is None else names
 
 
+def sole_origin(node: ir.Node) -> str | None:
+    """Return the name of the only node of the source model that a node replaces, or is; None if there are several."""
+    names = origin(node)
+    return names[0] if len(names) == 1 else None
+
+
 def replaced(node: ir.Node) -> list[str] | None:
     """Return the names of the nodes of the source model that a node replaces; None if no pass made it."""
     return recorded(node.metadata_props.get(ORIGIN), list[str])

@@ -112,14 +112,15 @@ def _reordered(scope: Scope) -> Iterator[tuple[ir.Node, ir.Node]]:
     """Yield each Resize that a layout may reach, after a node that it may come from."""
     origins: dict[ir.Node | None, ir.Node] = {}
     for node in scope.nodes():
-        producers = [_producer(node, index) for index in range(len(node.inputs))]
-        origin = next((origins[producer] for producer in producers if producer in origins), None)
-        if node.op_type in _AFTER_VIEWS and origin is not None and producers[0] in origins:
-            yield origins[producers[0]], node
+        if node.op_type in _AFTER_VIEWS and (data := _producer(node, 0)) in origins:
+            yield origins[data], node
         elif node.op_type in _REORDERING:
             origins[node] = node
-        elif node.op_type not in _STANDARD_LAYOUT and origin is not None:
-            origins[node] = origin
+        elif node.op_type not in _STANDARD_LAYOUT:
+            producers = (_producer(node, index) for index in range(len(node.inputs)))
+            origin = next((origins[producer] for producer in producers if producer in origins), None)
+            if origin is not None:
+                origins[node] = origin
 
 
 def _after_transpose(resize: ir.Node, scope: Scope) -> Probe | None:

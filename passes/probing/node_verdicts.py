@@ -146,11 +146,16 @@ def _known(value: ir.Value, scope: Scope) -> tuple[object, ...]:
     return value.type, None if shape is None else shape.dims
 
 
+def made_by_rule(node: ir.Node) -> bool:
+    """Return whether a legalization rule made a node."""
+    return node.metadata_props.get(lineage.PASS, "").startswith(RULE)
+
+
 def rule_groups(nodes: Iterable[ir.Node]) -> dict[ir.Node, tuple[ir.Node, ...]]:
     """Return, for each node that a rule made, all nodes that it made for the same source nodes, if several."""
     by_origin: dict[tuple[str, str, ir.Graph | None], list[ir.Node]] = {}
     for node in nodes:
-        maker = node.metadata_props.get(lineage.PASS, "")
-        if maker.startswith(RULE):
+        if made_by_rule(node):
+            maker = node.metadata_props[lineage.PASS]
             by_origin.setdefault((maker, node.metadata_props.get(lineage.ORIGIN, ""), node.graph), []).append(node)
     return {node: tuple(group) for group in by_origin.values() for node in group if len(group) > 1}

@@ -49,7 +49,7 @@ from passes.graphs.tensors import constant_of
 from passes.graphs.traversal import with_nested
 from passes.isolation.limits import limited
 from passes.legalize.legalize import Legalize
-from passes.probing.node_verdicts import RULE
+from passes.probing.node_verdicts import made_by_rule
 from passes.probing.probe import Probe
 from passes.rewriting.base import Proof, Status, Verdict
 from passes.rewriting.pipeline import Pipeline, Step
@@ -261,7 +261,7 @@ class _Actions:
     def verdicts(self, name: str) -> list[Verdict]:
         """Return the verdicts on what MIGraphX gets for a node of the original model; none if that is legalized."""
         replacements = self._replacements.get(name, [])
-        if any(node in self._reasons or _maker(node).startswith(RULE) for node in replacements):
+        if any(node in self._reasons or made_by_rule(node) for node in replacements):
             return []
         return [self._verdicts[node] for node in replacements if node in self._verdicts]
 

@@ -15,7 +15,7 @@ from onnx_bridge.conversion.compiling.partition import Partitioned
 from passes.core.text import counted
 from passes.graphs import lineage
 from passes.graphs.scopes import nodes_of, scopes
-from passes.probing.node_verdicts import RULE
+from passes.probing.node_verdicts import made_by_rule
 from passes.probing.partition import Side
 
 Conversion = tuple[ir.Model, Partitioned]
@@ -41,8 +41,8 @@ def different_decision(original: Conversion, witness: Conversion) -> str | None:
 
 def rewritten_alone(model: ir.Model) -> frozenset[str]:
     """Return the names of the nodes of the source model that legalization has rewritten, each by itself."""
-    made = [node for node in nodes_of(model) if node.metadata_props.get(lineage.PASS, "").startswith(RULE)]
-    return frozenset(names[0] for node in made if len(names := lineage.origin(node)) == 1 and names[0])
+    sources = map(lineage.sole_origin, filter(made_by_rule, nodes_of(model)))
+    return frozenset(name for name in sources if name)
 
 
 def _nodes(model: ir.Model) -> Iterator[Node]:
