@@ -18,6 +18,7 @@ from fixtures.suites.ties import run
 from onnx_bridge.cli.main import app
 from onnx_bridge.model import io as models
 from onnx_bridge.views.junit import write_junit
+from tests.passes.helpers import tiny
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -111,3 +112,15 @@ def test_bisect_finds_a_fault_behind_a_tie() -> None:
         found = onnx_bridge.bisect(wrong, reference=right, inputs=[subject.sample], target="ref")
     assert found.fault is not None
     assert [each.name for each in found.fault.nodes] == [broken.title.split()[-1]]
+
+
+def test_what_samples_an_image_at_interpolated_places(tmp_path: Path) -> None:
+    """Resize rounds its coordinates, each runtime in its way; GridSample multiplies that by the size of the image."""
+    graph = """(float[1,2,65,65] flow, float[1,1,512,512] x) => (float[1,1,128,128] y) {
+        r = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(flow, , , sizes)
+        g = Transpose<perm = [0, 2, 3, 1]>(r)
+        y = GridSample<align_corners = 1>(x, g)
+    }"""
+    models.save(tiny(graph, sizes=np.array([1, 2, 128, 128])), tmp_path / "warp.onnx")
+    found = onnx_bridge.check(tmp_path / "warp.onnx", target="ref")
+    assert found.verdict == "not determined", found.summary

@@ -10,15 +10,16 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import BridgeError
-from onnx_bridge.core.values import Value, flat
+from onnx_bridge.core.values import Value, as_array, flat
 from onnx_bridge.reference.comparison.choices import chooses, same_choice
 from onnx_bridge.reference.comparison.compare import Comparison, OutputComparison, compare
-from onnx_bridge.reference.comparison.conditioning import SEEDS, nudged
+from onnx_bridge.reference.comparison.conditioning import SEEDS, coordinate_error, nudged
 from onnx_bridge.reference.comparison.inside import COMPUTED, OpenModel, Tested, Values, cut
 from onnx_bridge.reference.comparison.rounding import is_rounding
 from onnx_bridge.reference.comparison.tolerances import Tolerances, is_float
 from passes.graphs.dependencies import fixed_values
 from passes.graphs.matching import origin
+from passes.graphs.scopes import Scope
 from passes.graphs.traversal import is_used
 from passes.probing.partition import needed
 
@@ -30,13 +31,14 @@ _MOST_BYTES = 4 << 30
 class MovedReference:
     """The reference on inputs that are moved by one unit in the last place; results for the last sample are kept.
 
-    If no input is a float, the rows of tables that the inputs look up are moved.
+    If no input is a float, the rows of tables that the inputs look up are moved. What Resize interpolates moves, too.
     """
 
     opened: OpenModel
     epsilon: float
     _sample: Values | None = field(default=None, init=False)
     _rows: Values | None = field(default=None, init=False)
+    _resized: Values | None = field(default=None, init=False)
     _runs: list[Values] = field(default_factory=list, init=False)
 
     def can_move(self, sample: Values) -> bool:
@@ -55,16 +57,27 @@ class MovedReference:
         """Return the comparisons of moved outputs with those of inputs as they are."""
         self._begin(sample)
         for seed in SEEDS[len(self._runs) : count]:
-            moved = self.inputs(sample, seed)
+            moved, reference = self.inputs(sample, seed), self.reference(sample, seed)
             if moved.keys() <= sample.keys():
-                self._runs.append(self.opened.run(moved))
+                self._runs.append(reference.run(moved))
             else:
-                self._runs.append(self.opened.values(self.opened.outputs, {**sample, **moved}, moved.keys()))
+                self._runs.append(reference.values(self.opened.outputs, {**sample, **moved}, moved.keys()))
         return [compare(outputs, expected, Tolerances()) for outputs in self._runs[:count]]
+
+    def reference(self, sample: Values, seed: int) -> OpenModel:
+        """Return the reference with results of Resize that move as its coordinates do."""
+        self._begin(sample)
+        nodes = [node for node in self.opened.graph if _interpolates(node)]
+        if not nodes:
+            return self.opened
+        if self._resized is None:
+            known = [value for node in nodes for value in (node.inputs[0], node.outputs[0]) if value is not None]
+            self._resized = self.opened.values([str(value.name) for value in known], sample)
+        return OpenModel(_with_moved_coordinates(self.opened.unfolded, self._resized, seed))
 
     def _begin(self, sample: Values) -> None:
         if self._sample is not sample:
-            self._sample, self._rows, self._runs = sample, None, []
+            self._sample, self._rows, self._resized, self._runs = sample, None, None, []
 
     @cached_property
     def _looked_up(self) -> list[str]:
@@ -79,6 +92,39 @@ class MovedReference:
             if table.is_initializer() or table in fixed:
                 rows.append(str(node.outputs[0].name))
         return rows
+
+
+def _interpolates(node: ir.Node) -> bool:
+    """Return whether a node is a Resize that computes numbers between its input's, which is no constant."""
+    is_resize = node.op_type in ("Resize", "Upsample") and node.attributes.get_string("mode", "nearest") != "nearest"
+    return is_resize and node.inputs[0] is not None and not node.inputs[0].is_initializer()
+
+
+def _with_moved_coordinates(model: ir.Model, values: Values, seed: int) -> ir.Model:
+    """Return a model that adds to each result of Resize what a move of the coordinates makes of it.
+
+    Args:
+        model: the model, which is not changed.
+        values: what Resize is given, and its results, by name.
+        seed: the seed of the signs.
+    """
+    other = model.clone()
+    scope = Scope(other, other.graph)
+    for node in filter(_interpolates, list(other.graph)):
+        assert node.inputs[0] is not None
+        (result,) = node.outputs
+        before, after = (as_array(values[str(value.name)]) for value in (node.inputs[0], result))
+        if not is_float(after.dtype):
+            continue
+        error = ir.tensor(coordinate_error(after, before.shape, seed))
+        add = ir.node("Add", [result, scope.new_constant(other.graph, error, f"{result.name}/error")])
+        (moved,) = add.outputs
+        moved.type, moved.shape = result.type, result.shape
+        result.replace_all_uses_with(moved, replace_graph_outputs=True)
+        add.replace_input_with(0, result)
+        moved.name, result.name = result.name, f"{result.name}/resized"
+        other.graph.insert_after(node, add)
+    return other
 
 
 def before_bounds(

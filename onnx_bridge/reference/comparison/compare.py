@@ -54,8 +54,8 @@ class OutputComparison(JsonRecord):
         top5: of logits, the share of rows whose expected best class is among the actual best five.
         undetermined: why the reference does not determine it, if it differs (`onnx_bridge.reference.comparison.judge`).
         given_choices: the largest error given the same choices, if these are what is not determined.
-        moves: the largest error of the reference itself with inputs moved by one unit in the last place; None if
-            that is not known.
+        moves: the largest error of the reference itself with inputs and coordinates moved by one unit in the last
+            place (`onnx_bridge.reference.comparison.conditioning`); None if that is not known.
     """
 
     in_json = ("passed", "verdict")

@@ -1,4 +1,4 @@
-"""The error of the reference against itself when its inputs move by one unit in the last place.
+"""The error of the reference against itself when its inputs, and coordinates, move by one unit in the last place.
 
 If a model chooses between values that are closer to each other than they can be computed (TopK, ArgMax, rounding to
 a quantization step), or amplifies rounding errors, its outputs are not determined: an error that the reference makes
@@ -57,6 +57,28 @@ def _moved(array: Array, draw: np.random.Generator, epsilon: float) -> Array:
     with np.errstate(all="ignore"):
         moved = np.asarray(array.astype(np.float64) * (1 + step * signs)).astype(array.dtype)
         return np.where(np.isfinite(moved), moved, array)  # the largest numbers have none above them
+
+
+def coordinate_error(resized: Array, shape: Sequence[int], seed: int) -> Array:
+    """Return what moves a resized tensor as one unit in the last place of its coordinates does, up or down.
+
+    The coordinates of Resize are computed in float32 from sizes alone, so that no moved input moves them. If n elements
+    of an axis become m, that of element i is about i · n / m, and a unit in its last place moves the element by
+    2⁻²³ · i times the distance to the next.
+
+    Args:
+        resized: the results, of any float dtype.
+        shape: the sizes before, of as many axes.
+        seed: the seed of the signs.
+    """
+    draw = np.random.default_rng(seed)
+    wide, error = resized.astype(np.float64), np.zeros(resized.shape)
+    for axis, (before, after) in enumerate(zip(shape, resized.shape, strict=True)):
+        if before != after and after > 1:
+            coordinates = np.arange(after).reshape(-1, *[1] * (resized.ndim - axis - 1))
+            error += 2.0**-23 * coordinates * np.abs(np.gradient(wide, axis=axis))
+    signs = draw.integers(0, 2, resized.shape) * 2 - 1
+    return np.nan_to_num(error * signs, posinf=0.0, neginf=0.0).astype(resized.dtype)
 
 
 def explains(differing: OutputComparison, moved: Sequence[OutputComparison]) -> bool:

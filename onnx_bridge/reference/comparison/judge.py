@@ -7,9 +7,9 @@ are tried in this order:
   (`onnx_bridge.reference.comparison.rounding`);
 - *ties*: given the other side's choices the reference agrees (`onnx_bridge.reference.comparison.ties`). A model that
   rounds to steps still agrees if its outputs differ by no more than steps do; otherwise they are not determined;
-- *chaos*: the reference itself moves by as much when its inputs move by one unit in the last place
-  (`onnx_bridge.reference.comparison.chaos`), and every node is right by itself: fed with the other side's own values,
-  the reference computes the same. Then the outputs are not determined.
+- *chaos*: the reference itself moves by as much when its inputs, and the coordinates of its Resize nodes, move by one
+  unit in the last place (`onnx_bridge.reference.comparison.chaos`), and every node is right by itself: fed with the
+  other side's own values, the reference computes the same. Then the outputs are not determined.
 
 Both of the latter look at every place where a fault could be. A fault behind a tie, or in a chaotic model, is found.
 """

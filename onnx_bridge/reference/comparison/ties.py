@@ -77,13 +77,12 @@ def given_choices(
         names = [name for name in examination.operands if name in ours]
         presets, _ = output_presets(precisions, names)
         own = replace(tolerances, inside={**presets, **tolerances.inside}, floors={})
-        problem = _disagreement(opened, moved, names, values, ours, results, sample, own)
+        problem = _disagreement(moved, names, values, ours, results, sample, own)
     ties = examination.ties(values, {**ours, **{name: values[name] for name in results}}, sample)
     return GivenChoices(comparison, ties, problem or (None if ties else "no choice differs"))
 
 
 def _disagreement(
-    opened: OpenModel,
     moved: MovedReference,
     names: Sequence[str],
     tested: Values,
@@ -103,7 +102,8 @@ def _disagreement(
     runs = []
     for seed in SEEDS:
         inputs = moved.inputs(sample, seed)
-        values = opened.values(wanted, {**tested, **inputs}, [*given, *inputs.keys() - sample.keys()])
+        reference = moved.reference(sample, seed)
+        values = reference.values(wanted, {**tested, **inputs}, [*given, *inputs.keys() - sample.keys()])
         runs.append(compare(values, right, Tolerances()))
     for operand in differing:
         if not explains_all([operand], runs):

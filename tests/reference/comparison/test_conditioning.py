@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnx_bridge.reference.comparison.compare import compare
-from onnx_bridge.reference.comparison.conditioning import SEEDS, explains_all, nudged
+from onnx_bridge.reference.comparison.conditioning import SEEDS, coordinate_error, explains_all, nudged
 from onnx_bridge.reference.comparison.tolerances import Tolerances
 
 Arrays = dict[str, Any]
@@ -62,6 +62,24 @@ class TestNudged:
         moved = nudged({"x": np.ones(8, np.float32)}, 1, 2.0**-7)["x"]
         assert isinstance(moved, np.ndarray)
         assert np.allclose(np.abs(moved - 1), 2.0**-7)
+
+
+class TestCoordinateError:
+    def test_it_is_the_slope_times_a_unit_of_the_coordinate(self) -> None:
+        ramp = np.tile(np.arange(8, dtype=np.float32) * 3, (2, 1))
+        error = coordinate_error(ramp, (2, 4), 1)
+        assert error.dtype == np.float32
+        assert np.allclose(np.abs(error), 3 * 2.0**-23 * np.arange(8), rtol=1e-6)
+        assert {-1.0, 0.0, 1.0} == set(np.sign(error).ravel().tolist())
+
+    def test_axes_that_keep_their_size_have_exact_coordinates(self) -> None:
+        assert not coordinate_error(np.arange(8, dtype=np.float32).reshape(2, 4), (2, 4), 1).any()
+        assert not coordinate_error(np.ones((3, 1), np.float16), (3, 5), 1).any()  # one element is no slope
+
+    def test_what_is_not_finite_moves_by_nothing(self) -> None:
+        with np.errstate(invalid="ignore"):
+            error = coordinate_error(np.array([0, 1, np.inf, np.nan], np.float32), (2,), 1)
+        assert np.isfinite(error).all()
 
 
 class TestUndetermined:

@@ -198,6 +198,55 @@ def test_a_bounded_output_of_a_chaotic_model() -> None:
     assert judged(bounded(), bounded(start="0.001"), x=x).differs
 
 
+WARP = """(float[1,2,129,65] flow, float[1,3,64,64] x) => (float[1,3,256,256] y) {{
+    f = Neg(flow)
+    {resized}
+    g = Transpose<perm = [0, 2, 3, 1]>(r)
+    y = GridSample<align_corners = 1>(x, g)
+}}"""
+"""An image, sampled at places that are interpolated between a few."""
+RESIZED = """r = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(f, , , sizes)"""
+BY_WEIGHTS = "m = MatMul(rows, f)  r = MatMul(m, columns)"
+
+
+def _weights(before: int, after: int, offset: float = 0.0) -> np.ndarray:
+    """The weights of linear interpolation between aligned corners, in float64 until the end."""
+    places = np.clip(np.arange(after) * ((before - 1) / (after - 1)) + offset, 0, before - 1)
+    weights = 1 - np.abs(places[:, None] - np.arange(before))
+    return np.maximum(weights, 0).astype(np.float32)
+
+
+def _warps(offset: float = 0.0) -> tuple[ir.Model, ir.Model]:
+    one = tiny(WARP.format(resized=RESIZED), sizes=np.array([1, 2, 256, 256]))
+    columns = _weights(65, 256).T.copy()
+    other = tiny(WARP.format(resized=BY_WEIGHTS), rows=_weights(129, 256, offset), columns=columns)
+    return one, other
+
+
+@pytest.mark.parametrize(("offset", "verdict"), [(0.0, "not determined"), (1e-4, "differs")])
+def test_coordinates_of_resize_are_rounded_though_no_input_moves_them(offset: float, verdict: str) -> None:
+    draw = np.random.default_rng(3)
+    flow = draw.standard_normal((1, 2, 129, 65)).astype(np.float32)
+    x = draw.standard_normal((1, 3, 64, 64)).astype(np.float32)
+    one, other = _warps(offset)
+    (found,) = judged(one, other, flow=flow, x=x).outputs
+    assert found.verdict == verdict
+
+
+def test_resized_integers_and_constants_move_by_nothing() -> None:
+    graph = """(float[1,1,4] x, uint8[1,1,4] n) => (float[1,1,7] y, uint8[1,1,7] m) {
+        m = Resize<mode = "linear">(n, , , sizes)
+        r = Resize<mode = "linear">(k, , , sizes)
+        d = Resize<mode = "linear">(x, , , sizes)
+        y = Add(d, r)
+    }"""
+    one = tiny(graph, sizes=np.array([1, 1, 7]), k=np.ones((1, 1, 4), np.float32))
+    sample = {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 4), "n": np.arange(4, dtype=np.uint8).reshape(1, 1, 4)}
+    moved = Judge(one, Tolerances()).moves(sample, Reference(one).run(sample))
+    assert moved["m"].max_abs == 0
+    assert 0 < (moved["y"].max_abs or 0) < 1e-5
+
+
 def test_a_program_that_computes_in_float32_what_the_model_computes_in_16_bits() -> None:
     cleaned = tiny("(float16[4] x) => (float16[4] y) { h = Exp(x)  s = Sub(h, k)  y = Mul(s, m) }", **EXPONENTS)
     infer(cleaned)
