@@ -161,7 +161,8 @@ class ChosenSizes:
         sizes, tried = typical[0], ""
         if is_quick(self._sized(sizes)):
             running = next((dims for dims in typical if self._runs(dims, every=False)), None)
-            sizes, tried = running or self._search() or {}, ", with which the reference runs it"
+            found = running or self._search() or {}
+            sizes, tried = {**dict.fromkeys(names if found else (), 1), **found}, ", with which the reference runs it"
         shapes = self._free.shapes_of_unnamed(self._resized(sizes).all) if sizes else {}
         how = f"{_options(sizes, shapes)}{tried}" if sizes else _options(dict.fromkeys(names, "N"), {})
         hint = f"choose {how}; or take 1 with `dim_default=1`"

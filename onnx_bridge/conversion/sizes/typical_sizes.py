@@ -13,17 +13,22 @@ from onnx_bridge.samples.roles import dims_of
 _TEXT = re.compile(r"seq|len|past|token|text|time|step", re.IGNORECASE)
 _SOUND = re.compile(r"audio|sample|sound|wave|speech", re.IGNORECASE)
 _TOKENS, _PIXELS, _VOXELS, _AMPLITUDES = 128, 224, 32, 16_000
+_COARSE = 256
+"""Pixels that fit strides of 64 and more, of which 224 is no multiple, in networks that add what they halved."""
 _HALVINGS = 5
 """The most times that typical sizes are halved to try smaller ones."""
 
 
 def typical_sizes(inputs: Iterable[ir.Value], names: Iterable[str]) -> Iterator[dict[str, int]]:
-    """Yield typical sizes of some dimensions, then smaller ones; a dimension without a name is ``input[axis]``."""
+    """Yield typical sizes of some dimensions, then others; a dimension without a name is ``input[axis]``."""
     places = {
         dim or f"{value.name}[{axis}]": value for value in inputs for axis, dim in enumerate(dims_of(value) or ())
     }
     largest = {name: _typical(name, places) for name in names}
-    for halvings in range(_HALVINGS):
+    yield largest
+    if _PIXELS in largest.values():
+        yield {name: _COARSE if size == _PIXELS else size for name, size in largest.items()}
+    for halvings in range(1, _HALVINGS):
         yield {name: max(1, size >> halvings) for name, size in largest.items()}
 
 

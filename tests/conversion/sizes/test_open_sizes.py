@@ -188,9 +188,17 @@ COMPUTED = """(float[batch, 3, height, width] x) => (float[a, b, c, d, e, f] y) 
     h = Slice(q, zero, one) v = Slice(q, one, two) r = Concat<axis = 0>(b, h, seven, v, seven) y = Reshape(p, r) }"""
 WEIGHTED = "(float[batch, time, mel] x) => (float[a, b, c] y) { d = Concat<axis = 2>(x, x) y = MatMul(d, w) }"
 FOLDED = "(float[batch, n] x) => (float[batch, b, c] y) { y = Reshape(x, s) z = Add(x, x) }"
+HALVED = """(float[batch, 1, height, width] x) => (float[a, b, c, d] y) {
+    p = MaxPool<kernel_shape = [STRIDE, STRIDE], strides = [STRIDE, STRIDE], ceil_mode = 1>(x)
+    u = Resize<mode = "nearest">(p, , scales) y = Add(u, x) }"""
+"""What was halved some times is added to what was not: it fits a multiple of the stride, or broadcasts from 1."""
 PATCHES = np.ones((8, 3, 4, 4), np.float32)
 SHORT = "(float[1, 1, n] x) => (float[a, b, c] y) { y = Conv<strides = [2]>(x, w) }"
 WINDOW = np.ones((1, 1, 3), np.float32)
+
+
+def halved(stride: int) -> tuple[str, dict[str, Any]]:
+    return HALVED.replace("STRIDE", str(stride)), {"scales": np.array([1, 1, stride, stride], np.float32)}
 
 
 def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
@@ -248,6 +256,8 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
             {"height": 224, "width": 224},
         ),
         (WEIGHTED, {"w": np.ones((16, 2), np.float32)}, {}, {"mel": 8, "time": 128}),
+        (*halved(64), {}, {"height": 256, "width": 256}),
+        (*halved(512), {}, {"height": 512, "width": 1}),
     ],
 )
 def test_what_is_advised_works(
