@@ -547,3 +547,14 @@ def test_channels_are_not_made_smaller(runtime: Runtime, tmp_path: Path) -> None
     bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", prove_budget=0.05)
     assert bundle.proof.level is Proof.WITNESS
     assert "x [1, 16, 32, 32]" in bundle.proof.what
+
+
+@pytest.mark.parametrize("dims", [{"rows": 96}, {"rows": 96, "features": 64}])
+def test_a_size_that_follows_from_the_model_is_not_made_smaller(
+    runtime: Runtime, tmp_path: Path, dims: dict[str, int]
+) -> None:
+    weights = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    text = "(float[rows, features] x) => (float[a, b] y) { m = MatMul(x, w) y = Relu(m) }"
+    path = write(tmp_path / "m.onnx", text, w=weights)
+    bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", dims=dims, prove_budget=1e-3)
+    assert bundle.proof.level is Proof.WITNESS

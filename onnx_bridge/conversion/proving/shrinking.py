@@ -8,12 +8,13 @@ both would select other behaviour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnx_bridge.samples.roles import dims_of
+from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import symbols
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -53,13 +54,24 @@ Axes = Mapping[tuple[str, int], Part]
 """The parts of axes by input and index."""
 
 
-def open_axes(model: ir.Model, shapes: Shapes) -> dict[tuple[str, int], Part]:
-    """Return the axes of inputs whose sizes a model leaves open, by symbol; without sizes of 1, and expressions."""
+def open_axes(model: ir.Model, shapes: Shapes, frozen: Collection[str]) -> dict[tuple[str, int], Part]:
+    """Return the axes of inputs whose sizes a model leaves open, by symbol.
+
+    Sizes of 1, expressions, and sizes that follow from the model are left out.
+
+    Args:
+        model: as the user gave it.
+        shapes: the real sizes of its inputs.
+        frozen: inputs that are constants.
+    """
+    determined = OpenDims(model, {}, {}, frozen).determined()
     axes: dict[tuple[str, int], Part] = {}
     for value in model.graph.inputs:
         name = str(value.name)
         for axis, dim in enumerate(dims_of(value) or [None] * len(shapes.get(name, ()))):
             if isinstance(dim, int) or name not in shapes or shapes[name][axis] == 1:
+                continue
+            if (dim or f"{name}[{axis}]") in determined:
                 continue
             if dim is None or symbols(dim) == {dim}:
                 size = shapes[name][axis]

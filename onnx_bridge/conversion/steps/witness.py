@@ -78,7 +78,7 @@ class Witnesses:
         if any(shape is None or None in shape for shape in shapes.values()):
             return
         real: Shapes = {name: tuple(size or 0 for size in shape or ()) for name, shape in shapes.items()}
-        free = open_axes(self.original.model, real)
+        free = open_axes(self.original.model, real, self.original.freeze)
         axes = free or fixed_axes(real, self._runs)
         seconds, budget = self.compiled.cleaned.run_seconds, self.compiled.cleaned.plan.request.prove_budget
         estimates = [(seconds * share(small, real), small) for small in smaller_shapes(real, axes)]
