@@ -215,7 +215,10 @@ class ChosenSizes:
         return next(filter(None, (search.result() for search in searches)), None)
 
     def _settled(self, batch: Mapping[str, int]) -> OpenDims:
-        """Return the open dimensions of the model with the sizes of a batch, and what follows from it as constants."""
+        """Return the open dimensions of the model with the sizes of a batch, and what follows from it as constants.
+
+        They are those of the model as it is if it does not take the batch.
+        """
         model = self.model.clone()
         for value in model.graph.inputs:
             if value.shape is not None:
@@ -223,7 +226,10 @@ class ChosenSizes:
                     f"{value.name}[{axis}]" if dim is None else dim for axis, dim in enumerate(dims_of(value) or ())
                 ]
                 value.shape = ir.Shape([batch.get(str(dim), dim) for dim in dims])
-        (*_, step) = Pipeline.parse(_FOLDING).run(model, Context())
+        try:
+            (*_, step) = Pipeline.parse(_FOLDING).run(model, Context())
+        except InputError:
+            return self._free
         return OpenDims(step.result.model, {}, {}, self.request.freeze)
 
     @cached_property

@@ -192,6 +192,9 @@ HALVED = """(float[batch, 1, height, width] x) => (float[a, b, c, d] y) {
     p = MaxPool<kernel_shape = [STRIDE, STRIDE], strides = [STRIDE, STRIDE], ceil_mode = 1>(x)
     u = Resize<mode = "nearest">(p, , scales) y = Add(u, x) }"""
 """What was halved some times is added to what was not: it fits a multiple of the stride, or broadcasts from 1."""
+VERSIONS = """(float[b, 7, 1] x, float[n, 7, 1] z) => (float[c, d] y) {
+    u = Concat<axis = 2>(x, x, z) p = ReduceMean<axes = [2]>(u) q = Squeeze(p) y = Reshape(q, s) }"""
+"""Four versions of each sample (ICLabel): inference, too, finds that a batch of 1 does not fit."""
 PATCHES = np.ones((8, 3, 4, 4), np.float32)
 SHORT = "(float[1, 1, n] x) => (float[a, b, c] y) { y = Conv<strides = [2]>(x, w) }"
 WINDOW = np.ones((1, 1, 3), np.float32)
@@ -256,6 +259,7 @@ def vision(patch: int, count: int) -> tuple[str, dict[str, Any]]:
             {"height": 224, "width": 224},
         ),
         (WEIGHTED, {"w": np.ones((16, 2), np.float32)}, {}, {"mel": 8, "time": 128}),
+        (VERSIONS, {"s": np.array([4, -1])}, {}, {"b": 4, "n": 4}),
         (*halved(64), {}, {"height": 256, "width": 256}),
         (*halved(512), {}, {"height": 512, "width": 1}),
     ],
