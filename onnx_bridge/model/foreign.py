@@ -16,6 +16,11 @@ _BEGINNINGS = {
     **{bytes((0x80, protocol)): _PYTORCH for protocol in range(2, 6)},  # a pickle
 }
 """Hints by the first bytes of a file."""
+_IDENTIFIERS = {
+    b"ORTM": "the file is in ONNX Runtime's own format: give the .onnx file that it was made from",
+    b"TFL3": "the file is one of TensorFlow Lite: python -m tf2onnx.convert --tflite FILE --output OUT.onnx",
+}
+"""Hints by the identifier of a FlatBuffers file, which is in bytes 4 to 8."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 _TASKS = {
     "ForCausalLM": "text-generation-with-past",
@@ -39,7 +44,8 @@ def hint_of_file(path: Path, beginning: bytes) -> str | None:
         return f"the file is Python: {command} makes a model of the PyTorch module that a function in it returns"
     if path.suffix == ".safetensors":
         return hint_of_folder(path.parent) or "it has weights alone: export the module that they belong to"
-    return next((hint for known, hint in _BEGINNINGS.items() if beginning.startswith(known)), None)
+    known = next((hint for known, hint in _BEGINNINGS.items() if beginning.startswith(known)), None)
+    return known or _IDENTIFIERS.get(beginning[4:8])
 
 
 def hint_of_folder(folder: Path) -> str | None:

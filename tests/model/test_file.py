@@ -91,6 +91,8 @@ FILES: dict[str, tuple[Callable[[Path], object], str]] = {
         "run git lfs pull",
     ),
     "PyTorch": (lambda path: zipfile.ZipFile(path, "w").writestr("net/data.pkl", b"\x80\x02."), "onnx-bridge export"),
+    "ONNX Runtime's format": (lambda path: path.write_bytes(b"\x18\0\0\0ORTM" + bytes(99)), "the .onnx file"),
+    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(99)), "tf2onnx.convert"),
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"weight": [1.0]}, 2)), "onnx-bridge export"),
 }
 
