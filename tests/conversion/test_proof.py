@@ -27,6 +27,7 @@ from onnx_bridge.core.schema import read_as
 from onnx_bridge.migraphx.runtime import Runtime
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import compare
+from onnx_bridge.reference.evaluations import NoReference, run_file
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from onnx_bridge.verdicts.proof_counts import ProofCounts
 from passes.rewriting.base import Context, Exactness, Pass, Proof, Result, Rewrite
@@ -134,6 +135,25 @@ class TestInputsThatProveNothing:
         samples = tmp_path / "real.npz"
         np.savez(samples, x=np.float32([[1e8, 2e8, 3e8], [-1e8, 0, 1e8]]))
         assert onnx_bridge.check(path, inputs=samples).unproven == ()
+
+    def test_a_limit_of_the_other_runs_is_named(
+        self, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was not run has not given the same numbers."""
+        path = write(tmp_path / "m.onnx", "(float[2,4] x) => (float[2,4] y) { y = Mul(x, k) }", k=0.0)
+        runs = list[str]()
+
+        def first_alone(*given: Any, **options: Any) -> Any:
+            runs.append("run")
+            if len(runs) > 1:
+                raise NoReference("the run exceeded its limit", is_limit=True)
+            return run_file(*given, **options)
+
+        monkeypatch.setattr(comparison, "run_file", first_alone)
+        proof = onnx_bridge.convert(path, tmp_path / "out", target="ref", reuse=False).proof
+        assert (proof.level, len(runs)) == (Proof.NONE, 2)
+        assert "its limit" in proof.unproven
+        assert NOTHING not in proof.unproven
 
     @pytest.mark.parametrize("op", ["Mul", "Pow"])
     def test_if_there_are_none_the_bundle_says_so(self, runtime: Runtime, tmp_path: Path, op: str) -> None:
@@ -549,12 +569,12 @@ def test_channels_are_not_made_smaller(runtime: Runtime, tmp_path: Path) -> None
     assert "x [1, 16, 32, 32]" in bundle.proof.what
 
 
-@pytest.mark.parametrize("dims", [{"rows": 96}, {"rows": 96, "features": 64}])
+@pytest.mark.parametrize("dims", [{"rows": 96_000}, {"rows": 96_000, "features": 64}])
 def test_a_size_that_follows_from_the_model_is_not_made_smaller(
     runtime: Runtime, tmp_path: Path, dims: dict[str, int]
 ) -> None:
     weights = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
     text = "(float[rows, features] x) => (float[a, b] y) { m = MatMul(x, w) y = Relu(m) }"
     path = write(tmp_path / "m.onnx", text, w=weights)
-    bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", dims=dims, prove_budget=1e-3)
+    bundle = onnx_bridge.convert(path, tmp_path / "out", target="ref", dims=dims, prove_budget=0.01)
     assert bundle.proof.level is Proof.WITNESS

@@ -197,9 +197,9 @@ class _Comparison:
     def _others(
         self, shapes: Mapping[str, Sequence[Dim] | None], first: Sample
     ) -> Iterator[tuple[Sample, dict[str, Value]]]:
-        """Yield other samples that the reference runs, with their outputs."""
+        """Yield other samples that the reference runs, with their outputs; raises TooLarge."""
         for sample in livelier(self.original.model, shapes, first):
-            with contextlib.suppress(Unprovable):
+            with contextlib.suppress(NoReferenceRun):
                 yield sample, self.reference([sample])[0]
 
     def _judged(self, bundle: Bundle, actual: Sample, right: Sample, sample: Sample) -> tuple[Comparison, bool]:
