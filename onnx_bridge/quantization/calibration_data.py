@@ -43,7 +43,7 @@ def calibration_samples(
     measuring = [name for name, _ in recipe.algorithms if ALGORITHMS[name].measures]
     measuring += [recipe.scheme] if scheme_of(recipe.scheme).calibrated else []
     if given is not None:
-        return load_calibration(given, specs)
+        return load_calibration(given, specs, measured=bool(measuring))
     if own:
         count = files.count(own, specs)
         many = files.described(count, len(own))

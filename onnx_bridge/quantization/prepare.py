@@ -26,7 +26,8 @@ from passes.graphs.int8_kernels import PRODUCTS
 from passes.graphs.quantization import quantized_node
 from passes.graphs.scopes import name_nodes, scopes, values_of, weight_bytes
 
-_FOLD = "inline-functions,unshadow-names,fold-constants,remove-identity,fold-batch-norm,remove-dead"
+_INLINE = "inline-functions,unshadow-names"
+_FOLD = "fold-constants,remove-identity,fold-batch-norm,remove-dead"
 _HALF = 19
 """The opset since which QuantizeLinear takes float16."""
 _LARGE = 1 << 30
@@ -102,9 +103,9 @@ def prepared(model: ir.Model, request: QuantizeRequest) -> Iterator[Prepared]:
     opset = model.opset_imports.get("", 0)
     half = any(value.dtype == ir.DataType.FLOAT16 for value in values_of(model))
     lowest = max(request.format.opset, _HALF if half else 0)
-    raised = f"convert-opset{{to={lowest}}}," if opset < lowest else ""
+    raised = f"infer-shapes,convert-opset{{to={lowest}}}," if opset < lowest else ""
     split = ",split-gemm" if request.scheme == "int4-weights" else ""
-    ready = clean(model, pipeline=f"{raised}{_FOLD}{split},infer-shapes").model
+    ready = clean(model, pipeline=f"{_INLINE},{raised}{_FOLD}{split},infer-shapes").model
     products = [node for node in ready.graph if node.op_type in PRODUCTS] if request.float_ends else []
     kept = [*products[:1], *products[1:][-1:]] + [
         node for node in ready.graph.all_nodes() if node.name in names or not names.isdisjoint(lineage.origin(node))

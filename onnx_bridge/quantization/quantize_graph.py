@@ -162,7 +162,7 @@ def quantize_graph(
         try:
             made = attempt(excluded)
         except InputError as error:
-            attempt.original.run(data.samples[0])  # raises if the float model or the sample is the cause
+            _require_run(attempt.original, data.samples[0], generated=request.calibration is None and not own)
             progress("search what cannot be quantized")
             nodes = attempt.culprits()
             excluded = (*excluded, *(str(node.name) for node in nodes))
@@ -200,6 +200,17 @@ def _sizes(model: ir.Model) -> dict[str, int]:
     """Return the sizes of open dimensions that `onnx_bridge.convert` chooses."""
     dims = OpenDims(model, {}, {})
     return {name: size for name, size in dims.sizes(1).all.items() if name in dims.symbols}
+
+
+def _require_run(original: Reference, sample: Sample, *, generated: bool) -> None:
+    """Run the float model on a sample; raises InputError if either is why a quantization fails."""
+    try:
+        original.run(sample)
+    except InputError as error:
+        if not generated:
+            raise
+        what = f"the model does not run on a sample that was generated: {error.what}"
+        raise InputError(what, where="calibration", hint="give samples that fit it") from error
 
 
 def _searched(

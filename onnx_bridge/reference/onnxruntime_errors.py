@@ -164,6 +164,6 @@ _REASONS = {
         "attempting to re-use buffer|OrtValue provided for output",
         "a declared shape of an intermediate value is wrong",
     ),
-    Reason.RUN_FAILED: ("while running", "pass representative inputs with `inputs`"),
+    Reason.RUN_FAILED: ("while running", "the samples may not suit the model: give representative ones"),
 }
 """By reason, the pattern of its messages and a hint; the first that matches holds."""

@@ -31,16 +31,19 @@ class Calibration:
     notes: tuple[str, ...] = ()
 
 
-def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpec]) -> Calibration:
+def load_calibration(
+    given: files.SampleSource | None, specs: Sequence[TensorSpec], *, measured: bool = True
+) -> Calibration:
     """Load the calibration data of a model.
 
     Args:
         given: the samples, or where to read them from; None generates some.
         specs: the inputs of the model, with fixed shapes.
+        measured: whether ranges are measured on them.
 
     Raises:
         InputError: the samples are missing, do not fit the model, or have no range: they contain NaN or Inf, or an
-            input is 0 in all of them.
+            input that is measured is 0 in all of them.
     """
     if given is None:
         generated = tuple(generate(specs, seed=0, samples=_GENERATED))
@@ -60,6 +63,8 @@ def load_calibration(given: files.SampleSource | None, specs: Sequence[TensorSpe
         samples = files.load(given, specs, split=True)
         count = files.count(samples, specs)
     _check(samples, where)
+    if measured:
+        _require_ranges(samples, where)
     return Calibration(tuple(samples), where, count, notes)
 
 
@@ -68,10 +73,14 @@ def _check(samples: Sequence[Sample], where: str) -> None:
         raise InputError("there are no samples to calibrate on", where=where)
     if warnings := files.find_non_finite(samples):
         raise InputError(f"the samples have no range: {warnings[0]}", where=where)
+
+
+def _require_ranges(samples: Sequence[Sample], where: str) -> None:
     arrays: dict[str, list[Array]] = {}
     for sample in samples:
         for name, array in flat(sample).items():
             arrays.setdefault(name, []).append(array)
     for name, pieces in arrays.items():
         if "float" in pieces[0].dtype.name and not any(array.any() for array in pieces):
-            raise InputError(f"the input {name} is 0 in all samples: it has no range", where=where)
+            hint = "if it is a state, give samples of later steps"
+            raise InputError(f"the input {name} is 0 in all samples: it has no range", where=where, hint=hint)

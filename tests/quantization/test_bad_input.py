@@ -64,6 +64,15 @@ def test_nothing_to_quantize(data: Data) -> None:
     assert "with a constant matrix" in refused(model, with_="ort", scheme="int4-weights")
 
 
+def test_a_size_that_was_chosen_and_does_not_fit() -> None:
+    """Nothing is measured, so that samples are generated, in the smallest sizes."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,n] x) => (float[2,m] y)
+        <int64[4] pads = {0,2,0,2}> { y = Pad <mode = "reflect"> (x, pads) }"""
+    said = refused(ir.from_onnx_text(text), with_="ort", scheme="int4-weights")
+    assert said.startswith("calibration: ")
+    assert "Pad" in said
+
+
 def test_places_that_cannot_be_written(source: Path, data: Data, tmp_path: Path) -> None:
     assert "its folder does not exist" in refused(source, tmp_path / "no" / "out.onnx", calibration=data)
     before = source.read_bytes()

@@ -50,6 +50,17 @@ def scales(model: ir.Model, operator: str) -> list[Array]:
     return [value.const_value.numpy() for value in values if value is not None and value.const_value is not None]
 
 
+def with_weights(text: str, **shapes: tuple[int, ...]) -> ir.Model:
+    random = np.random.default_rng(0)
+    model = ir.from_onnx_text(text)
+    for name, shape in shapes.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        value = next(given for node in model.graph for given in node.inputs if given and given.name == name)
+        value.const_value = ir.Tensor(array, name=name)
+        model.graph.register_initializer(value)
+    return model
+
+
 @pytest.mark.parametrize(("quantizer", "scheme"), POSSIBLE)
 def test_every_scheme_runs_and_stays_near_float(
     source: Path, data: Data, tmp_path: Path, quantizer: str, scheme: str
@@ -150,21 +161,41 @@ def test_weights_of_four_bits_are_stored_in_four_bits(source: Path) -> None:
 @pytest.mark.parametrize("quantizer", QUANTIZERS)
 @pytest.mark.parametrize("exclude", [[], ["last"]])
 def test_weights_of_gemm_are_stored_in_four_bits(quantizer: str, exclude: list[str]) -> None:
-    random = np.random.default_rng(0)
-    model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]>
+    text = """<ir_version: 8, opset_import: ["": 17]>
         g (float[2,64] x) => (float[2,32] y) {
             [first] h = Gemm <transB = 1> (x, w, b)
             [last] y = Gemm (h, v)
-        }""")
-    for name, shape in {"w": (64, 64), "b": (64,), "v": (64, 32)}.items():
-        array = random.standard_normal(shape).astype(np.float32)
-        value = next(given for node in model.graph for given in node.inputs if given and given.name == name)
-        value.const_value = ir.Tensor(array, name=name)
-        model.graph.register_initializer(value)
+        }"""
+    model = with_weights(text, w=(64, 64), b=(64,), v=(64, 32))
     made = onnx_bridge.quantize(model, with_=quantizer, scheme="int4-weights", exclude=exclude)
     assert operators(made.model)["com.microsoft::MatMulNBits"] == 2 - len(exclude)
     assert operators(made.model)["MatMul"] == len(made.excluded) == len(exclude)
     assert 15 < min(deviation.sqnr_db or 0 for deviation in made.deviations) < 90
+
+
+@pytest.mark.parametrize("quantizer", QUANTIZERS)
+@pytest.mark.parametrize("softmax", ["Softmax", "own.Softmax"])
+def test_an_old_opset_whose_types_are_not_written(data: Data, quantizer: str, softmax: str) -> None:
+    """Quantizers need a newer one; what the conversion needs to know, as the rank of Softmax's input, is inferred."""
+    text = """<ir_version: 8, opset_import: ["": 11, "own": 1]> g (float[2,3,8,8] x) => (float[2,4,6,6] y) {
+            c = Conv (x, w) y = %s (c)
+        } <domain: "own", opset_import: ["": 11]> Softmax (x) => (y) { y = Softmax (x) }"""
+    made = onnx_bridge.quantize(with_weights(text % softmax, w=(4, 3, 3, 3)), with_=quantizer, calibration=data)
+    assert made.kernels == {"int8": 1}
+    assert 20 < min(deviation.sqnr_db or 0 for deviation in made.deviations) < 90
+
+
+def test_a_state_of_zeros_needs_no_range_if_none_is_measured() -> None:
+    """The first step of a recurrent network has no other."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[2,64] x, float[2,32] s) => (float[2,32] y) {
+            h = MatMul (x, w) y = Add (h, s)
+        }"""
+    model = with_weights(text, w=(64, 32))
+    samples = [{"x": np.ones((2, 64), np.float32), "s": np.zeros((2, 32), np.float32)}]
+    made = onnx_bridge.quantize(model, with_="ort", scheme="int4-weights", calibration=samples)
+    assert operators(made.model)["com.microsoft::MatMulNBits"] == 1
+    with pytest.raises(InputError, match="the input s is 0 in all samples"):
+        onnx_bridge.quantize(model, with_="ort", calibration=samples)
 
 
 def test_a_model_in_memory_is_left_as_it_is(source: Path, data: Data) -> None:
