@@ -57,7 +57,7 @@ def quantize(
         out: the file to write, atomically; None writes nothing.
         args: arguments of a module by position: a tuple or list of them, or the only one.
         kwargs: arguments of a module by name.
-        dynamic: open dimensions of a module, as for `onnx_bridge.export`; not for Quark's mode fx.
+        dynamic: open dimensions of a module, as for `onnx_bridge.export`; Quark's mode fx has none.
         progress: called with each stage as it begins.
         options: the fields of `onnx_bridge.requests.quantization.QuantizeRequest`. ``calibration`` is by input names,
             and required for a model by int8, int8-pow2, uint8, int16 and fp8; for a module the default is its
@@ -132,10 +132,17 @@ def _command(src: Path, request: QuantizeRequest, exclude: Sequence[str]) -> str
 
 def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRequest, progress: Progress) -> Quantized:
     require_torch()
+    notes: tuple[str, ...] = ()
     if request.with_ == "quark" and not request.least:
         from onnx_bridge.quantization.torch.quantize_module import quantize_module
+        from onnx_bridge.quantization.torch.quark_modes import GraphModeError
 
-        return quantize_module(module, call, request, progress)
+        try:
+            return quantize_module(module, call, request, progress)
+        except GraphModeError as error:
+            if any(_of_modules(request).values()) or request.exclude:  # which name what the export does not have
+                raise
+            notes = (f"{error.what}; the module's ONNX export was quantized instead",)
     for name, value in _of_modules(request).items():
         if value is not None:
             why = "ONNX Runtime's quantizer does not have it" if request.with_ == "ort" else "a search has no training"
@@ -143,4 +150,5 @@ def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRe
     request.recipe(request.with_)  # checks it
     exported = export(module, call.args, call.kwargs, dynamic=call.dynamic, progress=progress)
     request = with_tokens(request, specs(exported.model))
-    return quantize_graph(exported.model, request, progress, [dict(exported.samples[0])])
+    quantized = quantize_graph(exported.model, request, progress, [dict(exported.samples[0])])
+    return replace(quantized, notes=(*notes, *quantized.notes))

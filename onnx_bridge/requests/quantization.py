@@ -54,7 +54,8 @@ class QuantizeRequest(Request):
     mode: Annotated[
         Mode | None,
         Option(
-            "Quark's mode for a module: fx (the graph of torch.export) or eager (the layers); default: fx if it can.",
+            "Quark's mode for a module: fx (the graph of torch.export) or eager (the layers); default: fx if it can, "
+            "or the ONNX export.",
             cli=False,
         ),
     ] = None
@@ -164,8 +165,13 @@ class QuantizeRequest(Request):
 
     @property
     def module_mode(self) -> Mode:
-        """The mode of Quark for a module."""
-        return self.mode or ("eager" if "fx" in self.format.refusals else "fx")
+        """The mode of Quark for a module: eager if fx has not what is asked for."""
+        by_layers = any(
+            self.scheme in (known := algorithms.ALGORITHMS[chosen.name].schemes).get("eager", ())
+            and self.scheme not in known.get("fx", ())
+            for chosen in algorithms.parse(self.algorithm)
+        )
+        return self.mode or ("eager" if by_layers or "fx" in self.format.refusals else "fx")
 
     def recipe(self, route: Route) -> Recipe:
         """Return what a route is asked to do; raises InputError if it cannot."""

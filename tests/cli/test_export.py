@@ -112,6 +112,7 @@ def test_output_of_a_factory_is_not_part_of_the_result(run: Callable[..., Any]) 
         (["two_towers:number"], "the factory returns 3, not a torch.nn.Module (return the module"),
         (["two_towers:kind"], "the factory returns the class Two, not a torch.nn.Module"),
         (["two_towers:bare", "--args", "ids=axb"], "'ids=axb' is not KEY=SHAPE:DTYPE"),
+        (["two_towers:bare", "--args", "float32[2,4]"], "--args: 'float32[2,4]' is not KEY=SHAPE:DTYPE"),
         (["two_towers:bare", "--args", "ids=2x3:int63"], "the dtype 'int63' does not exist"),
         (["two_towers:by_name", "--dynamic", "ids=batch"], "'ids=batch' is not INPUT.AXIS=NAME"),
         (["two_towers:bare", "--args", "idz=2x3:int64"], "the arguments do not fit"),

@@ -123,7 +123,7 @@ def test_channels_that_are_larger_than_others_are_smoothed(scheme: str, algorith
         for layer in llama.model.layers:
             layer.input_layernorm.weight[3] = 30
     call = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
-    made = onnx_bridge.quantize(llama, kwargs=call, scheme=scheme, mode="eager", algorithm=algorithm)
+    made = onnx_bridge.quantize(llama, kwargs=call, scheme=scheme, algorithm=algorithm)
     assert [gain.algorithm for gain in made.gains] == ["none", algorithm.partition("{")[0]]
     assert made.gains[1].worst > made.gains[0].worst + 3
     assert len(made.gains[0].layers) == len(made.gains[1].layers) == 15

@@ -150,7 +150,7 @@ def test_unsupported_options_of_the_modes_are_errors(net: Net) -> None:
     with pytest.raises(InputError, match="eager mode leaves all biases in float"):
         onnx_bridge.quantize(net, args=IMAGE, mode="eager", bias=True)
     with pytest.raises(InputError, match="graph mode supports no open dimensions"):
-        onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
+        onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}}, mode="fx")
     with pytest.raises(InputError, match="mode: the value cannot be 'graph'"):
         onnx_bridge.quantize(net, args=IMAGE, mode="graph")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no layer 'lost' .did you mean last"):
@@ -329,7 +329,9 @@ def test_replacements_by_graph_mode_are_noted() -> None:
     assert operators(made.model)["HardSigmoid"] == 1
 
 
-def test_integers_that_graph_mode_quantizes_are_refused() -> None:
+def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
+    """It quantizes integers, and has no open dimensions."""
+
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -341,8 +343,16 @@ def test_integers_that_graph_mode_quantizes_are_refused() -> None:
 
     arguments = (torch.randn(2, 8), torch.ones(2, 8, dtype=torch.int64))
     with pytest.raises(InputError, match="QuantizeLinear .*use mode='eager'"):
-        onnx_bridge.quantize(Masked(), args=arguments)
+        onnx_bridge.quantize(Masked(), args=arguments, mode="fx")
+    with pytest.raises(InputError, match="QuantizeLinear .*use mode='eager'"):
+        onnx_bridge.quantize(Masked(), args=arguments, train=lambda _: None)
     assert onnx_bridge.quantize(Masked(), args=arguments, mode="eager").deviations
+    made = onnx_bridge.quantize(Masked(), args=arguments)
+    assert "ONNX export" in made.notes[0]
+    assert made.kernels == {"int8": 1}
+    made = onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
+    assert "ONNX export" in made.notes[0]
+    assert str(made.model.graph.inputs[0].shape).startswith("[batch,")
 
 
 def test_options_that_do_not_apply(net: Net, tmp_path: Path) -> None:

@@ -42,6 +42,10 @@ _LAYERS = "flat.module."
 """The prefix of the names of layers in the module that Quark gets."""
 
 
+class GraphModeError(InputError):
+    """Quark's graph mode does not support a module, or what is asked of it."""
+
+
 def uncompiled() -> contextlib.AbstractContextManager[None]:
     """Disable torch.compile: Quark compiles its rounding, which takes longer than rounding all tensors of a model."""
     if torch.compiler.is_compiling():
@@ -188,8 +192,9 @@ class Quantizer:
         except InputError:
             raise
         except Exception as error:  # of any type
-            what = f"Quark's {'graph' if self._mode == 'fx' else 'eager'} mode cannot do it: {reason_of(error)}"
-            raise InputError(what, where=f"scheme {self._scheme.name}") from error
+            kind, mode = (GraphModeError, "graph") if self._mode == "fx" else (InputError, "eager")
+            what = f"Quark's {mode} mode cannot do it: {reason_of(error)}"
+            raise kind(what, where=f"scheme {self._scheme.name}") from error
 
 
 class CalibrationBatches(Sequence[Any]):

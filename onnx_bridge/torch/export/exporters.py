@@ -13,11 +13,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn import functional
 
 from onnx_bridge.core.errors import BridgeError
 from onnx_bridge.core.third_party import shorten, suppressed_output
@@ -122,7 +123,7 @@ def _torchscript(
     axes = {inputs[list(tensors).index(name)]: dict(dims) for name, dims in dynamic.items()}
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder) as temporary:
         path = Path(temporary) / "model.onnx"
-        with _without_graph_log():
+        with _without_graph_log(), _without_grouped_heads():
             torch.onnx.export(
                 flat,
                 tuple(tensors.values()),
@@ -148,6 +149,31 @@ def _without_graph_log() -> Iterator[None]:
         yield
     finally:
         torch._C._jit_onnx_log = log
+
+
+@contextlib.contextmanager
+def _without_grouped_heads() -> Iterator[None]:
+    """Repeat keys and values that several queries share, since TorchScript's export has no such attention."""
+    attention = functional.scaled_dot_product_attention
+
+    def repeated(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *others: Any,
+        enable_gqa: bool = False,
+        **options: Any,
+    ) -> torch.Tensor:
+        if enable_gqa:
+            groups = query.size(-3) // key.size(-3)
+            key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+        return attention(query, key, value, *others, **options)
+
+    functional.scaled_dot_product_attention = repeated
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = attention
 
 
 def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor], dynamic: Dims) -> None:

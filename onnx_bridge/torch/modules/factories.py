@@ -84,15 +84,14 @@ def arguments(texts: Sequence[str]) -> Arguments | None:
     """
     if not texts:
         return None
-    if len(texts) == 1 and "=" not in texts[0]:
+    if len(texts) == 1 and _FACTORY.fullmatch(texts[0]):
         return _arguments(_called(texts[0]))
     tensors = {}
     for text in texts:
         match = _INPUT.fullmatch(text)
         if match is None:
-            raise InputError(
-                f"{text!r} is not KEY=SHAPE:DTYPE", where="--args", hint="for example x=1x3x224x224:float32"
-            )
+            hint = "for example x=1x3x224x224:float32, or file.py:function"
+            raise InputError(f"{text!r} is not KEY=SHAPE:DTYPE", where="--args", hint=hint)
         tensors[match["name"]] = _tensor(match["name"], match["shape"], match["dtype"] or "float32")
     return (), tensors
 

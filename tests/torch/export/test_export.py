@@ -20,6 +20,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.model import io as models
@@ -191,6 +192,19 @@ def test_decoder_caches_are_inputs_and_outputs() -> None:
     assert exported.expected[0]["present.0.key"].shape == (2, 1, 6, 8)
     assert exported.expected[1]["present.0.key"].shape != (2, 1, 6, 8)
     assert cache.get_seq_length() == 5
+
+
+@BOTH
+def test_queries_that_share_keys_and_values(exporter: Any) -> None:
+    class Attention(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    attention = functional.scaled_dot_product_attention
+    keys = torch.randn(2, 1, 2, 5, 8)
+    exported = export(Attention(), (torch.randn(1, 4, 5, 8), *keys), exporter=exporter)
+    assert shapes(exported)["q"] == [1, 4, 5, 8]
+    assert functional.scaled_dot_product_attention is attention
 
 
 class Guarded(nn.Module):
