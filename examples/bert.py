@@ -12,7 +12,7 @@ encoder = BertModel(config).eval()
 ids = torch.randint(0, 1000, (1, 12))
 arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
-onnx_bridge.export(encoder, (), arguments, dynamic={name: {1: "length"} for name in arguments}, out="bert.onnx")
+onnx_bridge.export(encoder, kwargs=arguments, dynamic={name: {1: "length"} for name in arguments}, out="bert.onnx")
 bundle = onnx_bridge.convert("bert.onnx", "bert", buckets={"length": [8, 16]})
 
 for length in (5, 8, 13):

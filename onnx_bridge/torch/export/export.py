@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def export(
     module: torch.nn.Module,
-    args: Any,
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     out: str | os.PathLike[str] | None = None,

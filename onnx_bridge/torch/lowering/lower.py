@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def lower(
     module: torch.nn.Module,
-    sample_inputs: Any,
+    sample_inputs: Any = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,

@@ -388,7 +388,7 @@ class Several(nn.Module):
 
 def test_a_forward_without_parameter_names_uses_keyword_names() -> None:
     given = {"left": torch.randn(2), "right": torch.randn(2)}
-    exported = export(Several(), (), given, exporter="torchscript")
+    exported = export(Several(), kwargs=given, exporter="torchscript")
     assert [value.name for value in exported.model.graph.inputs] == ["left", "right"]
     exported = export(Several(), tuple(given.values()), exporter="torchscript")
     assert [value.name for value in exported.model.graph.inputs] == ["inputs.0", "inputs.1"]
