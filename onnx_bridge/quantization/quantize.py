@@ -23,6 +23,7 @@ from onnx_bridge.model.folder import folders_of
 from onnx_bridge.quantization.calibration_data import with_tokens
 from onnx_bridge.quantization.quantize_graph import quantize_graph
 from onnx_bridge.quantization.quantized import Quantized
+from onnx_bridge.quantization.quark import GraphModeError
 from onnx_bridge.requests.export import Dynamic, ExportRequest, as_arguments, output_path
 from onnx_bridge.requests.quantization import QuantizeRequest
 from onnx_bridge.samples.inputs import specs
@@ -135,7 +136,6 @@ def _quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeRe
     notes: tuple[str, ...] = ()
     if request.with_ == "quark" and not request.least:
         from onnx_bridge.quantization.torch.quantize_module import quantize_module
-        from onnx_bridge.quantization.torch.quark_modes import GraphModeError
 
         try:
             return quantize_module(module, call, request, progress)

@@ -55,6 +55,10 @@ _ALGORITHMS = {
 _PLAIN = {"EnableNPUCnn": False, "OptimizeModel": False, "PrintSummary": False, "ForceQuantizeNoInputCheck": True}
 
 
+class GraphModeError(InputError):
+    """Quark's graph mode does not support a module, or what is asked of it."""
+
+
 def load(module: str) -> Any:
     """Import a module of Quark, such as ``quark.onnx``; raises InputError if that fails, or its build is locked.
 

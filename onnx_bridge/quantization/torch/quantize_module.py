@@ -44,7 +44,6 @@ from onnx_bridge.quantization.quantized import (
 from onnx_bridge.quantization.torch.quark_configs import WEIGHTS_ONLY, storage_notes
 from onnx_bridge.quantization.torch.quark_modes import (
     FrozenModule,
-    GraphModeError,
     Quantizer,
     WithOriginalSignature,
     uncompiled,
@@ -156,7 +155,7 @@ def _of_layers(quantized: FlatModule, original: FlatModule, samples: Sequence[Sa
 def _check_mode(request: QuantizeRequest, call: ExportRequest) -> None:
     if request.module_mode == "fx" and call.dynamic:
         what = "Quark's graph mode supports no open dimensions"
-        raise GraphModeError(what, where=f"scheme {request.scheme}", hint="use mode='eager'")
+        raise library.GraphModeError(what, where=f"scheme {request.scheme}", hint="use mode='eager'")
 
 
 def _results(flat: FlatModule, sample: Sample) -> dict[str, Value]:
@@ -265,4 +264,4 @@ def _refuse_integers(model: ir.Model) -> None:
         if is_quantize(node) and (dtype := scope.dtype(node.inputs[0])) is not None and not dtype.is_floating_point():
             what = f"Quark's graph mode quantizes {dtype.name.lower()} (a mask or indices), which no runtime supports"
             hint = "use mode='eager', or quantize the ONNX export"
-            raise GraphModeError(what, where=f"QuantizeLinear {node.name}", hint=hint)
+            raise library.GraphModeError(what, where=f"QuantizeLinear {node.name}", hint=hint)

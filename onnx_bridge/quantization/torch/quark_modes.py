@@ -42,10 +42,6 @@ _LAYERS = "flat.module."
 """The prefix of the names of layers in the module that Quark gets."""
 
 
-class GraphModeError(InputError):
-    """Quark's graph mode does not support a module, or what is asked of it."""
-
-
 def uncompiled() -> contextlib.AbstractContextManager[None]:
     """Disable torch.compile: Quark compiles its rounding, which takes longer than rounding all tensors of a model."""
     if torch.compiler.is_compiling():
@@ -192,7 +188,7 @@ class Quantizer:
         except InputError:
             raise
         except Exception as error:  # of any type
-            kind, mode = (GraphModeError, "graph") if self._mode == "fx" else (InputError, "eager")
+            kind, mode = (quark.GraphModeError, "graph") if self._mode == "fx" else (InputError, "eager")
             what = f"Quark's {mode} mode cannot do it: {reason_of(error)}"
             raise kind(what, where=f"scheme {self._scheme.name}") from error
 
