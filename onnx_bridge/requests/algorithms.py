@@ -29,6 +29,10 @@ class Algorithm:
     options: Mapping[str, float] = field(default_factory=dict)
     measures: bool = True
 
+    def supports(self, route: Route, scheme: str) -> bool:
+        """Return whether a route has it for a scheme."""
+        return scheme in self.schemes.get(route, ())
+
 
 # Quark's GPTQ of an ONNX model in int8 takes the quantizers of activations away: nothing would run in int8. A corrected
 # bias in powers of two gets a scale of its own, of which Quark stores the numbers and not the scale; in int16 it fails.
@@ -85,9 +89,9 @@ def check(chosen: Sequence[Chosen], route: Route, scheme: str, method: Method | 
     """Check that a route has algorithms for a scheme, and runs them together; raises InputError otherwise."""
     names = [algorithm.name for algorithm in chosen]
     for name in names:
-        known = ALGORITHMS[name].schemes
-        if scheme not in known.get(route, ()):
-            hints = [f"{OTHERS[able]} has it for {', '.join(schemes)}" for able, schemes in known.items()]
+        if not ALGORITHMS[name].supports(route, scheme):
+            known = ALGORITHMS[name].schemes.items()
+            hints = [f"{OTHERS[able]} has it for {', '.join(schemes)}" for able, schemes in known]
             what = f"{ROUTES[route]} has no {name} for {scheme}"
             raise InputError(what, where="--algorithm", hint="; ".join(hints))
     together = next((group for group in _ALONE if len([name for name in names if name in group]) > 1), None)

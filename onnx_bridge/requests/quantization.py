@@ -165,12 +165,9 @@ class QuantizeRequest(Request):
 
     @property
     def module_mode(self) -> Mode:
-        """The mode of Quark for a module: eager if fx has not what is asked for."""
-        by_layers = any(
-            self.scheme in (known := algorithms.ALGORITHMS[chosen.name].schemes).get("eager", ())
-            and self.scheme not in known.get("fx", ())
-            for chosen in algorithms.parse(self.algorithm)
-        )
+        """The mode of Quark for a module: eager if fx, which has no algorithms, has not what is asked for."""
+        chosen = [algorithms.ALGORITHMS[algorithm.name] for algorithm in algorithms.parse(self.algorithm)]
+        by_layers = any(algorithm.supports("eager", self.scheme) for algorithm in chosen)
         return self.mode or ("eager" if by_layers or "fx" in self.format.refusals else "fx")
 
     def recipe(self, route: Route) -> Recipe:

@@ -42,12 +42,7 @@ from onnx_bridge.quantization.quantized import (
     versioned,
 )
 from onnx_bridge.quantization.torch.quark_configs import WEIGHTS_ONLY, storage_notes
-from onnx_bridge.quantization.torch.quark_modes import (
-    FrozenModule,
-    Quantizer,
-    WithOriginalSignature,
-    uncompiled,
-)
+from onnx_bridge.quantization.torch.quark_modes import FrozenModule, Quantizer, WithOriginalSignature, uncompiled
 from onnx_bridge.reference.reference import Reference
 from onnx_bridge.requests.export import ExportRequest
 from onnx_bridge.requests.quantization import QuantizeRequest
