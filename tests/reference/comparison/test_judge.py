@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from onnx_bridge.core.tolerance import PartialTolerance
 from onnx_bridge.reference.comparison.chain import ChainJudge, of_widened
 from onnx_bridge.reference.comparison.choices import choices
 from onnx_bridge.reference.comparison.compare import Comparison, compare
@@ -396,6 +397,30 @@ def test_what_a_choice_depends_on_is_as_precise_as_it_is_computed(shift: str, de
     x = np.array([2.502, 0.2, 1.2, 2.2], np.float32)
     (found,) = judged(model(text.format(e="0.0")), model(text.format(e=shift)), x=x).outputs
     assert found.verdict == ("differs" if determined else "not determined")
+
+
+@pytest.mark.parametrize(("between", "determined"), [("i = Identity (d)", False), ("i = Abs (d)", True)])
+def test_a_choice_that_the_reference_makes_otherwise_when_it_is_given_what_is_before(
+    between: str, determined: bool
+) -> None:
+    """ONNX Runtime has no kernels for the first three nodes in float16, and rounds nothing between them."""
+    text = """(float16[128] x) => (float16[128] y) {{
+        q = QuantizeLinear (x, step, zero_point)
+        d = DequantizeLinear (q, step, zero_point)
+        {between}
+        e = Tanh ({x})
+        r = QuantizeLinear (e, fine, zero_point)
+        y = DequantizeLinear (r, fine, zero_point)
+    }}"""
+    steps = {"step": np.float16(0.0207), "fine": np.float16(0.0067), "zero_point": np.int8(0)}
+    reference, other = (
+        tiny(text.format(between=node, x=x), opset=21, **steps) for node, x in (("", "d"), (between, "i"))
+    )
+    sample = {"x": np.arange(-64, 64, dtype=np.float16) * steps["step"]}  # no rounding moves them to another step
+    right, found = Reference(reference).run(sample), Reference(other).run(sample)
+    tolerances = Tolerances(general=PartialTolerance(0.0, 1e-5))
+    (output,) = Judge(reference, tolerances).judge(found, right, sample, InsideModel(other)).outputs
+    assert output.verdict == ("differs" if determined else "not determined")
 
 
 def test_an_output_that_two_legs_agree_on_by_different_tolerances() -> None:
