@@ -9,8 +9,8 @@ This works around problems of Quark:
   quantized, `onnx_bridge.export` takes the rounded module, and stores those of 4 bits as such.
 - Quark's own export ends with rewrites that fail on a convolution without a bias, and its nodes are not sorted. The
   graph comes from torch.onnx's exporter instead, with the names of `onnx_bridge.export`.
-- Graph mode needs torchao, and fails late without it; it supports no open dimensions, silently replaces Sigmoid by
-  HardSigmoid and SiLU by HardSwish, and quantizes integers, which no runtime supports.
+- Graph mode needs torchao, and fails late without it; it supports no open dimensions, rewrites a network for AMD's NPUs
+  (`onnx_bridge.quantization.torch.quark_graph`), and quantizes integers, which no runtime supports.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ from onnx_bridge.torch.export.try_exporters import try_exporters
 from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
 from onnx_bridge.torch.modules.modules import check_devices, inference_copy
 from onnx_bridge.torch.modules.tensors import to_array, to_tensor
-from passes.graphs.scopes import Scope
-from passes.operators import is_quantize
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 
@@ -135,7 +133,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         deviations=compared,
         kernels=kernels_of(written),
         gains=gains,
-        notes=(*data.notes, *storage_notes(scheme), *quantizer.notes, *reference.notes, *losses(gains)),
+        notes=(*data.notes, *storage_notes(scheme), *reference.notes, *losses(gains)),
         path=request.out,
         accuracy=accuracy,
         module=made,
@@ -246,17 +244,6 @@ def _finished(model: ir.Model, request: QuantizeRequest) -> ir.Model:
     steps = Pipeline.parse(_PASSES).run(model, Context())
     model = steps[-1].result.model
     model.graph.sort()
-    _refuse_integers(model)
     if not storage_notes(scheme):
         require_quantized(model, scheme)
     return model
-
-
-def _refuse_integers(model: ir.Model) -> None:
-    """Refuse integers, since graph mode quantizes all operands of additions and comparisons, also masks and indices."""
-    scope = Scope(model, model.graph)
-    for node in model.graph:
-        if is_quantize(node) and (dtype := scope.dtype(node.inputs[0])) is not None and not dtype.is_floating_point():
-            what = f"Quark's graph mode quantizes {dtype.name.lower()} (a mask or indices), which no runtime supports"
-            hint = "use mode='eager', or quantize the ONNX export"
-            raise library.GraphModeError(what, where=f"QuantizeLinear {node.name}", hint=hint)

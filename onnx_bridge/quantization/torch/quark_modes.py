@@ -11,8 +11,7 @@ import copy
 import dataclasses
 import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,8 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
-from onnx_bridge.quantization.torch import quark_configs
+from onnx_bridge.quantization.torch import quark_configs, quark_graph
+from onnx_bridge.quantization.torch.quark_graph import LAYERS
 from onnx_bridge.requests.quantization import Learnt, Mode
 from onnx_bridge.requests.schemes import Recipe, scheme_of
 from onnx_bridge.torch.export.exporters import reason as reason_of
@@ -32,14 +32,10 @@ from onnx_bridge.torch.modules.calls import Call, FlatModule
 from onnx_bridge.torch.modules.structure import Structure, leaf_names, rebuild
 from onnx_bridge.torch.modules.tensors import to_tensor
 
-_REPLACED = {"sigmoid": ("hardsigmoid", "Sigmoid by HardSigmoid"), "silu": ("hardswish", "SiLU by HardSwish")}
-"""The silent replacements of the graph mode: an operator of torch, its replacement, and both in words."""
 _ROUNDING = "fake_quantize_with_qparams"
 """The method of Quark's quantizers that rounds."""
 _LEAST = float(torch.finfo(torch.float32).eps)
 """The smallest scale that is learnt, as Quark's quantizers have it."""
-_LAYERS = "flat.module."
-"""The prefix of the names of layers in the module that Quark gets."""
 
 
 def uncompiled() -> contextlib.AbstractContextManager[None]:
@@ -99,7 +95,7 @@ class WithOriginalSignature(nn.Module):
 
 
 class Quantizer:
-    """Quark's quantizer for one module, recipe and mode; its ``notes`` say what it replaced.
+    """Quark's quantizer for one module, recipe and mode.
 
     Raises:
         InputError: Quark has no algorithm of the recipe for the module.
@@ -108,18 +104,17 @@ class Quantizer:
     def __init__(self, flat: FlatModule, recipe: Recipe, mode: Mode, *, exclude: Sequence[str]) -> None:
         if mode == "fx":
             quark.require_torchao()
-        self._layers = [f"{_LAYERS}{name}" for name in exclude]
+        self._layers = [f"{LAYERS}{name}" for name in exclude]
         self._module, algorithms = ListModule(flat), []
         for name, options in recipe.algorithms:
             path, algorithm = quark_configs.algorithm_config(name, flat.module)
-            algorithm.model_decoder_layers = f"{_LAYERS}{path}.{algorithm.model_decoder_layers}".replace("..", ".")
+            algorithm.model_decoder_layers = f"{LAYERS}{path}.{algorithm.model_decoder_layers}".replace("..", ".")
             self._module = NamedModule(flat, flat.module.get_submodule(path).config)
             algorithms.append(dataclasses.replace(algorithm, **options))
         excluded = self._layers if mode == "eager" else []
         config = quark_configs.config(recipe, mode, exclude=excluded, algorithms=algorithms)
         self._quantizer = quark.load("quark.torch").ModelQuantizer(config)
         self._scheme, self._mode = scheme_of(recipe.scheme), mode
-        self.notes: list[str] = []
 
     def insert(
         self, tensors: Mapping[str, torch.Tensor], samples: Sequence[Mapping[str, Array]], progress: Progress
@@ -133,17 +128,15 @@ class Quantizer:
         except Exception as error:  # raised by any attribute that cannot be copied
             raise InputError(f"the module cannot be copied: {reason_of(error)}", where="the module") from error
         if self._mode == "fx":
-            listed = _graph(listed, tensors)
-        before = _operators(listed)
-        with self._errors(), uncompiled(), suppressed_output():
+            listed = quark_graph.exported(listed, tensors)
+        with self._errors(), quark_graph.same_results(), uncompiled(), suppressed_output():
             batches = CalibrationBatches(samples, progress, named=isinstance(listed, NamedModule))
             quantized: nn.Module = self._quantizer.quantize_model(listed, batches)
         if isinstance(quantized, torch.fx.GraphModule):
-            _leave_in_float(quantized, self._layers)
-        after = _operators(quantized)
-        for old, (new, said) in _REPLACED.items():
-            if count := min(before[old], after[new] - before[new]):
-                self.notes.append(f"Quark's graph mode replaced {count} {said}, which computes something else")
+            parts = _fake_quantizers(quantized)
+            quantizers = {name for name, part in quantized.named_modules() if part in parts}
+            quark_graph.refuse_integers(quantized, quantizers)
+            quark_graph.leave_in_float(quantized, quantizers, self._layers)
         return quantized
 
     @contextlib.contextmanager
@@ -173,7 +166,7 @@ class Quantizer:
     def freeze(self, quantized: nn.Module) -> nn.Module:
         """Return the module with fixed scales, its weights floats with quantizers; raises InputError if Quark fails."""
         options = {"quantize": False} if self._mode == "eager" and self._scheme.calibrated else {}
-        with self._errors(), uncompiled(), suppressed_output():
+        with self._errors(), quark_graph.same_results(), uncompiled(), suppressed_output():
             frozen: nn.Module = self._quantizer.freeze(quantized.eval(), **options)
             for module in _fake_quantizers(frozen):
                 module.disable_observer()
@@ -268,52 +261,3 @@ class _Thresholds(_StepSizes):
 
 
 _LEARNERS: dict[Learnt, Callable[[Any], Any]] = {"tqt": _Thresholds, "lsq": _StepSizes}
-
-
-def _graph(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    try:
-        with suppressed_output():
-            return torch.export.export(listed, ([tensor.clone() for tensor in tensors.values()],)).module()
-    except Exception as error:  # of any type
-        what = f"torch.export fails: {reason_of(error)}"
-        raise InputError(what, where="the module", hint="mode='eager' needs no graph") from error
-
-
-def _leave_in_float(graph: torch.fx.GraphModule, layers: Sequence[str]) -> None:
-    """Take away the quantizers of some layers: of their weights, and of activations that no other layer needs."""
-    quantizers = {name for name, part in graph.named_modules() if part in _fake_quantizers(graph)}
-    names = {node: _layer(node) for node in graph.graph.nodes}
-    chosen = {node for node, name in names.items() if name in layers}
-    missing = {*layers} - {*names.values()}
-    if missing:
-        what = "Quark's graph mode has no convolution or matrix product of this name"
-        raise InputError(what, where=f"layer {min(missing).removeprefix(_LAYERS)}", hint="use mode='eager'")
-    for node in chosen:
-        layer: Any = graph.get_submodule(str(node.target))
-        layer._weight_quantizer = layer._bias_quantizer = None
-    for node in reversed(graph.graph.nodes):
-        returned = all(user.op == "output" for user in node.users) and _follows(node, chosen)
-        if node.target in quantizers and (returned or chosen.issuperset(node.users)):
-            node.replace_all_uses_with(node.args[0])
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-
-def _layer(node: torch.fx.Node) -> str:
-    """Return the name of the layer that a node stands for, to which Quark appends that of a normalization."""
-    return str(node.meta.get("org_module_name")).partition(f"_{_LAYERS}")[0]
-
-
-def _follows(node: torch.fx.Node, layers: Collection[torch.fx.Node]) -> bool:
-    """Return whether a node computes only what one of some layers returns further."""
-    while node not in layers and len(node.all_input_nodes) == 1:
-        node = node.all_input_nodes[0]
-    return node in layers
-
-
-def _operators(module: nn.Module) -> Counter[str]:
-    """Return the number of nodes of each operator of a graph; empty for other modules."""
-    if not isinstance(module, torch.fx.GraphModule):
-        return Counter()
-    targets = [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
-    return Counter(target.split(".")[1].rstrip("_") if target.startswith("aten.") else target for target in targets)
