@@ -357,6 +357,33 @@ def test_graph_mode_computes_what_the_module_does(scheme: Any) -> None:
     assert np.asarray(results[7]).max() == pytest.approx(0.3, abs=0.02)
 
 
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+def test_layers_with_computed_weights_and_padding_by_name(mode: Mode) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3, padding="same")),
+        nn.utils.weight_norm(nn.Conv2d(4, 4, 3, padding="valid")),
+        nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 3)),
+        nn.utils.spectral_norm(nn.Conv2d(4, 4, 3)),
+    ).eval()
+    x = torch.randn(2, 3, 10, 10)
+    before, names = module(x), list(module.state_dict())
+    made = onnx_bridge.quantize(module, args=x, mode=mode)
+    assert made.kernels == {"int8": 4}
+    assert min(each.sqnr_db for each in made.deviations) > 25
+    assert torch.equal(module(x), before)
+    assert list(module.state_dict()) == names
+
+
+def test_padding_that_quarks_layers_do_not_have() -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 4, padding="same"), nn.Conv2d(4, 4, 3)), torch.randn(2, 3, 8, 8)
+    with pytest.raises(InputError, match="layer 0: .*same"):
+        onnx_bridge.quantize(module, args=x, mode="eager")
+    assert onnx_bridge.quantize(module, args=x, mode="eager", exclude=["0"]).kernels == {"int8": 1, "float": 1}
+    assert onnx_bridge.quantize(module, args=x).kernels == {"int8": 1, "float": 1}
+
+
 def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
     """It quantizes integers, and has no open dimensions."""
 

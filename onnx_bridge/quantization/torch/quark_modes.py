@@ -25,6 +25,7 @@ from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
 from onnx_bridge.quantization.torch import quark_configs, quark_graph
 from onnx_bridge.quantization.torch.quark_graph import LAYERS
+from onnx_bridge.quantization.torch.quark_layers import hold_weights, pad_by_numbers
 from onnx_bridge.requests.quantization import Learnt, Mode
 from onnx_bridge.requests.schemes import Recipe, scheme_of
 from onnx_bridge.torch.export.exporters import reason as reason_of
@@ -127,8 +128,14 @@ class Quantizer:
             listed: nn.Module = copy.deepcopy(self._module)
         except Exception as error:  # raised by any attribute that cannot be copied
             raise InputError(f"the module cannot be copied: {reason_of(error)}", where="the module") from error
+        hold_weights(listed)
+        uneven = [name for name in pad_by_numbers(listed) if name not in self._layers]
         if self._mode == "fx":
             listed = quark_graph.exported(listed, tensors)
+        elif uneven:
+            what = "padding='same' of an even kernel differs at both ends, which Quark's eager mode does not have"
+            where = f"layer {uneven[0].removeprefix(LAYERS)}"
+            raise InputError(what, where=where, hint="exclude it, or use mode='fx'")
         with self._errors(), quark_graph.same_results(), uncompiled(), suppressed_output():
             batches = CalibrationBatches(samples, progress, named=isinstance(listed, NamedModule))
             quantized: nn.Module = self._quantizer.quantize_model(listed, batches)
