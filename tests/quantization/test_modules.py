@@ -384,6 +384,22 @@ def test_padding_that_quarks_layers_do_not_have() -> None:
     assert onnx_bridge.quantize(module, args=x).kernels == {"int8": 1, "float": 1}
 
 
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+def test_a_wrong_export_is_refused(mode: Mode) -> None:
+    """torch.onnx's exporter drops the divisor of an average."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.avg_pool2d(self.layer(x), 2, divisor_override=3)
+
+    with pytest.raises(InputError, match="export"):
+        onnx_bridge.quantize(Pooled(), args=torch.randn(2, 3, 8, 8), mode=mode)
+
+
 def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
     """It quantizes integers, and has no open dimensions."""
 

@@ -60,6 +60,9 @@ from passes.rewriting.pipeline import Pipeline
 _PASSES = "fold-qdq,fold-constants,remove-identity,fold-batch-norm,remove-dead,infer-shapes"
 _OPSET, _LATER = 17, {"fp8": 19, "int16": 20}
 """The opset of the export, and of schemes that need a later one."""
+_EXPORTED, _APART = 30.0, 3.0
+"""An export is wrong whose SQNR against its own module is below the first, and at most the second above that against
+the float module; in dB."""
 _WIDE = 21
 """The opset with 16-bit quantization; it changes no operator of torch.onnx's exports at 20."""
 
@@ -116,6 +119,8 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         progress("compare with the float module")
         reference = Reference(model)
         compared = deviations(lambda sample: reference.run(as_arrays(sample)), partial(_run, original), data.samples)
+        if not rounded:
+            _check_export(reference, frozen, data.samples[:FEW], compared, scheme)
         gains = gains_of(recipe, measured, compared, lambda: _of_layers(frozen.flat, original, data.samples), progress)
     how = f"{'graph' if mode == 'fx' else 'eager'} mode{', trained' * bool(request.train)}"
     how += f" by {request.observer}" if request.observer else ""
@@ -138,6 +143,26 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
         accuracy=accuracy,
         module=made,
     )
+
+
+def _check_export(
+    reference: Reference, frozen: nn.Module, samples: Sequence[Sample], compared: Sequence[Deviation], scheme: Scheme
+) -> None:
+    """Raise InputError if an export differs from the quantized module by about as much as from the float one.
+
+    A right one is equal to it, or rounds some ties to the other side.
+    """
+
+    def module(sample: Sample) -> dict[str, Value]:
+        with torch.no_grad(), uncompiled():
+            outputs = frozen([to_tensor(array) for array in as_arrays(sample).values()])
+        return {str(index): to_array(output) for index, output in enumerate(outputs)}
+
+    of_export = deviations(lambda sample: reference.run(as_arrays(sample)), module, samples)
+    for export, whole in zip(of_export, compared, strict=True):
+        if export.sqnr_db is not None and export.sqnr_db < min(_EXPORTED, (whole.sqnr_db or 0.0) + _APART):
+            what = f"torch.onnx exports the quantized module wrongly: SQNR {export.sqnr_db:.1f} dB from its own result"
+            raise InputError(what, where=f"scheme {scheme.name}, output {export.name!r}")
 
 
 def _of_layers(quantized: FlatModule, original: FlatModule, samples: Sequence[Sample]) -> tuple[Deviation, ...]:
