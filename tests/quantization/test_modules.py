@@ -400,8 +400,31 @@ def test_a_wrong_export_is_refused(mode: Mode) -> None:
         onnx_bridge.quantize(Pooled(), args=torch.randn(2, 3, 8, 8), mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["fx", "eager"])
+def test_a_weight_of_two_layers(mode: Mode) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens))
+
+    module = Tied()
+    made = onnx_bridge.quantize(module, args=torch.arange(16)[None], mode=mode)
+    assert made.kernels == {"int8": 1}
+    assert made.deviations[0].sqnr_db > 25
+    assert module.head.weight is module.table.weight
+
+
+def test_a_module_that_does_not_take_its_arguments() -> None:
+    with pytest.raises(InputError, match="Linear: PyTorch cannot run it"):
+        onnx_bridge.quantize(nn.Linear(3, 4), args=torch.ones(2, 5))
+
+
 def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
-    """It quantizes integers, and has no open dimensions."""
+    """It quantizes integers, has no open dimensions, and is exported by TorchScript alone."""
 
     class Masked(nn.Module):
         def __init__(self) -> None:
@@ -424,6 +447,9 @@ def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
     made = onnx_bridge.quantize(net, args=IMAGE, dynamic={"image": {0: "batch"}})
     assert "ONNX export" in made.notes[0]
     assert str(made.model.graph.inputs[0].shape).startswith("[batch,")
+    made = onnx_bridge.quantize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(4)), args=IMAGE)
+    assert "ONNX export" in made.notes[0]
+    assert made.kernels == {"int8": 1}
 
 
 def test_options_that_do_not_apply(net: Net, tmp_path: Path) -> None:

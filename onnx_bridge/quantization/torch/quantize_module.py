@@ -51,7 +51,7 @@ from onnx_bridge.samples.inputs import Sample, TensorSpec
 from onnx_bridge.torch.export.exporters import Dims, ExporterError, run_exporter
 from onnx_bridge.torch.export.samples import check_dynamic, distinct_sizes, resized, symbol_sizes
 from onnx_bridge.torch.export.try_exporters import try_exporters
-from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
+from onnx_bridge.torch.modules.calls import Call, FlatModule, first_run, run_module
 from onnx_bridge.torch.modules.modules import check_devices, inference_copy
 from onnx_bridge.torch.modules.tensors import to_array, to_tensor
 from passes.rewriting.base import Context
@@ -80,7 +80,7 @@ def quantize_module(module: nn.Module, call: ExportRequest, request: QuantizeReq
     library.load("quark.torch")
     with inference_copy(module) as copied:
         original = FlatModule(copied, arguments).eval()
-        result = run_module(original, tensors)
+        result = first_run(original, tensors)
         called = list(_results(original, own)) if request.float_ends else []
         ends = {*called[:1], *called[-1:]} - {*request.exclude}
         layers = _excluded(module, scheme, [*request.exclude, *sorted(ends, key=called.index)])
@@ -256,8 +256,9 @@ def _export(
             opset = _LATER.get(scheme.name, _OPSET)
             model = run_exporter("torchscript", frozen, given, outputs, dims, opset, folder)
     except ExporterError as error:
+        kind = library.GraphModeError if request.module_mode == "fx" else InputError
         what = f"torch.onnx cannot export the quantized module: {error}"
-        raise InputError(what, where=f"scheme {scheme.name}") from None
+        raise kind(what, where=f"scheme {scheme.name}") from None
     return _finished(model, request)
 
 

@@ -11,7 +11,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 
 def hold_weights(module: nn.Module) -> None:
-    """Let layers hold the weights that are computed at each call now, by weight or spectral norm, say.
+    """Let each layer hold its own weights: those that are computed at each call now (by weight or spectral norm, say),
+    and those that it shares with another layer, which Quark would take away from that one.
 
     torch.nn.utils.parametrize removes a parametrization from the class, which a copy shares with its original.
     """
@@ -28,6 +29,12 @@ def hold_weights(module: nn.Module) -> None:
                 nn.utils.remove_weight_norm(part, hook.name)
             elif isinstance(hook, SpectralNorm):
                 nn.utils.remove_spectral_norm(part, hook.name)
+    held = set()
+    for part in module.modules():
+        for name, weight in part.named_parameters(recurse=False):
+            if weight in held:
+                part.register_parameter(name, nn.Parameter(weight.detach().clone()))
+            held.add(weight)
 
 
 def pad_by_numbers(module: nn.Module) -> Iterator[str]:

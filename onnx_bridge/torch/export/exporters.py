@@ -123,7 +123,7 @@ def _torchscript(
     axes = {inputs[list(tensors).index(name)]: dict(dims) for name, dims in dynamic.items()}
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=folder) as temporary:
         path = Path(temporary) / "model.onnx"
-        with _without_graph_log(), _without_grouped_heads():
+        with _without_graph_log(), _expressible():
             torch.onnx.export(
                 flat,
                 tuple(tensors.values()),
@@ -152,9 +152,15 @@ def _without_graph_log() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_grouped_heads() -> Iterator[None]:
-    """Repeat keys and values that several queries share, since TorchScript's export has no such attention."""
-    attention = functional.scaled_dot_product_attention
+def _expressible() -> Iterator[None]:
+    """Let functions compute by others, meanwhile, what TorchScript's export has no operators for.
+
+    Attention repeats keys and values that several queries share, a difference subtracts slices, and what is summed up
+    is an integer if it is a truth value.
+    """
+    library: Any = torch
+    kept = functional.scaled_dot_product_attention, library.diff, library.Tensor.cumsum
+    attention, _, cumsum = kept
 
     def repeated(
         query: torch.Tensor,
@@ -169,11 +175,26 @@ def _without_grouped_heads() -> Iterator[None]:
             key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
         return attention(query, key, value, *others, **options)
 
-    functional.scaled_dot_product_attention = repeated
+    def subtracted(
+        input: torch.Tensor,
+        n: int = 1,
+        dim: int = -1,
+        prepend: torch.Tensor | None = None,
+        append: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        x = torch.cat([part for part in (prepend, input, append) if part is not None], dim)
+        for _ in range(n):
+            x = x.narrow(dim, 1, x.size(dim) - 1) - x.narrow(dim, 0, x.size(dim) - 1)
+        return x
+
+    def summed(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        return cumsum(x.long() if x.dtype == torch.bool else x, *args, **options)  # type: ignore[no-any-return]
+
+    functional.scaled_dot_product_attention, library.diff, library.Tensor.cumsum = repeated, subtracted, summed
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = attention
+        functional.scaled_dot_product_attention, library.diff, library.Tensor.cumsum = kept
 
 
 def _restore_inputs(model: ir.Model, tensors: Mapping[str, torch.Tensor], dynamic: Dims) -> None:

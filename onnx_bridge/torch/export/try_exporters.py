@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.core.values import Array, Value
 from onnx_bridge.model import io as models
 from onnx_bridge.reference.comparison.compare import Comparison, compare
@@ -33,7 +32,7 @@ from onnx_bridge.torch.export.samples import (
     symbol_sizes,
 )
 from onnx_bridge.torch.modules import side_effects
-from onnx_bridge.torch.modules.calls import Call, FlatModule, Result, run_module
+from onnx_bridge.torch.modules.calls import Call, FlatModule, Result, first_run
 from onnx_bridge.torch.modules.dynamic_linear import is_packed
 from onnx_bridge.torch.modules.modules import check_devices, check_module, inference_copy, traceable, training_submodule
 from onnx_bridge.torch.modules.structure import Structure, renamed
@@ -243,12 +242,7 @@ def _hint(module: nn.Module, attempt: _Attempt) -> str | None:
 
 def _run(flat: FlatModule, tensors: Tensors) -> _Run:
     """Run the module, and give its outputs names that differ from those of its inputs."""
-    try:
-        with suppressed_output():
-            result = run_module(flat, tensors)
-    except Exception as error:  # anything that the user's module raises
-        what = f"PyTorch cannot run it with these arguments: {describe(error)}"
-        raise InputError(what, where=type(flat.module).__name__) from error
+    result = first_run(flat, tensors)
     if not result.tensors:
         raise InputError("the module returns no tensor", where=type(flat.module).__name__)
     names = {name: _output_name(name, tensors) for name in result.tensors}

@@ -12,11 +12,10 @@ from torch import nn
 
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.progress import Progress
-from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.requests.lowering import LowerRequest
 from onnx_bridge.torch.lowering.lowered import Interface, Lowered, without_annotations
 from onnx_bridge.torch.lowering.program_cache import obtain_programs
-from onnx_bridge.torch.modules.calls import Call, FlatModule, run_module
+from onnx_bridge.torch.modules.calls import Call, FlatModule, first_run
 from onnx_bridge.torch.modules.modules import check_module, inference_copy, training_submodule
 from onnx_bridge.torch.modules.structure import leaf_names
 
@@ -53,8 +52,8 @@ def lower_module(
 
 def _output_dtypes(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.dtype]:
     call, tensors = Call.of(module, args, kwargs)
-    with inference_copy(module) as copied, suppressed_output():
-        result = run_module(FlatModule(copied, call).eval(), tensors)
+    with inference_copy(module) as copied:
+        result = first_run(FlatModule(copied, call).eval(), tensors)
     return [tensor.dtype for tensor in result.tensors.values()]
 
 

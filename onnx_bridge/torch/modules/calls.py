@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.torch.modules.modules import restored_buffers, write_count
 from onnx_bridge.torch.modules.structure import Constant, Structure, flatten, flatten_result, leaf_names, rebuild
 
@@ -143,6 +144,16 @@ def run_module(flat: FlatModule, tensors: Mapping[str, torch.Tensor]) -> Result:
                 leaves[name] = leaf.clone()
     inputs = [name for name, copy in copies.items() if write_count(copy) != before[name]]
     return Result(structure, leaves, inputs, buffers)
+
+
+def first_run(flat: FlatModule, tensors: Mapping[str, torch.Tensor]) -> Result:
+    """Call a module as `run_module` does, without its output; raises InputError if it fails."""
+    try:
+        with suppressed_output():
+            return run_module(flat, tensors)
+    except Exception as error:  # anything that the user's module raises
+        what = f"PyTorch cannot run it with these arguments: {describe(error)}"
+        raise InputError(what, where=type(flat.module).__name__) from error
 
 
 def _is_set(value: Any) -> TypeGuard[Constant]:

@@ -207,6 +207,22 @@ def test_queries_that_share_keys_and_values(exporter: Any) -> None:
     assert functional.scaled_dot_product_attention is attention
 
 
+@BOTH
+def test_differences_and_sums_of_truth_values(exporter: Any) -> None:
+    """What transformers computes of the positions of several sequences, to find where each of them begins."""
+
+    class Begins(nn.Module):
+        def forward(self, positions: Tensor) -> Tensor:
+            ends = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1
+            return ends.cumsum(-1) + torch.diff(positions, n=2, append=positions[:, :2]).sum()
+
+    functions = torch.diff, torch.Tensor.cumsum
+    positions = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
+    exported = export(Begins(), (positions,), exporter=exporter)
+    assert shapes(exported)["positions"] == [2, 6]
+    assert (torch.diff, torch.Tensor.cumsum) == functions
+
+
 class Guarded(nn.Module):
     """A branch on data, which dynamo rejects; TorchScript follows the only branch that is ever taken."""
 
