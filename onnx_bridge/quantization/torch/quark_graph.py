@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.core.third_party import suppressed_output
+from onnx_bridge.core.third_party import ProcessState, suppressed_output
 from onnx_bridge.quantization import quark
 from onnx_bridge.torch.export.exporters import reason
 
@@ -64,7 +64,7 @@ def exported(listed: nn.Module, tensors: Mapping[str, torch.Tensor]) -> torch.fx
 
 
 @contextlib.contextmanager
-def same_results() -> Iterator[None]:
+def _same_results() -> Iterator[None]:
     """Turn off, meanwhile, the rewrites of Quark that change what is computed."""
     manager = quark.load("quark.torch.quantization.graph.optimization.opt_pass_manager").OptPassManager
     add = manager.add_pass
@@ -78,6 +78,9 @@ def same_results() -> Iterator[None]:
         yield
     finally:
         manager.add_pass = add
+
+
+same_results = ProcessState(_same_results)
 
 
 def refuse_integers(graph: torch.fx.GraphModule, quantizers: Collection[str]) -> None:
