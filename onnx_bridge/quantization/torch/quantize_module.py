@@ -60,7 +60,7 @@ from passes.rewriting.pipeline import Pipeline
 _PASSES = "fold-qdq,fold-constants,remove-identity,fold-batch-norm,remove-dead,infer-shapes"
 _OPSET, _LATER = 17, {"fp8": 19, "int16": 20}
 """The opset of the export, and of schemes that need a later one."""
-_EXPORTED, _APART = 30.0, 3.0
+_EXPORTED, _APART = 20.0, 3.0
 """An export is wrong whose SQNR against its own module is below the first, and at most the second above that against
 the float module; in dB."""
 _WIDE = 21
