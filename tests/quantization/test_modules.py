@@ -350,6 +350,7 @@ def test_graph_mode_computes_what_the_module_does(scheme: Any) -> None:
     made = onnx_bridge.quantize(module, args=x, scheme=scheme, observer=None, train=train)
     found = operators(made.model)
     assert found["Sigmoid"] and found["LeakyRelu"] and not found["HardSigmoid"]
+    assert any("calibrated on the arguments alone (4 samples in 1 batch)" in note for note in made.notes)
     assert len(made.deviations) == 12
     assert min(each.sqnr_db for each in made.deviations) > 25
     # what calibration did not see is bounded, too
@@ -436,9 +437,9 @@ def test_what_graph_mode_cannot_do_is_done_on_the_export(net: Net) -> None:
             return self.layer(x) * shifted
 
     arguments = (torch.randn(2, 8), torch.ones(2, 8, dtype=torch.int64))
-    with pytest.raises(InputError, match="integers.*use mode='eager'"):
+    with pytest.raises(InputError, match="tensors_1, an operand of .*integers.*use mode='eager'"):
         onnx_bridge.quantize(Masked(), args=arguments, mode="fx")
-    with pytest.raises(InputError, match="integers.*use mode='eager'"):
+    with pytest.raises(InputError, match="tensors_1, an operand of .*integers.*use mode='eager'"):
         onnx_bridge.quantize(Masked(), args=arguments, train=lambda _: None)
     assert onnx_bridge.quantize(Masked(), args=arguments, mode="eager").deviations
     made = onnx_bridge.quantize(Masked(), args=arguments)
