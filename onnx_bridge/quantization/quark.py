@@ -21,7 +21,7 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.reference.quark.build import bounded_waits
+from onnx_bridge.reference.quark.build import compilation
 from onnx_bridge.requests.schemes import BLOCK, Recipe
 
 EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
@@ -65,7 +65,7 @@ def load(module: str) -> Any:
     The first import takes seconds: Quark reads the sources of all models of transformers, if that is installed.
     """
     try:
-        with suppressed_output(), _without_collector(), bounded_waits():
+        with suppressed_output(), _without_collector(), compilation():
             return importlib.import_module(module)
     except InputError:
         raise
@@ -75,7 +75,7 @@ def load(module: str) -> Any:
         raise InputError(what, hint=EXTRA) from error
     except Exception as error:  # it compiles operators when it is first imported
         raise InputError(
-            f"AMD Quark cannot be imported: {describe(error)}", hint="Quark needs a C++ compiler"
+            f"AMD Quark cannot be imported: {describe(error)}", hint="Quark needs a C++ compiler and ninja"
         ) from error
 
 

@@ -1,12 +1,15 @@
-"""The lock under which PyTorch compiles Quark's operators: one that a killed process has left is removed.
+"""How PyTorch compiles Quark's operators: by the ninja beside it, under a lock that a killed process may have left.
 
 The lock is a file, which the process that compiles keeps open. PyTorch waits for ever if such a process was killed,
-and takes for compiled what another process was compiling.
+and takes for compiled what another process was compiling. It takes the first ninja of the ``PATH``, which has that of
+a virtual environment only if this is activated; one of another version compiles everything again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +24,8 @@ LEFT_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def bounded_waits() -> Iterator[None]:
-    """Within the block, PyTorch compiles once it has the lock, removes what was left, and does not wait for ever.
+def compilation() -> Iterator[None]:
+    """Let PyTorch find ninja within the block, and the lock: it removes what was left, and does not wait for ever.
 
     Raises:
         InputError: after the block, if another process held a lock for longer than any build takes; names the file.
@@ -46,11 +49,26 @@ def bounded_waits() -> Iterator[None]:
 
     FileBaton.try_acquire = wait  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with _ninja_on_the_path():
+            yield
     finally:
         FileBaton.try_acquire = acquire  # type: ignore[method-assign]
         if held:
             raise held_lock(held[0]) from None
+
+
+@contextlib.contextmanager
+def _ninja_on_the_path() -> Iterator[None]:
+    """Put the folder first that pip installs this environment's commands into."""
+    path = os.environ.get("PATH")
+    os.environ["PATH"] = os.pathsep.join((sysconfig.get_path("scripts"), os.defpath if path is None else path))
+    try:
+        yield
+    finally:
+        if path is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = path
 
 
 def held_lock(lock: Path) -> InputError:

@@ -21,9 +21,9 @@ from passes.core.doubts import Doubts, cached
 
 _FIND = """
 from onnx_bridge.core.errors import InputError
-from onnx_bridge.reference.quark.build import bounded_waits
+from onnx_bridge.reference.quark.build import compilation
 try:
-    with bounded_waits():
+    with compilation():
         from quark.onnx import get_library_path
     print(); print('found', get_library_path())
 except InputError as error:
