@@ -16,12 +16,12 @@ from pathlib import Path
 
 from docs.generator.blocks import PAGES, Block, refreshed
 from docs.generator.folder import export, prepare
-from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import BUILT, cache_dir
 
 _CACHE = Path(".cache/onnx-bridge")
 """The cache folder of the commands, in the folder that they run in."""
 _HOST = re.compile(r"(https?://)[\w.:-]+")
-_KEPT = ("runtimes", "gpu-stub", "gpu-view", "provider", "quark-*")
+_KEPT = ("runtimes", "quark-*", *BUILT)
 """What takes long to make, of the user's cache; all else would differ from machine to machine."""
 
 
@@ -40,7 +40,8 @@ def link_cache(folder: Path, verdicts: Path) -> None:
     cache.mkdir(parents=True)
     verdicts.mkdir(exist_ok=True)
     (cache / "verdicts").symlink_to(verdicts)
-    (cache_dir() / "gpu-view").mkdir(parents=True, exist_ok=True)  # so that all pages share what the first one builds
+    for kind in BUILT:  # so that all pages share what the first one builds
+        (cache_dir() / kind).mkdir(parents=True, exist_ok=True)
     for pattern in _KEPT:
         for kept in cache_dir().glob(pattern):
             (cache / kept.name).symlink_to(kept)

@@ -12,13 +12,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from onnx_bridge.core.errors import RuntimeFailure, RuntimeNotFound
-from onnx_bridge.core.files.user_cache import cache_dir
+from onnx_bridge.core.files.user_cache import BuiltKind, cache_dir
 from onnx_bridge.core.system_tools import environment, last_error
 
 _COMPILER = ("g++",)
 
 
-def kept_folder(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
+def kept_folder(kind: BuiltKind, name: str, fill: Callable[[Path], None]) -> Path:
     """Return a folder in the cache; if there is none, let ``fill`` fill it, which is complete then or not there.
 
     Args:

@@ -2,10 +2,11 @@
 
     runtimes/     private installations of MIGraphX          batches/    journals of batches whose output is elsewhere
     verdicts/     verdicts of each runtime                   torch/      programs of lowered PyTorch modules
-    bundles/      packed bundles, unpacked                   gpu-view/   the program that forecasts int8 kernels
+    bundles/      packed bundles, unpacked                   rehearsal/  libraries with the passes of the gpu target
     digests/      of files of bundles                        quark-*     where AMD Quark's compiled operators are
-    runs/         outputs of the reference and of bundles
+    runs/         outputs of the reference and of bundles    kernels/    what MIGraphX compiled for a GPU
     placements/   searches for what ONNX Runtime's provider gets wrong in a model
+    gpu-stub/, emulation/, provider/   libraries that stand in for a GPU, and watch the provider
 
 `clear` removes what is made again when it is needed; installations and journals stay. `keep_recent` limits folders that
 grow with every model.
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import platformdirs
 
@@ -26,7 +28,9 @@ from onnx_bridge.core.schema import JsonRecord
 
 _CACHED = ("verdicts", "placements", "runs", "torch", "bundles", "digests", "quark-*")
 _MOST_BYTES = 256 << 20
-_BUILT = ("gpu-view", "gpu-stub", "kernels", "provider", "emulation")
+BuiltKind = Literal["rehearsal", "gpu-stub", "kernels", "provider", "emulation"]
+BUILT: tuple[BuiltKind, ...] = get_args(BuiltKind)
+"""The folders of what is compiled, which takes long."""
 
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
@@ -87,7 +91,7 @@ def clear(*, dry_run: bool = False) -> Cleared:
         OSError: something cannot be removed.
     """
     folder = cache_dir()
-    cached = sorted(path for name in (*_CACHED, *_BUILT) for path in folder.glob(name))
+    cached = sorted(path for name in (*_CACHED, *BUILT) for path in folder.glob(name))
     sizes = {path.name: _bytes(path) for path in cached}
     if cached and not dry_run:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".cleared-") as aside:

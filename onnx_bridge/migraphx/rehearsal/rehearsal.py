@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onnx_bridge.core.errors import RuntimeNotFound
 from onnx_bridge.core.files.user_cache import cache_dir
@@ -34,7 +34,8 @@ SOURCES = Path(__file__).parent
 """The folder of the C++ sources."""
 _SOURCE = "gpu_passes.cpp"
 _PACKAGE = "migraphx-dev"
-_KIND, _BUILT, _GROUPS = "rehearsal", "gpu_passes.so", "groups.txt"
+_KIND: Final = "rehearsal"
+_BUILT, _GROUPS = "gpu_passes.so", "groups.txt"
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from onnx_bridge.cli.setup.cache import app
-from onnx_bridge.core.files import user_cache
-from onnx_bridge.core.files.user_cache import cache_dir, clear, keep_recent
+from onnx_bridge.core.files.user_cache import BUILT, BuiltKind, cache_dir, clear, keep_recent
+from onnx_bridge.core.native_code import kept_folder
 
-CACHED = ("verdicts/2.14.0-abc.jsonl", "torch/abc/0/m.mxr", "bundles/abc/m.mxr", "gpu-view/program", "quark-0.13")
+CACHED = ("verdicts/2.14.0-abc.jsonl", "torch/abc/0/m.mxr", "bundles/abc/m.mxr", "rehearsal/2.14.0/a.so", "quark-0.13")
 KEPT = ("runtimes/7.1.1/runtime.json", "batches/abc/journal.jsonl", "mine.txt")
 
 
@@ -46,11 +45,12 @@ def test_clear_leaves_installations_and_journals(cache: Path) -> None:
     assert clear().sizes == {}
 
 
-def test_what_is_built_is_cleared() -> None:
-    root = Path(user_cache.__file__).parents[2]
-    sources = [path.read_text(encoding="utf-8") for path in root.rglob("*.py")]
-    kinds = {kind for source in sources for kind in re.findall(r'kept_folder\("([\w-]+)"', source)}
-    assert {"emulation", "gpu-stub", "provider"} <= kinds <= set(user_cache._BUILT)
+@pytest.mark.parametrize("kind", BUILT)
+def test_what_is_built_is_cleared(kind: BuiltKind, cache: Path) -> None:
+    built = kept_folder(kind, "of some sources", lambda folder: (folder / "library.so").write_bytes(b"x"))
+    assert built.is_relative_to(cache)
+    assert kind in clear().sizes
+    assert not built.exists()
 
 
 def test_a_dry_run_removes_nothing(cache: Path) -> None:
