@@ -10,7 +10,7 @@ endif
 ifdef SECOND_RUNTIME
 export ONNX_BRIDGE_SECOND_RUNTIME := $(abspath $(SECOND_RUNTIME))
 endif
-# Child processes would compile all sources again and again.
+# Python compiles what is imported, and keeps it: pip would compile everything, and child processes again and again.
 unexport PYTHONDONTWRITEBYTECODE
 # What a way into MIGraphX may change, and then what a MIGraphX may: conversion, parity, a part of the zoo and of the suite.
 ON_EACH_WAY := tests/migraphx/test_worker.py tests/verdicts tests/conversion/test_numbers.py
@@ -100,7 +100,7 @@ rules: setup
 .venv-third-party/.installed: fixtures/suites/third_party/exporters/requirements.txt fixtures/suites/third_party/exporters/constraints.txt
 	@echo "Setting up .venv-third-party (once, some minutes) …"
 	@test -d .venv-third-party || $(PYTHON) -m venv .venv-third-party
-	@.venv-third-party/bin/python -m pip install --quiet --disable-pip-version-check \
+	@.venv-third-party/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		-c fixtures/suites/third_party/exporters/constraints.txt -r $<
 	@touch $@
 
@@ -153,6 +153,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@command -v g++ >/dev/null || { echo "A C++ compiler is missing; on Debian: apt install g++" >&2; exit 2; }
 	@echo "Setting up .venv (once, some minutes) …"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt amd-quark
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps -c constraints.txt amd-quark
 	@touch $@

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.documentation.test_site import built as built
 from tests.views.html.browser import Page, browser
 from tests.views.html.test_accessibility import violations
 
