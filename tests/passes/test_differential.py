@@ -38,7 +38,7 @@ def generator() -> Iterator[run.Judges]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(8))
 def test_generated_models(judges: run.Judges, part: int) -> None:
     rows = [judges.judge(index) for index in range(part * PART, (part + 1) * PART)]
     assert [text for row in rows if (text := run.SUITE.line(row))] == []
