@@ -21,11 +21,12 @@ from fixtures.models import small
 from fixtures.suites.faults import Plot
 from onnx_bridge.cli.faults import reduce as reduce_verb
 from onnx_bridge.core.delta_debug import ddmin
-from onnx_bridge.core.errors import InputError
+from onnx_bridge.core.errors import InputError, Step
+from onnx_bridge.emulation.errors import KernelFault
 from onnx_bridge.model import io as models
 from onnx_bridge.parity.reduce.reduce import Reduction, reduce
 from onnx_bridge.parity.reduce.reproduction import Environment, write
-from onnx_bridge.parity.symptoms.symptom import SymptomKind
+from onnx_bridge.parity.symptoms.symptom import Symptom, SymptomKind
 from onnx_bridge.reference.reference import Reference
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]>\n'
@@ -169,6 +170,18 @@ def test_a_rejection(tmp_path: Path) -> None:
     shown = replayed(tmp_path / "out")
     assert shown.returncode != 0
     assert "Unknown operator: BitwiseNot" in shown.stderr
+
+
+@pytest.mark.parametrize("address", [0x555591C56600, 0x55559200BC10, 0x7F0000000000])
+def test_a_rejection_at_another_address_is_the_same(address: int) -> None:
+    """Whether the digits of the address are letters does not matter."""
+    places = (0x555591CD6960, address)
+    faults = (KernelFault("reaches outside its memory", "k", "load v3", place, (0, 0, 0)) for place in places)
+    first, second = (Symptom.of_failure(fault, Step.RUN, 0) for fault in faults)
+    assert first.message != second.message
+    assert first.matches(second)
+    other = KernelFault("exceeds the limit of instructions", "k", "load v3", address, (0, 0, 0))
+    assert not first.matches(Symptom.of_failure(other, Step.RUN, 0))
 
 
 @pytest.mark.parametrize(

@@ -120,5 +120,8 @@ def worse(symptom: Symptom | None, other: Symptom) -> Symptom:
 
 
 def _normalized(message: str) -> str:
-    """Return the first line of a message with a # for each number and for each text in quotes or brackets."""
-    return re.sub(r"\d+|\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"", "#", message.partition("\n")[0])
+    """Return the first line of a message with a # for each number and for each text in quotes or brackets.
+
+    An address is one number: which of its digits are letters differs from run to run.
+    """
+    return re.sub(r"0x[0-9a-f]+|\d+|\[[^\]]*\]|\{[^}]*\}|'[^']*'|\"[^\"]*\"", "#", message.partition("\n")[0])
