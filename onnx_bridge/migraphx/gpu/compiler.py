@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,7 +105,7 @@ def gpu_compiler(runtime: Runtime, architecture: Architecture) -> GpuCompiler:
         RuntimeNotFound: no runtime here compiles kernels, or there is no C++ compiler.
         RuntimeFailure: the stub cannot be built.
     """
-    candidate = next(_compilers(runtime), None)
+    candidate = _compiler(runtime)
     if candidate is None:
         raise RuntimeNotFound(
             f"no MIGraphX {runtime.version} on this machine can compile for a GPU that is not there",
@@ -120,7 +120,8 @@ def gpu_compiler(runtime: Runtime, architecture: Architecture) -> GpuCompiler:
 
 def compiler_identity(runtime: Runtime) -> str:
     """Return a text that changes with what `gpu_compiler` compiles with: packages and stub; empty without them."""
-    return next(map(_identity, _compilers(runtime)), "")
+    compiler = _compiler(runtime)
+    return _identity(compiler) if compiler else ""
 
 
 def _identity(runtime: Runtime) -> str:
@@ -149,8 +150,9 @@ def _packages(runtime: Runtime) -> str:
     return record.identity if record else runtime.identity
 
 
-def _compilers(runtime: Runtime) -> Iterator[Runtime]:
-    """Yield the runtimes here of the same version that compile kernels, the runtime itself first."""
-    for candidate in (runtime, *installed()):
-        if candidate.compiles_kernels and candidate.version == runtime.version:
-            yield candidate
+def _compiler(runtime: Runtime) -> Runtime | None:
+    """Return what compiles kernels: the runtime itself, or else the first one here of its version; None without one."""
+    if runtime.compiles_kernels:
+        return runtime
+    others = (other for other in installed() if other.compiles_kernels and other.version == runtime.version)
+    return next(others, None)

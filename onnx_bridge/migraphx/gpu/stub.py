@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnx_bridge.core.files.digest import file_digest
+from onnx_bridge.core.files.known_digests import known_digest
 from onnx_bridge.core.native_code import build, digest, kept_folder, run_tool
 
 SOURCES = tuple(Path(__file__).parent / name for name in ("hip.cpp", "libraries.cpp", "hiprtc.cpp"))
@@ -72,7 +72,7 @@ def stub_libraries(clients: Sequence[Path]) -> Path:
         for soname in (*sonames, *_kept_compiler(clients)):
             (folder / soname).symlink_to(LIBRARY)
 
-    return kept_folder("gpu-stub", "-".join([stub_version(), *(file_digest(client)[:10] for client in clients)]), fill)
+    return kept_folder("gpu-stub", "-".join([stub_version(), *(known_digest(client)[:10] for client in clients)]), fill)
 
 
 def _needed_symbols(clients: Sequence[Path]) -> list[str]:
