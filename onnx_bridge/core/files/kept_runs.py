@@ -1,14 +1,14 @@
 """Outputs of runs, kept in ``runs/`` of the cache by all that they depend on: what ran, where, by what code, on what.
 
 A file has a digest of the rest, a line of JSON, and the arrays. When there are more than 1 GiB, those go that have not
-been read for the longest time; a process looks at its first run and at every 64th.
+been read for the longest time: a run looks for them if its key says so, which is one in 64 in whatever process, since
+to look at all takes longer than many a run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -30,7 +30,6 @@ _OF_A_RUN, _OF_ALL = 1 << 26, 1 << 30
 _AT_LEAST = 1 << 16
 """The bytes that any run counts as: a limit of their number, since all are looked at."""
 _EVERY = 64
-_written = itertools.count()
 _ALIGNMENT = 64
 _HEXADECIMAL = 64
 """Characters of a SHA-256."""
@@ -74,7 +73,7 @@ class KeptRuns:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 data = _packed(outputs)
                 write_bytes(path, hashlib.sha256(data).hexdigest().encode() + data)
-                if next(_written) % _EVERY == 0:
+                if int(path.name, 16) % _EVERY == 0:
                     keep_recent(path.parent.iterdir(), _OF_ALL, at_least=_AT_LEAST)
         return outputs
 

@@ -86,3 +86,17 @@ def test_a_changed_model_is_run_by_the_reference(
     onnx.save(other, model)
     assert onnx_bridge.check(onnx_bridge.convert(model, tmp_path / "out", target="ref")).passed
     assert "Reference" in runs
+
+
+def test_those_that_were_used_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among some runs are several whose keys tell them to look for what goes."""
+    monkeypatch.setattr(kept_runs, "_OF_ALL", 8 * kept_runs._AT_LEAST)
+    monkeypatch.setattr(kept_runs, "_EVERY", 4)
+    folder, written = tmp_path / "cache" / "runs", dict[Path, int]()
+    for number in range(32):
+        kept_runs.KeptRuns({"number": number}).outputs({}, dict)
+        written.update({path: path.stat().st_mtime_ns for path in folder.iterdir()})
+    left = [path for path in written if path.exists()]
+    assert len(written) == 32
+    assert 8 <= len(left) < 32
+    assert min(written[path] for path in left) >= max(written[path] for path in written.keys() - left)
