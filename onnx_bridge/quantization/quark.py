@@ -21,10 +21,9 @@ from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.third_party import describe, suppressed_output
 from onnx_bridge.quantization.calibration_data import CalibrationReader
 from onnx_bridge.quantization.prepare import Source
-from onnx_bridge.reference.quark.build import compilation
+from onnx_bridge.reference.quark.build import INSTALL, NEEDS, compilation
 from onnx_bridge.requests.schemes import BLOCK, Recipe
 
-EXTRA = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
 _SPECS = {
     "int8": ("Int8Spec", "Int8Spec"),
     "int8-pow2": ("XInt8Spec", "XInt8Spec"),
@@ -72,11 +71,9 @@ def load(module: str) -> Any:
     except ImportError as error:
         missing = error.name is not None and module.startswith(error.name)
         what = "AMD Quark is not installed" if missing else f"AMD Quark cannot be imported: {describe(error)}"
-        raise InputError(what, hint=EXTRA) from error
+        raise InputError(what, hint=INSTALL) from error
     except Exception as error:  # it compiles operators when it is first imported
-        raise InputError(
-            f"AMD Quark cannot be imported: {describe(error)}", hint="Quark needs a C++ compiler and ninja"
-        ) from error
+        raise InputError(f"AMD Quark cannot be imported: {describe(error)}", hint=NEEDS) from error
 
 
 def require_torchao() -> None:
@@ -85,7 +82,7 @@ def require_torchao() -> None:
         with suppressed_output():
             importlib.import_module("torchao")
     except ImportError as error:
-        raise InputError("Quark's graph mode needs torchao, which is not installed", hint=EXTRA) from error
+        raise InputError("Quark's graph mode needs torchao, which is not installed", hint=INSTALL) from error
 
 
 @contextlib.contextmanager

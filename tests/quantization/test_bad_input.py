@@ -16,6 +16,7 @@ import onnx_bridge
 from onnx_bridge.core.errors import InputError
 from onnx_bridge.core.values import Array
 from onnx_bridge.quantization import quark
+from onnx_bridge.reference.quark.build import INSTALL
 from passes.isolation.failure import NativeFailure
 from passes.isolation.process import Reason
 
@@ -92,7 +93,7 @@ def test_inputs_that_quantizers_cannot_feed(tmp_path: Path) -> None:
 def test_without_quark(source: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("quark", "quark.onnx", "quark.torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert refused(nn.Linear(2, 2), args=torch.ones(1, 2)) == f"AMD Quark is not installed ({quark.EXTRA})"
+    assert refused(nn.Linear(2, 2), args=torch.ones(1, 2)) == f"AMD Quark is not installed ({INSTALL})"
     onnx_bridge.quantize(source, with_="ort", calibration=data)  # which does not need it
 
 

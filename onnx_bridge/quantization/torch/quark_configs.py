@@ -109,7 +109,7 @@ def _integers(name: str, configs: Any, method: Method | None, per_channel: bool,
     measure = f"PerTensorPowOf2Min{'MSE' if method == 'mse' else 'Max'}Observer" if powers else _OBSERVERS[str(method)]
     measure = measure.replace("Tensor", "Channel") if per_channel else measure
     if not hasattr(observers, measure):
-        raise InputError(f"this version of Quark has no {measure}", hint=quark.EXTRA)
+        raise InputError(f"this version of Quark has no {measure}", hint="pip install --upgrade --no-deps amd-quark")
     return configs.QTensorConfig(
         dtype=getattr(types.Dtype, name),
         qscheme=types.QSchemeType.per_channel if per_channel else types.QSchemeType.per_tensor,

@@ -17,6 +17,8 @@ from typing import Any
 
 from onnx_bridge.core.errors import InputError
 
+INSTALL = "pip install 'onnx-bridge[quark]' && pip install --no-deps amd-quark"
+NEEDS = "Quark needs a C++ compiler and ninja"
 BUILD_SECONDS = 600.0
 """The longest build; it takes some twenty seconds."""
 LEFT_SECONDS = 60.0

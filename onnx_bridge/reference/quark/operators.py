@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError
+from onnx_bridge.reference.quark.build import INSTALL, NEEDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,8 +46,8 @@ def compute(node: ir.Node, inputs: Sequence[Array]) -> Array:
         return dequantize(x, *_broadcast_parameters(node, x, inputs))
     block = name in ("BFPQuantizeDequantize", "BFPFixNeuron")
     if not block and name not in ("MXQuantizeDequantize", "MXFixNeuron"):
-        what = f"ONNX Runtime needs AMD Quark's library for {name}: it is not installed, and there is no emulation"
-        raise InputError(what, where=f"{name} {node.name}", hint="install amd-quark and a C++ compiler")
+        what = f"ONNX Runtime needs AMD Quark's library for {name}, which is not here, and there is no emulation"
+        raise InputError(what, where=f"{name} {node.name}", hint=f"{INSTALL}; {NEEDS}")
     if x.size == 1:
         return x
     finite = np.where(np.isfinite(x), x, 0).astype(np.float32)
