@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnx_bridge.model.embedding import EMBEDS
-from onnx_bridge.samples.roles import Positions, dims_of, roles
+from onnx_bridge.samples.dimensions import dims_of
+from onnx_bridge.samples.roles import Positions, roles
 
 _LONGEST = 1024
 """The most tokens of a cache that nobody chose."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from onnx_bridge.core.values import Array
-from onnx_bridge.samples.roles import Dim
+from onnx_bridge.samples.dimensions import Dim
 
 _BATCH, _CHANNEL = "the batch axis is missing", "the channel axis is missing"
 _NEW_AXES: Mapping[str, tuple[tuple[int, ...], tuple[str, ...]]] = {

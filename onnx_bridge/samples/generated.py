@@ -14,13 +14,13 @@ import ml_dtypes
 import numpy as np
 
 from onnx_bridge.samples import roles
+from onnx_bridge.samples.dimensions import Dim
 from onnx_bridge.samples.roles import (
     Bound,
     Choice,
     Columns,
     Constant,
     Data,
-    Dim,
     IntegerRange,
     Mask,
     Positions,

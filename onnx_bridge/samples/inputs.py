@@ -16,9 +16,10 @@ import onnx_ir as ir
 
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.values import Kind, Value, dtype_name
+from onnx_bridge.samples.dimensions import Dim, dims_of
 from onnx_bridge.samples.fitting import fitting
 from onnx_bridge.samples.generated import Array, generate_array
-from onnx_bridge.samples.roles import Choice, Data, Dim, Role, dims_of, roles
+from onnx_bridge.samples.roles import Choice, Data, Role, roles
 from passes.cleanup.inline_functions import inlined
 from passes.isolation.limits import available_bytes
 from passes.shapes import size_expressions

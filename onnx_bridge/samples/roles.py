@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from onnx_bridge.samples.dimensions import Dim, dims_of
 from passes.graphs.traversal import subgraphs
 from passes.legalize.ml.tree_ensembles import thresholds as tree_thresholds
 from passes.operators import REDUCTIONS, operators
 
-Dim = int | str | None
-"""A size, a symbol or expression of symbols, or unknown."""
 Bound = tuple[Dim, int]
 """A dimension, and an offset to add to it."""
 
@@ -130,16 +129,6 @@ Role = Data | IntegerRange | Positions | Mask | Uniform | Constant | Choice | Si
 def roles(inputs: Sequence[ir.Value]) -> list[Role]:
     """Return the roles of the inputs of a graph, which are tensors of known dtype, in order."""
     return [_role(value, inputs) for value in inputs]
-
-
-def dims_of(value: ir.Value) -> tuple[Dim, ...] | None:
-    """Return the dimensions of a value; None if its rank is unknown. Negative sizes are treated as unknown."""
-    if value.const_value is not None:  # an initializer need not declare its shape
-        return tuple(value.const_value.shape.numpy())
-    if value.shape is None:
-        return None
-    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else int(dim) for dim in value.shape)
-    return tuple(None if dim == "" or (isinstance(dim, int) and dim < 0) else dim for dim in dims)
 
 
 def index_bounds(value: ir.Value, sizes: Mapping[Dim, int], *, padded: bool = False) -> tuple[tuple[int, int], ...]:

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from onnx_bridge.core.values import Value
 from onnx_bridge.samples import inputs as samplers
+from onnx_bridge.samples.dimensions import Dim
 from onnx_bridge.samples.inputs import Sample
-from onnx_bridge.samples.roles import Data, Dim
+from onnx_bridge.samples.roles import Data
 from passes.rewriting.base import Context
 from passes.specialize.freeze_inputs import FreezeInputs
 

@@ -17,7 +17,7 @@ from onnx_bridge.bundle.manifest.layout import CacheTensor, Layout
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest, DecoderSizes
 from onnx_bridge.samples.decoders import PAST, PRESENT, if_single, is_ids, known_positions, matching, returned_as
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.dimensions import dims_of
 from passes.core.text import counted
 from passes.graphs.scopes import required_inputs
 from passes.shapes.open_sizes import OpenDims

@@ -41,6 +41,7 @@ from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.provider import provider as providers
 from onnx_bridge.reference.reference import load_error
 from onnx_bridge.requests.conversion import CleanRequest, DoctorRequest
+from onnx_bridge.samples.dimensions import named_dims
 from onnx_bridge.verdicts.probed_runtime import ProbedRuntime
 from passes.graphs import lineage
 from passes.graphs.dependencies import unchanged_graphs
@@ -288,13 +289,8 @@ def _facts(model: ir.Model) -> dict[str, Any]:
     """Return properties of the file that may be obstacles."""
     scope = Scope(model, model.graph)
     nodes = list(scope.nodes())
-    sizes = {
-        str(dim.value or f"{value.name}[{index}]"): None
-        for value in model.graph.inputs
-        if value.shape is not None
-        for index, dim in enumerate(value.shape)
-        if isinstance(dim, ir.SymbolicDim)
-    }
+    dims = (dim for value in model.graph.inputs for dim in named_dims(value) or ())
+    sizes = dict.fromkeys(dim for dim in dims if isinstance(dim, str))
     foreign = Counter(node.domain for node in nodes if node.domain)
     names = Counter(value.name for value in dict.fromkeys(scope.values()) if value.name)
     facts = {

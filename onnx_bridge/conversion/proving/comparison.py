@@ -27,7 +27,7 @@ from onnx_bridge.reference.missing_kernels.half_emulation import emulate_halves
 from onnx_bridge.reference.reference import Reference, kept_runs
 from onnx_bridge.reference.resized import resize
 from onnx_bridge.reference.second_opinion import second_opinion
-from onnx_bridge.samples.roles import Dim
+from onnx_bridge.samples.dimensions import Dim
 from onnx_bridge.samples.suitable import frozen_values, livelier, run_suitable, suitable
 from passes.isolation.failure import NativeFailure
 from passes.isolation.limits import Limits, available_bytes, limited

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.dimensions import dims_of
 from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import symbols
 

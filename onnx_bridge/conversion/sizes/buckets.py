@@ -23,7 +23,7 @@ from onnx_bridge.bundle.manifest.axes import Axis, fitted, inside, label, size_o
 from onnx_bridge.conversion.sizes.open_sizes import ChosenSizes
 from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.requests.conversion import ConvertRequest
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.dimensions import dims_of, named_dims
 from passes.graphs.scopes import required_inputs
 from passes.shapes.open_sizes import OpenDims
 from passes.shapes.size_expressions import evaluate, symbols
@@ -90,7 +90,7 @@ class BucketSizes:
 
     def axes(self, value: ir.Value) -> tuple[Axis, ...] | None:
         """Return the dimensions of an input or output, by the dimensions that have several sizes; None if unknown."""
-        named = _named(value)
+        named = named_dims(value)
         return None if named is None else tuple(map(self._axis, named))
 
     def request_of(self, model: ir.Model, bucket: Sizes, request: ConvertRequest) -> ConvertRequest:
@@ -182,7 +182,7 @@ class _Combinations:
         """Return the shapes of the inputs; inputs of unknown rank, or with unknown sizes, are left out."""
         shapes: dict[str, tuple[int, ...]] = {}
         for value in self._inputs:
-            name, axes = str(value.name), _named(value)
+            name, axes = str(value.name), named_dims(value)
             if axes is not None:
                 given = self._request.shapes.get(name) or [size_of(axis, sizes) for axis in axes]
                 known = tuple(size for size in given if size is not None)
@@ -254,12 +254,6 @@ def _check_ties(model: ir.Model, request: ConvertRequest) -> None:
     except graphlib.CycleError as error:
         name = error.args[1][0]
         raise InputError(f"{request.ties[name]} depends on {name} itself", where=f"bucket {name}") from None
-
-
-def _named(value: ir.Value) -> tuple[Axis, ...] | None:
-    """Return the dimensions of a value, of which each has a name; None if its rank is unknown."""
-    dims = dims_of(value)
-    return None if dims is None else tuple(f"{value.name}[{i}]" if dim is None else dim for i, dim in enumerate(dims))
 
 
 def _symbols(values: Iterable[ir.Value]) -> list[str]:

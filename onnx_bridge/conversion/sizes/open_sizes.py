@@ -28,7 +28,8 @@ from onnx_bridge.requests.conversion import CleanRequest
 from onnx_bridge.requests.spelling import as_typed
 from onnx_bridge.samples import inputs as samplers
 from onnx_bridge.samples.decoders import is_decoder, usual_length
-from onnx_bridge.samples.roles import Choice, dims_of
+from onnx_bridge.samples.dimensions import named_dims
+from onnx_bridge.samples.roles import Choice
 from passes.rewriting.base import Context
 from passes.rewriting.pipeline import Pipeline
 from passes.shapes.open_sizes import Impossible, OpenDims, OpenSizes
@@ -222,10 +223,7 @@ class ChosenSizes:
         model = self.model.clone()
         for value in model.graph.inputs:
             if value.shape is not None:
-                dims = [
-                    f"{value.name}[{axis}]" if dim is None else dim for axis, dim in enumerate(dims_of(value) or ())
-                ]
-                value.shape = ir.Shape([batch.get(str(dim), dim) for dim in dims])
+                value.shape = ir.Shape([batch.get(str(dim), dim) for dim in named_dims(value) or ()])
         try:
             (*_, step) = Pipeline.parse(_FOLDING).run(model, Context())
         except InputError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.dimensions import named_dims
 
 _TEXT = re.compile(r"seq|len|past|token|text|time|step", re.IGNORECASE)
 _SOUND = re.compile(r"audio|sample|sound|wave|speech", re.IGNORECASE)
@@ -21,9 +21,7 @@ _HALVINGS = 5
 
 def typical_sizes(inputs: Iterable[ir.Value], names: Iterable[str]) -> Iterator[dict[str, int]]:
     """Yield typical sizes of some dimensions, then others; a dimension without a name is ``input[axis]``."""
-    places = {
-        dim or f"{value.name}[{axis}]": value for value in inputs for axis, dim in enumerate(dims_of(value) or ())
-    }
+    places = {dim: value for value in inputs for dim in named_dims(value) or ()}
     largest = {name: _typical(name, places) for name in names}
     yield largest
     if _PIXELS in largest.values():
@@ -39,8 +37,8 @@ def nobody_chose(names: Sequence[str]) -> str:
 
 def _typical(name: str, places: Mapping[Any, ir.Value]) -> int:
     value = places.get(name)
-    dims = () if value is None else dims_of(value) or ()
+    dims = () if value is None else named_dims(value) or ()
     if len(dims) > 3 and not _TEXT.search(name):
         return _PIXELS if len(dims) == 4 else _VOXELS
-    is_last = not dims or name in (dims[-1], f"{value and value.name}[{len(dims) - 1}]")  # frames have features behind
+    is_last = not dims or name == dims[-1]  # frames have features behind
     return _AMPLITUDES if is_last and _SOUND.search(f"{name} {value and value.name}") else _TOKENS

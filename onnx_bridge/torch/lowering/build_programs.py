@@ -18,7 +18,7 @@ from onnx_bridge.core.errors import InputError, nearest
 from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.third_party import suppressed_output
 from onnx_bridge.requests.lowering import LowerRequest
-from onnx_bridge.samples.roles import dims_of
+from onnx_bridge.samples.dimensions import dims_of
 from onnx_bridge.torch.export.exported import Exported
 from onnx_bridge.torch.export.exporters import Dims
 from onnx_bridge.torch.export.samples import check_dynamic, resized, symbol_sizes

@@ -41,7 +41,7 @@ from onnx_bridge.core.progress import Progress
 from onnx_bridge.core.values import as_array
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples import inputs as samplers
-from onnx_bridge.samples.roles import Dim, dims_of
+from onnx_bridge.samples.dimensions import Dim, dims_of
 from onnx_bridge.samples.suitable import suitable
 
 PROMPTS = (1, 2)
