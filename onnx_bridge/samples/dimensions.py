@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from passes.shapes.size_expressions import by_place
+
 Dim = int | str | None
 """A size, a symbol or expression of symbols, or unknown."""
 
@@ -22,4 +24,4 @@ def named_dims(value: ir.Value) -> tuple[int | str, ...] | None:
     """Return the dimensions of a value, with names for those that are unknown; None if its rank is unknown."""
     if (dims := dims_of(value)) is None:
         return None
-    return tuple(f"{value.name}[{axis}]" if dim is None else dim for axis, dim in enumerate(dims))
+    return tuple(by_place(value.name, axis) if dim is None else dim for axis, dim in enumerate(dims))

@@ -102,7 +102,10 @@ class OpenDims:
             if value.shape is None or scope.is_parameter(value) or not isinstance(value.type, ir.TensorType):
                 continue
             sizes = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-            named = [f"{value.name}[{axis}]" if size in (None, "") else size for axis, size in enumerate(sizes)]
+            named = [
+                size_expressions.by_place(value.name, axis) if size in (None, "") else size
+                for axis, size in enumerate(sizes)
+            ]
             given = shapes.get(str(value.name), ())
             self.given |= {dim: size for dim, size in zip(named, given, strict=False) if isinstance(dim, str)}
             self._inputs[value] = tuple(named)

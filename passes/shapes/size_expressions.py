@@ -35,6 +35,11 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Fraction | int], range]] = {
 """Each with the numbers of arguments that it takes."""
 
 
+def by_place(name: str | None, axis: int) -> str:
+    """Return what an open dimension of a value is called that the model does not name."""
+    return f"{name}[{axis}]"
+
+
 def symbols(text: str) -> frozenset[str]:
     """Return the symbols of an expression; the text itself if it is not an expression."""
     parsed = _parsed(text)

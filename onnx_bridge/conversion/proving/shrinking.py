@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onnx_bridge.samples.dimensions import dims_of
 from passes.shapes.open_sizes import OpenDims
-from passes.shapes.size_expressions import symbols
+from passes.shapes.size_expressions import by_place, symbols
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -71,7 +71,7 @@ def open_axes(model: ir.Model, shapes: Shapes, frozen: Collection[str]) -> dict[
         for axis, dim in enumerate(dims_of(value) or [None] * len(shapes.get(name, ()))):
             if isinstance(dim, int) or name not in shapes or shapes[name][axis] == 1:
                 continue
-            if (dim or f"{name}[{axis}]") in determined:
+            if (dim or by_place(name, axis)) in determined:
                 continue
             if dim is None or symbols(dim) == {dim}:
                 size = shapes[name][axis]
