@@ -27,7 +27,7 @@ from onnx_bridge.core.progress import Progress, Stage
 from onnx_bridge.core.values import Kind
 from onnx_bridge.requests.conversion import CleanRequest, ConvertRequest
 from onnx_bridge.samples.dimensions import dims_of
-from onnx_bridge.samples.roles import index_bounds
+from onnx_bridge.samples.inferred_roles import index_bounds
 from passes.cleanup.inline_functions import inlined
 from passes.graphs.scopes import required_inputs
 from passes.rewriting.base import Context

@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from onnx_bridge.model.embedding import EMBEDS
 from onnx_bridge.samples.dimensions import dims_of
-from onnx_bridge.samples.roles import Positions, roles
+from onnx_bridge.samples.inferred_roles import roles
+from onnx_bridge.samples.roles import Positions
 
 _LONGEST = 1024
 """The most tokens of a cache that nobody chose."""

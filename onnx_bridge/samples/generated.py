@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnx_bridge.samples import roles
 from onnx_bridge.samples.dimensions import Dim
 from onnx_bridge.samples.roles import (
     Bound,
@@ -22,9 +21,12 @@ from onnx_bridge.samples.roles import (
     Constant,
     Data,
     IntegerRange,
+    Lengths,
     Mask,
+    Parts,
     Positions,
     Role,
+    Sizes,
     Uniform,
 )
 
@@ -75,13 +77,13 @@ def generate_array(role: Role, key: list[int], shape: Shape, dtype: np.dtype[Any
             values[:1] = value if first is None else first
         case Choice(numbers):
             values = np.full(shape, numbers[sum(key[:2]) % len(numbers)])
-        case roles.Sizes(sizes):
+        case Sizes(sizes):
             values = np.resize([size(dim) for dim in sizes] or [1], shape)
-        case roles.Parts(whole):
+        case Parts(whole):
             count = math.prod(shape)
             values = np.full(count, size(whole) // max(count, 1))
             values[-1:] += size(whole) - values.sum()
-        case roles.Lengths(low, terms, offset):
+        case Lengths(low, terms, offset):
             most = sum(map(size, terms)) + offset
             values = _integers(bits, (math.prod(shape),), min(low, most), most + 1)
             values[:1] = most

@@ -19,7 +19,8 @@ from onnx_bridge.core.values import Kind, Value, dtype_name
 from onnx_bridge.samples.dimensions import Dim, dims_of
 from onnx_bridge.samples.fitting import fitting
 from onnx_bridge.samples.generated import Array, generate_array
-from onnx_bridge.samples.roles import Choice, Data, Role, roles
+from onnx_bridge.samples.inferred_roles import roles
+from onnx_bridge.samples.roles import Choice, Data, Role
 from passes.cleanup.inline_functions import inlined
 from passes.isolation.limits import available_bytes
 from passes.shapes import size_expressions

@@ -35,7 +35,7 @@ from onnx_bridge.model.classes import classes_of
 from onnx_bridge.model.int8_forecast import forecast
 from onnx_bridge.reference import ops_libraries
 from onnx_bridge.samples.dimensions import Dim, dims_of
-from onnx_bridge.samples.roles import index_bounds
+from onnx_bridge.samples.inferred_roles import index_bounds
 from passes.cleanup.inline_functions import inlined
 from passes.graphs.cost import has_known_work
 from passes.graphs.quantization import is_quantized
